@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ CODES, SCALES = ".codes", ".scales"
 # tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
 # `[outputs]`, the shift (see `eight_bits.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
+
+_HUGE_PAGE = 1 << 21  # bytes, on x86-64
 
 
 def has_weights(directory: Path) -> bool:
@@ -194,7 +198,7 @@ def _read_in_order(
             if len({one.dtype for one in like}) > 1:
                 continue
             sizes = [one.nbytes for one in like]
-            parts = torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
+            parts = torch.split(_new_memory(sum(sizes)), sizes)
             for name, one, part in zip(stack, like, parts, strict=True):
                 opened.seek(8 + size + header[name]["data_offsets"][0])
                 room = part.numpy().data
@@ -204,6 +208,19 @@ def _read_in_order(
                     raise CheckpointError("was truncated while it was read", where=str(file))
                 found[name] = part.view(one.dtype).view(one.shape)
     return found
+
+
+def _new_memory(size: int) -> Tensor:
+    """Uninitialised bytes; many of them on huge pages, if the system has these.
+
+    The faults of small pages would take as long as reading into them.
+    """
+    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # of kernels without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _unpickled(file: Path) -> Any:
