@@ -424,6 +424,11 @@ class Model:
         options, others = TableOptions.split(settings)
         embedder = self.embedder(**others)
         given = _one_of(texts, data)
+        if isinstance(texts, str) and column is None and not options:
+            # `read_texts` would take longer than all else around the network.
+            warn_of_file(texts)
+            (vectors,) = embed(embedder, [("text 1", texts)])
+            return vectors
         if data is None:
             given = not_empty(as_texts(given))
             if given is None:

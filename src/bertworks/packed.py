@@ -54,6 +54,9 @@ class Layout:
     @staticmethod
     def from_lengths(lengths: Int[np.ndarray, " sequences"]) -> Layout:
         """Return the layout of at least one sequence, in the order of the lengths."""
+        if len(lengths) == 1:  # the same, in a quarter of the time
+            (length,) = lengths.tolist()
+            return Layout(np.array([0, length], np.int32), length, (Group(0, 1, length),))
         cu_seqlens = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         later = np.flatnonzero(lengths[1:] != lengths[:-1]) + 1  # first sequences of groups

@@ -175,6 +175,17 @@ def test_changed_weights_are_seen(change):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_part_more_or_less_is_seen():
+    network = network_of().eval()
+    last = [module for module in network.modules() if module._parameters][-1]
+    old = frozen_form(network)
+    last.register_parameter("more", nn.Parameter(torch.ones(1)))
+    new = frozen_form(network)
+    assert new is not old and frozen_form(network) is new
+    del last.more
+    assert frozen_form(network) is not new
+
+
 def test_forms_are_freed():
     network = network_of()
     forms = [weakref.ref(frozen_form(network, precision)) for precision in ("fp32", "bf16")]

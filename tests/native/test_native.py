@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,13 +21,18 @@ from torch import nn
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
 from bertworks.inference.form import FrozenLayer, frozen_form
-from bertworks.inference.native import FrozenNativeEncoder, FrozenNativeLayer
+from bertworks.inference.native import (
+    FrozenNativeEmbeddings,
+    FrozenNativeEncoder,
+    FrozenNativeLayer,
+)
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.layers import Linear
 from bertworks.native import layer as native_layer
 from bertworks.native import library
 from bertworks.native import training as native
+from bertworks.native.ends import means
 from bertworks.native.library import has_kernels
 from bertworks.packed import Layout, Packed
 from bertworks.training.progress import Progress
@@ -156,6 +163,84 @@ def test_all_layers_at_once_give_what_they_give_one_by_one(precision, values):
     with torch.inference_mode():
         *_, last = form.hidden_states(packed)
         assert torch.equal(form(packed), last)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"type_vocab_size": 1},
+        {"type_vocab_size": 0},
+        {"positions": "none"},
+        {"position_offset": 2},
+        {"norm_bias": False},
+    ],
+)
+def test_embeddings_are_rounded_once(values):
+    """They are PyTorch's in float32, but for the rounding of some to the next number."""
+    encoder, packed = encoder_of(**values), pack(1, 3, 300, 40)
+    types = torch.from_numpy(np.random.default_rng(1).integers(0, 2, len(packed.input_ids)))
+    packed = replace(packed, token_type_ids=types)
+    form = frozen_form(encoder, "bf16")
+    assert type(form.embeddings) is FrozenNativeEmbeddings
+    with torch.inference_mode():
+        exact, found = encoder.double().embeddings(packed), form.embeddings(packed)
+    assert found.dtype is torch.bfloat16
+    assert error(found, exact) < 1.001 * error(exact.bfloat16(), exact)
+
+
+@needs_kernels
+@pytest.mark.parametrize("values", [{"embedding_size": 32}, {"positions": "sinusoidal"}])
+def test_other_embeddings_are_computed_by_pytorch(values):
+    form = frozen_form(encoder_of(**values), "bf16")
+    assert type(form) is FrozenNativeEncoder
+    assert not isinstance(form.embeddings, FrozenNativeEmbeddings)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["input_ids", "token_type_ids", "position_ids"])
+@pytest.mark.parametrize("index", [-1, 5000])
+def test_an_index_outside_its_table_is_an_error(name, index):
+    packed = pack(3, 4)
+    getattr(packed, name)[5] = index
+    with torch.inference_mode(), pytest.raises(IndexError):
+        frozen_form(encoder_of(), "bf16")(packed)
+
+
+@needs_kernels
+def test_hooks_of_embeddings_are_called():
+    encoder, packed, seen = encoder_of(), pack(5), []
+    with torch.inference_mode():
+        frozen_form(encoder, "bf16")(packed)
+        encoder.embeddings.word_embeddings.register_forward_hook(lambda *_: seen.append(1))
+        encoder.embeddings.register_forward_hook(lambda *_: seen.append(2))
+        frozen_form(encoder, "bf16")(packed)
+    assert seen == [1, 2]
+
+
+@needs_kernels
+@pytest.mark.parametrize("unit_length", [False, True])
+def test_means(unit_length):
+    packed = pack(1, 2, 7, 7, 300)
+    hidden = torch.randn(len(packed.input_ids), 96).bfloat16()
+    found = means(hidden, packed, unit_length=unit_length)
+    edges = packed.cu_seqlens.tolist()
+    parts = [hidden[start:end].double() for start, end in pairwise(edges)]
+    expected = torch.stack([part.mean(0) for part in parts])
+    if unit_length:
+        expected = nn.functional.normalize(expected, dim=-1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+    alone = means(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
+    assert torch.equal(alone[0], found[2])
+
+
+@needs_kernels
+def test_the_mean_of_zeros_has_no_direction():
+    zeros = torch.zeros(3, 32, dtype=torch.bfloat16)
+    assert means(zeros, pack(3), unit_length=True).eq(0).all()
+    zeros[1, 5] = torch.nan
+    assert means(zeros, pack(3), unit_length=True).isnan().all()
 
 
 @needs_kernels

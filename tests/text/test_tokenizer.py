@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import DataError, LengthError, SettingsError
 from bertworks.text.encoding import longest_first, with_marks
 from bertworks.text.tokenizer import Tokenizer
 
@@ -46,6 +48,43 @@ def test_one_text(tokenizer):
     assert encoding.truncated_tokens == 0
     assert [encoding.input_ids.dtype, encoding.offsets.dtype] == [np.int32, np.int32]
     assert [encoding.token_type_ids.dtype, encoding.word_ids.dtype] == [np.int8, np.int32]
+
+
+MODELS = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+
+
+@pytest.mark.parametrize(
+    "name", [None, "roberta-classification", "albert-choice", "openai-gpt-classification"]
+)
+@given(texts=st.lists(st.text(max_size=40), max_size=4), room=st.integers(2, 12))
+def test_sequences_are_the_ids_of_encodings(name, texts, room):
+    one = Tokenizer.from_vocabulary(SPECIALS + WORDS) if name is None else _loaded(name)
+    texts = [text for text in ["", "The unaffable cafe [SEP]", *texts] if text.isprintable()]
+    given = {"max_length": room, "truncation": "longest_first"}
+    for settings_ in ({}, given):
+        expected = one.encode_batch(texts, **settings_)
+        for found, encoding in zip(one.sequences(texts, **settings_), expected, strict=True):
+            assert found.input_ids.dtype == np.int32
+            assert found.input_ids.tolist() == encoding.input_ids.tolist()
+            assert found.truncated_tokens == encoding.truncated_tokens
+            assert found.num_tokens == encoding.num_tokens
+            assert not encoding.token_type_ids.any()
+
+
+@cache
+def _loaded(name: str) -> Tokenizer:
+    return Tokenizer.load(MODELS / name)
+
+
+def test_sequences_that_are_too_long(tokenizer):
+    with pytest.raises(LengthError, match="second: 5 tokens, but at most 4 fit"):
+        tokenizer.sequences(["the", "a a a"], max_length=4, where=["first", "second"])
+    with pytest.raises(SettingsError, match="unknown truncation 'end'"):
+        tokenizer.sequences(["a a a"], max_length=4, truncation="end")
+    with pytest.raises(DataError, match="row 1: max_length=1 has no room"):
+        tokenizer.sequences(["a a a"], max_length=1, truncation="longest_first")
+    with pytest.raises(DataError, match="lone surrogate"):
+        tokenizer.sequences(["a \ud800"])
 
 
 def test_a_pair(tokenizer):

@@ -18,10 +18,11 @@ from ..errors import BertworksWarning, DataError, SettingsError
 from ..model.encoder import Encoder, HasEncoder
 from ..model.heads import pool, width_factor
 from ..packed import Packed
-from ..text.encoding import Encoding, with_marks
+from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_number
 from .form import frozen_form
+from .native import FrozenNativeEncoder
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 
 _TOKENS_OF_A_THREAD = 2048
@@ -32,7 +33,7 @@ class EncodedText:
     """A tokenised text and its index, for batching."""
 
     index: int
-    encoding: Encoding
+    encoding: Encoding | TokenIds
 
     @property
     def num_tokens(self) -> int:
@@ -74,6 +75,10 @@ class States:
         count = len(self.layers) if self.settings.combine == "concat" else 1
         return count * self.config.hidden_size
 
+    @property
+    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
+        return self.tokenizer.encode_batch
+
     def places(self, texts: Sequence[str]) -> list[str]:
         """Names of the next texts in errors: their numbers."""
         return [f"text {self.texts + at + 1}" for at in range(len(texts))]
@@ -85,7 +90,7 @@ class States:
             DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
                 "error".
         """
-        encodings = self.tokenizer.encode_batch(
+        encodings = self._tokenize(
             texts,
             max_length=self.limit,
             truncation="error" if self.settings.truncation == "error" else "longest_first",
@@ -107,10 +112,8 @@ class States:
             ordered = part[::-1]  # sorted by length, for large groups in attention
             yield (
                 ordered,
-                Packed.from_arrays(
-                    [text.encoding.input_ids for text in ordered],
-                    [text.encoding.token_type_ids for text in ordered],
-                ).to(self.device),
+                # Tokens of single texts are of type 0.
+                Packed.from_arrays([text.encoding.input_ids for text in ordered]).to(self.device),
             )
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
@@ -173,6 +176,10 @@ class Embedder(States):
             if self.layers != [self.config.num_hidden_layers]:
                 raise SettingsError("pooling='pooler' uses only the last layer")
 
+    @property
+    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
+        return self.tokenizer.sequences  # without offsets, which vectors of texts do not need
+
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts, each with the prompt before it; see `States.encode`."""
         prompt = self.prompt
@@ -230,8 +237,11 @@ class Embedder(States):
         return found
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
+        is_of_last = self.layers == [self.config.num_hidden_layers]
+        encoder = self.frozen_encoder()
+        if self.pooling == "mean" and is_of_last and isinstance(encoder, FrozenNativeEncoder):
+            return encoder.means(packed, unit_length=self.normalize)
         if self.pooling == "pooler":
-            encoder = self.frozen_encoder()
             vectors = encoder.pooled(encoder(packed), packed).float()
         else:
             parts = self.parts(packed, lambda hidden: pool(hidden, packed, self.pooling))
@@ -311,6 +321,7 @@ class TokenFeatures(States):
             check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
             hidden = states.cpu().numpy()
             for text, start, end in zip(part, edges, edges[1:], strict=False):
+                assert isinstance(text.encoding, Encoding)
                 parts = self._parts(texts[text.index], text.encoding, hidden[start:end])
                 found[text.index] = list(parts)
             if progress is not None:

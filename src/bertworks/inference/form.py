@@ -40,6 +40,7 @@ from .native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _version = attrgetter("_version")
+_END = object()
 
 _ROWS = 2048  # per block of the feed-forward layers
 _FIXED_ROWS = 1024  # per product, if results must not depend on the batch; divides _ROWS
@@ -207,14 +208,15 @@ class _Form:
     def __init__(
         self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
     ) -> None:
-        # The tables in which modules hold their parameters, buffers and submodules.
+        # The tables in which modules hold their parameters, buffers and submodules. Those that are
+        # empty stay so: no module computes with parts that it does not have by itself.
         self._tables: list[dict[str, Any]] = [
             table
             for module in network.modules()
             for table in (module._parameters, module._buffers, module._modules)
+            if table
         ]
-        self._sizes = [len(table) for table in self._tables]
-        self._held = [*chain.from_iterable(map(dict.values, self._tables))]
+        self._held = [*chain.from_iterable(map(dict.values, self._tables)), _END]
         tensors = [held for held in self._held if isinstance(held, Tensor)]
         # Inference tensors have no version.
         self._tensors = [tensor for tensor in tensors if not tensor.is_inference()]
@@ -229,8 +231,7 @@ class _Form:
         """Whether the module still has the state from which the form was made."""
         # No loop in Python: this runs at each call, even for a single short text.
         return (
-            [*map(len, self._tables)] == self._sizes
-            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._held))
+            all(map(is_, chain(*map(dict.values, self._tables), (_END,)), self._held))
             and [*map(_version, self._tensors)] == self._versions
             and [*map(Tensor.data_ptr, self._tensors)] == self._addresses
             and [*map(ndarray.tobytes, self._views)] == self._numbers

@@ -13,7 +13,8 @@ from ..model.config import EncoderConfig
 from ..model.eight_bits import codes_of
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..model.layers import ACTIVATIONS as ACTIVATION_OF
-from ..model.layers import LayerNorm, Linear
+from ..model.layers import Embeddings, LayerNorm, Linear
+from ..native.ends import NativeEmbeddings, means
 from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
 from ..native.library import PANEL, has_kernels
 from ..packed import Packed, Sequences
@@ -48,6 +49,48 @@ class FrozenNativeLayer(Layer):
         layer.native = NativeLayers([layer.weights])
 
 
+class FrozenNativeEmbeddings(Embeddings):
+    """Embeddings computed in one native call, and rounded to bfloat16."""
+
+    native: NativeEmbeddings
+    hooks: list[Mapping[int, Any]]  # of each part; if there are any, parts are called singly
+
+    def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        if isinstance(packed, Packed) and not any(self.hooks):
+            found = self.native(packed)
+            if found is not None:
+                return found
+        return super().forward(packed)  # which raises an error for an id outside a table
+
+    @staticmethod
+    def prepare(parts: Embeddings) -> None:
+        """Let native code compute the embeddings, in place, if it has code for their kind."""
+        norm = parts.norm
+        tables = (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings)
+        if (
+            type(parts) is not Embeddings
+            or type(norm) is not LayerNorm
+            or parts.sinusoidal
+            or parts.projection is not None
+            or parts.task_type_embeddings is not None
+            or not all(table is None or _is_plain(table) for table in tables)
+        ):
+            return
+        weights = [None if table is None else table.weight.detach() for table in tables]
+        about = (norm.weight.detach(), _bias(norm))
+        held = [one for one in (*weights, *about) if one is not None]
+        if not all(one.dtype is torch.float32 and one.is_contiguous() for one in held):
+            return
+        parts.__class__ = FrozenNativeEmbeddings
+        assert isinstance(parts, FrozenNativeEmbeddings)
+        words, positions, types = weights
+        assert words is not None
+        parts.native = NativeEmbeddings(
+            words, positions, types, (*about, norm.eps), parts.position_offset
+        )
+        parts.hooks = [hooks for part in parts.children() for hooks in _hooks(part)]
+
+
 class FrozenNativeEncoder(Encoder):
     """An encoder that computes all layers in one call, if only the last output is needed."""
 
@@ -60,6 +103,10 @@ class FrozenNativeEncoder(Encoder):
         hidden = next(self.hidden_states(packed))
         return self.native(hidden, packed)
 
+    def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
+        """The mean of each sequence's last states; optionally scaled to length 1."""
+        return means(self(packed), packed, unit_length=unit_length)
+
     @staticmethod
     def prepare(encoder: Encoder) -> None:
         """Let an encoder compute all layers in one call, if native code computes each layer."""
@@ -68,14 +115,19 @@ class FrozenNativeEncoder(Encoder):
             layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
         ]
         if type(encoder) is Encoder and weights and len(weights) == len(encoder.layers):
+            FrozenNativeEmbeddings.prepare(encoder.embeddings)
             encoder.__class__ = FrozenNativeEncoder
             assert isinstance(encoder, FrozenNativeEncoder)
             encoder.native = NativeLayers([weights[group] for group in groups])
-            encoder.hooks = [
-                hooks
-                for layer in encoder.layers
-                for hooks in (layer._forward_hooks, layer._forward_pre_hooks)
-            ]
+            encoder.hooks = [hooks for layer in encoder.layers for hooks in _hooks(layer)]
+
+
+def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+    return module._forward_hooks, module._forward_pre_hooks
+
+
+def _is_plain(table: nn.Module) -> bool:
+    return type(table) is nn.Embedding and table.max_norm is None
 
 
 def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> list[Layer]:

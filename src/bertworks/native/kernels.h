@@ -268,6 +268,25 @@ INLINE __m512 gelu_tanh(__m512 x) {
     return _mm512_sub_ps(_mm512_max_ps(x, _mm512_setzero_ps()), y);
 }
 
+/* The norm of a row, with its scale and shift. */
+INLINE void norm(const float *x, int64_t width, const float *const weights[2], float epsilon,
+                 bf16 *to) {
+    __m512 total = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+    for (int64_t at = 0; at < width; at += 16) total = _mm512_add_ps(total, _mm512_loadu_ps(x + at));
+    __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(total) / width);
+    for (int64_t at = 0; at < width; at += 16) {
+        __m512 d = _mm512_sub_ps(_mm512_loadu_ps(x + at), mean);
+        squares = _mm512_fmadd_ps(d, d, squares);
+    }
+    float variance = _mm512_reduce_add_ps(squares) / width + epsilon;
+    __m512 inverse = _mm512_set1_ps(1 / __builtin_sqrtf(variance));
+    for (int64_t at = 0; at < width; at += 16) {
+        __m512 d = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + at), mean), inverse);
+        __m512 scale = _mm512_loadu_ps(weights[0] + at), shift = _mm512_loadu_ps(weights[1] + at);
+        store_bf16(to + at, _mm512_fmadd_ps(d, scale, shift));
+    }
+}
+
 /* ----------------------------------------------------------------------------------- a team */
 
 typedef struct {

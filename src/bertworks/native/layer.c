@@ -167,25 +167,10 @@ static void attend_item(const void *given, int64_t item, char *scratch) {
 static int64_t row_items(const job *all) { return (all->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE; }
 
 INLINE void normalize(const job *all, int64_t item, int which, bf16 *to) {
-    int64_t width = all->width;
-    const float *scale = all->net->norms[which][0], *shift = all->net->norms[which][1];
-    for (int64_t r = item * ROWS_AT_ONCE; r < (item + 1) * ROWS_AT_ONCE && r < all->rows; r++) {
-        const float *x = all->sums + r * width;
-        __m512 total = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
-        for (int64_t at = 0; at < width; at += 16) total = _mm512_add_ps(total, _mm512_loadu_ps(x + at));
-        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(total) / width);
-        for (int64_t at = 0; at < width; at += 16) {
-            __m512 d = _mm512_sub_ps(_mm512_loadu_ps(x + at), mean);
-            squares = _mm512_fmadd_ps(d, d, squares);
-        }
-        float variance = _mm512_reduce_add_ps(squares) / width + all->net->epsilon[which];
-        __m512 inverse = _mm512_set1_ps(1 / __builtin_sqrtf(variance));
-        for (int64_t at = 0; at < width; at += 16) {
-            __m512 d = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + at), mean), inverse);
-            __m512 s = _mm512_loadu_ps(scale + at), b = _mm512_loadu_ps(shift + at);
-            store_bf16(to + r * width + at, _mm512_fmadd_ps(d, s, b));
-        }
-    }
+    int64_t width = all->width, first = item * ROWS_AT_ONCE;
+    for (int64_t r = first; r < first + ROWS_AT_ONCE && r < all->rows; r++)
+        norm(all->sums + r * width, width, all->net->norms[which], all->net->epsilon[which],
+             to + r * width);
 }
 
 static void norm_first(const void *given, int64_t item, char *scratch) {

@@ -67,6 +67,19 @@ class Layer(Structure):
     )
 
 
+class EmbeddingTables(Structure):
+    """The struct `embeddings` of ends.c."""
+
+    _fields_ = (
+        ("tables", c_void_p * 3),
+        ("norm", c_void_p * 2),
+        ("entries", c_int64 * 3),
+        ("width", c_int64),
+        ("offset", c_int64),
+        ("epsilon", c_float),
+    )
+
+
 class Attention(Structure):
     """The struct `attention` of attention.h."""
 
@@ -134,6 +147,16 @@ def library() -> Any:
         *(c_int64, c_void_p),
     )
     found.bertworks_layers.restype = c_int
+    found.bertworks_embeddings.argtypes = (
+        *(POINTER(EmbeddingTables), c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    found.bertworks_embeddings.restype = c_int
+    found.bertworks_means.argtypes = (
+        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    found.bertworks_means.restype = None
     found.bertworks_attention.argtypes = (
         *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
         *(c_int64, c_void_p),

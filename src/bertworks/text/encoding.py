@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from .normalization import Origin
 
 Ints = NDArray[np.int32]
 Truncation = Literal["error", "longest_first", "first", "second"]
+TokensT = TypeVar("TokensT", "Segment", Ints)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,6 +71,19 @@ class Encoding:
         shown = np.array2string(self.input_ids, separator=", ", threshold=12, edgeitems=5)
         cut = f", truncated_tokens={self.truncated_tokens}" if self.truncated_tokens else ""
         return f"Encoding({self.num_tokens} tokens, input_ids={shown}{cut})"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenIds:
+    """The ids of one text's sequence, without the other arrays of `Encoding`."""
+
+    input_ids: Ints  # int32 [tokens]
+    truncated_tokens: int = 0  # the number of tokens that were truncated
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self.input_ids)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -230,15 +244,15 @@ def _is_unseen(char: str) -> bool:
 
 
 def truncated(
-    first: Segment,
-    second: Segment | None,
+    first: TokensT,
+    second: TokensT | None,
     max_length: int,
     num_special: int,
     truncation: Truncation,
     *,
     where: str,
-) -> tuple[Segment, Segment | None]:
-    """Truncate segments that are too long together with `num_special` special tokens.
+) -> tuple[TokensT, TokensT | None]:
+    """Truncate segments, or their ids, too long together with `num_special` special tokens.
 
     Raises:
         LengthError: `truncation` is `"error"`.

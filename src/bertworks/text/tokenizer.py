@@ -22,6 +22,7 @@ from .encoding import (
     Encodings,
     Ints,
     Segment,
+    TokenIds,
     Truncation,
     joined,
     move_offsets,
@@ -463,6 +464,40 @@ class Tokenizer:
         for part, found in self._encoded(corrected, self._library().encode_batch_fast):
             parts[part.row].append(np.array(found.ids, np.int32))
         return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
+
+    def sequences(
+        self,
+        texts: Sequence[str],
+        *,
+        max_length: int | None = None,
+        truncation: Truncation = "error",
+        where: Sequence[str] | None = None,
+    ) -> list[TokenIds]:
+        """The ids that `encode_batch` gives single texts: in half the time, without offsets.
+
+        Args:
+            max_length, truncation, where: as in `encode_batch`.
+
+        Raises:
+            DataError: a row is not a text, has a lone surrogate, or is too long.
+            SettingsError: `truncation` is unknown.
+        """
+        start, end = self._around
+        special = len(start) + len(end)
+        sequences = []
+        for number, ids in enumerate(self.piece_ids(texts, where=where)):
+            excess = 0 if max_length is None else max(0, len(ids) + special - max_length)
+            if excess:
+                assert max_length is not None
+                name = _name(number, where)
+                ids, _ = truncated(ids, None, max_length, special, truncation, where=name)  # noqa: PLW2901
+            sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
+        return sequences
+
+    @cached_property
+    def _around(self) -> tuple[Ints, Ints]:
+        """The ids before and after a single text."""
+        return np.array(self._start, np.int32), np.array(self._end, np.int32)
 
     def _encoded(
         self,
