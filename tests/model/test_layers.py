@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import stats
 
 from bertworks.model import heads
 from bertworks.model.config import EncoderConfig
+from bertworks.model.device import without_weights
 from bertworks.model.encoder import Encoder
 from bertworks.model.heads import MLMHead
 from bertworks.model.layers import Dropout, dropout, keep_mask, kept, sinusoids
@@ -82,6 +84,16 @@ def test_initialisation_is_a_normal_cut_at_two_deviations():
     drawn = encoder.embeddings.word_embeddings.weight.detach()
     # A normal cut at two deviations keeps 0.8796 of its deviation.
     assert drawn.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
+    exact = stats.truncnorm(-2, 2, scale=0.02)
+    assert stats.kstest(drawn.flatten()[:100_000].double().numpy(), exact.cdf).pvalue > 0.01
+
+
+def test_a_network_without_weights_draws_nothing():
+    state = torch.get_rng_state()
+    with without_weights():
+        encoder = Encoder(EncoderConfig.of_size("tiny"))
+    assert encoder.embeddings.word_embeddings.weight.is_meta
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_decoder_of_its_own_is_drawn_likewise():

@@ -7,6 +7,7 @@ dtype of the parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -179,9 +180,17 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
 
 
 def draw_weight(weight: Tensor, initializer_range: float) -> None:
-    """Draw a matrix as `initialize` does; PyTorch truncates at ±2 by default."""
-    bound = 2 * initializer_range
-    nn.init.trunc_normal_(weight, std=initializer_range, a=-bound, b=bound)
+    """Draw a matrix as `initialize` does.
+
+    By the inverse of the distribution function: one draw a number. `nn.init.trunc_normal_` of
+    PyTorch 2.13 draws the whole matrix again until no number is outside the bounds.
+    """
+    if weight.is_meta:
+        return
+    bound, scale = 2 * initializer_range, initializer_range * math.sqrt(2)
+    share = math.erf(math.sqrt(2))  # of a normal distribution within two standard deviations
+    with torch.no_grad():
+        weight.uniform_(-share, share).erfinv_().mul_(scale).clamp_(-bound, bound)
 
 
 class Embeddings(nn.Module):
