@@ -16,6 +16,7 @@ import pytest
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
 from bertworks.serving.client import AsyncClient, Client, ServerError
+from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import Running
 from tests.serving.test_bert import close
 
@@ -106,6 +107,29 @@ def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
         found = client.predict(texts)
     with pytest.warns(match="too long"):
         assert close(found, loaded("classifier").predict(texts))
+
+
+def test_a_server_that_takes_fewer_texts_gets_smaller_requests(saved, start, loaded) -> None:
+    texts = [f"{'door ' * (at % 20)} open" for at in range(30)]
+    prompts = ["the door"] * 10 + ["a", "the door"] * 3
+    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    sources = {name: saved[name] for name in ("encoder", "causal")}
+    with start(sources, ServeSettings(lazy=True, max_texts=7)) as server:
+        with Client(server.url) as client:
+            vectors = client.embed(texts)
+            with pytest.raises(ServerError, match=r"texts\[20\]: 62 tokens, but at most 32 fit"):
+                client.embed([*texts[:20], "door " * 60])
+        with Client(server.url, model="causal") as client:
+            generated = client.generate(prompts, **how)
+
+        async def ask() -> object:
+            async with AsyncClient(server.url) as client:
+                return await client.embed(iter(texts))
+
+        awaited = asyncio.run(ask())
+    np.testing.assert_allclose(vectors, loaded("encoder").embed(texts), atol=1e-5)
+    np.testing.assert_allclose(awaited, vectors, atol=1e-5)
+    assert generated == loaded("causal").generate(prompts, **how)
 
 
 def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> None:
