@@ -15,7 +15,8 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
-from ..tables.rows import unframed
+from ..tables.rows import PlacedRow, row_of, unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -139,17 +140,22 @@ class _Connection(ABC):
         texts: Any,
         body: Callable[[list[Any], list[Any]], _Body],
         read: Callable[[list[Any]], T],
+        *,
+        reads_neighbours: bool = False,
     ) -> _Asking[T]:
         """Ask about any number of texts.
 
         Args:
             body: returns the request of some texts, which is given those of earlier requests too.
             read: makes the result from the values of their responses.
+            reads_neighbours: whether the answer about a row may depend on the rows beside it.
         """
         texts = _listed(texts)
         while True:
             parts, answers, first = _parts(texts, self._most), [], 0
             try:
+                if reads_neighbours and len(parts) > 1:
+                    parts = _with_neighbours(parts, (yield _INFO, None, 0).get("row_context"))
                 for part in parts:
                     answers.append((yield path, body(part, texts[:first]), first))
                     first += len(part)
@@ -262,7 +268,7 @@ class Client(_Connection):
         def body(part: list[Any], _: list[Any]) -> _Body:
             return self._body(rows=part)
 
-        return self._send(self._many("/predict-rows", given, body, _joined))
+        return self._send(self._many("/predict-rows", given, body, _joined, reads_neighbours=True))
 
     def fill_mask(
         self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
@@ -481,6 +487,44 @@ def _parts(texts: Sequence[Any], most: int) -> list[list[Any]]:
         parts[-1].append(one)
         characters += size
     return parts
+
+
+def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) -> list[list[Any]]:
+    """Give rows the words of their document that are in the rows of other requests.
+
+    Args:
+        context: `row_context` of `/info`.
+
+    Raises:
+        DataError: a row has no list of words, or which rows belong together is not known.
+    """
+    if context is None:
+        return parts
+    if not context:
+        count = sum(map(len, parts))
+        raise DataError(
+            f"the task reads neighbouring rows, and these {count:,} need several requests",
+            fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
+        )
+    from ..tasks.tagging.columns import WordColumns, in_context
+
+    columns = WordColumns(word=context["word"], document=context["document"])
+
+    def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
+        """Yield each row as the task sees it beside these rows, which begin with number `first`."""
+        placed = (
+            PlacedRow(where, row_of(row, where) if isinstance(row, Mapping) else {})
+            for where, row in ((f"rows[{at}]", row) for at, row in enumerate(rows, first))
+        )
+        return (values for _, values in in_context(placed, columns, context["words"]))
+
+    found, first = [], 0
+    whole = seen(chain.from_iterable(parts), first)
+    for part in parts:
+        pairs = zip(part, seen(part, first), whole, strict=False)
+        found.append([row if alone == values else values for row, alone, values in pairs])
+        first += len(part)
+    return found
 
 
 def _joined(answers: list[Any]) -> list[Any]:
