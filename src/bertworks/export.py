@@ -66,7 +66,8 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             is each order of a pair that is read in both orders: the caller must pool their logits.
 
     Raises:
-        CheckpointError: the directory is not empty, or the model has LSTMs or is two-way.
+        CheckpointError: the directory is not empty, or the model has LSTMs, is two-way, or has
+            weights behind its encoder without outputs for padded batches, as for translation.
         OutputError: the directory cannot be written, or is being written by another process.
         BertworksError: a package that is needed is not installed.
     """
@@ -77,6 +78,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             f"a model with mixer={config.mixer} and attention={config.attention} cannot be written "
             "as ONNX"
         )
+    _check_outputs(model)
     network = PaddedNetwork(model.network).eval()
     shape = (2, min(7, config.max_seqlen))
     inputs = {
@@ -108,6 +110,20 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
                 verbose=False,
             )
     return directory
+
+
+def _check_outputs(model: Model) -> None:
+    """Refuse a network whose output is that of its encoder alone, although it has more weights."""
+    network = model.network
+    if isinstance(network, Network) and type(network).padded is Network.padded:
+        rest = [name for name in own_tensors(network) if not name.startswith("encoder.")]
+        if rest:
+            task = "its task" if model.task is None else model.task.name
+            raise CheckpointError(
+                f"a model for {task} cannot be written as ONNX: only its encoder would be, without "
+                f"{rest[0]!r}",
+                fix="To write the encoder alone: --task encoder.",
+            )
 
 
 _ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, which now means the tanh form
