@@ -25,7 +25,7 @@ from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
 from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
 from .checkpoints.store import keys_of, own_tensors
-from .checkpoints.tensorflow import CHECKPOINT, CONFIG, original_tensors
+from .checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from .errors import CheckpointError, need
 from .locks import claim
 from .model.config import EncoderConfig
@@ -126,7 +126,6 @@ def _check_outputs(model: Model) -> None:
             )
 
 
-_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, which now means the tanh form
 _ORIGINAL = tuple(
     f"{name}." for name in ("encoder", *(h.name for h in (MLM, NSP, CLASSIFIER, SPANS)))
 )
@@ -167,7 +166,8 @@ def write_tensorflow(
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
-    kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
+    if kept["hidden_act"] == "gelu_new":
+        kept |= TANH_GELU
     with _empty_directory(directory, last=CONFIG) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)

@@ -150,6 +150,20 @@ def test_the_activation_is_a_setting(original):
     assert model.encoder.config.hidden_act == "gelu_new"
 
 
+def test_the_tanh_form_comes_back_from_tensorflows_layout(tmp_path):
+    """The original calls both forms `gelu`, and takes no other name."""
+    model = tiny()
+    for name in ("gelu_new", "gelu", "relu"):
+        config = model.encoder.config.with_values(hidden_act=name)
+        network = bw.Model.fresh(config, model.tokenizer).network
+        where = tmp_path / name
+        write_tensorflow(where, network=network, config=config, tokenizer=model.tokenizer)
+        written = json.loads((where / "bert_config.json").read_text())["hidden_act"]
+        assert written == name.removesuffix("_new")
+        assert bw.load(where, device="cpu").encoder.config.hidden_act == name
+    assert bw.load(where, device="cpu", hidden_act="gelu").encoder.config.hidden_act == "gelu"
+
+
 def test_a_target_that_cannot_be_looked_into_is_said(tmp_path):
     with pytest.raises(CheckpointError, match=r"a: cannot be read \(.*name too long"):
         check_target(tmp_path / ("a" * 300))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,13 @@ from .bundle import read_bundle
 from .tensorflow2 import read_objects, variable_names
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+
+TANH_GELU = {"hidden_act": "gelu", "gelu_form": "tanh"}
+"""How `bert_config.json` says `gelu_new`.
+
+The original has the name `gelu` alone, for the form of its code: erf in 2018, then tanh. It ignores
+keys that it does not know, such as ours for the form.
+"""
 
 # Parts of a name: TensorFlow's and Hugging Face's; the first match counts.
 _PARTS = (
@@ -59,6 +67,12 @@ def find_checkpoint(directory: Path) -> Path | None:
     raise CheckpointError(
         f"there are several checkpoints: {names}", where=str(directory), fix="Leave one there."
     )
+
+
+def with_activation(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `bert_config.json` with the activation's current name."""
+    is_tanh = all(raw.get(key) == value for key, value in TANH_GELU.items())
+    return {**raw, "hidden_act": "gelu_new"} if is_tanh else dict(raw)
 
 
 def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
