@@ -144,7 +144,6 @@ def write_tensorflow(
         CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
         or the tokenizer, or the directory is not empty.
         OutputError: the directory cannot be written, or is being written by another process.
-        BertworksError: the package that computes the checksums is not installed.
     """
     directory = Path(directory)
     if config.family != "bert":

@@ -86,7 +86,8 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return read_objects(prefix, names)
     tensors: dict[str, Tensor] = {}
     dropped: dict[str, str] = {}
-    for name, tensor in read_bundle(prefix).items():
+    bundle = read_bundle(prefix, is_used=lambda name: not _SLOT.fullmatch(name))
+    for name, tensor in bundle.items():
         if _SLOT.fullmatch(name):
             dropped[name] = "optimizer state, which training starts anew"
         elif _COUNTER.fullmatch(name):
