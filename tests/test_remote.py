@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
 from bertworks.errors import DataError, OutputError
-from bertworks.remote import fetched, is_remote
+from bertworks.remote import _opened, fetched, is_remote, remote_files, written_here
 from bertworks.tables.reading import read_rows
 
 
@@ -55,6 +55,32 @@ def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "c.txt").write_text("four\n")
     one_slash = f"file:{tmp_path}/c.txt"  # which is a whole address
     assert [document.text for document in read_documents(one_slash)] == ["four"]
+
+
+def test_a_name_is_that_of_the_file(tmp_path: Path) -> None:
+    """Not a part of it: `#` ended a name, and another file was read."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a", "a#b", "a b", "é#"):
+        (folder / name).write_text(f"text of {name}\n")
+    names = ["text of a", "text of a b", "text of a#b", "text of é#"]
+    assert [document.text for document in read_documents(f"file://{folder}")] == names
+    assert remote_files(f"file:{folder}/a#b") == [f"file:{folder}/a#b"]
+    with written_here(f"file://{folder}/new#1") as file:
+        file.write_text("new\n")
+    assert (folder / "new#1").read_text() == "new\n"
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/bucket/names/a#b %41", b"from memory\n")
+    for scheme in ("memory", "fsspec+memory"):
+        (document,) = read_documents(f"{scheme}://bucket/names/a#b %41")
+        assert document.text == "from memory"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a b", "a%20b", "é/x@2+y=z", "[1]"])
+def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    region = "?region=us-east-1"  # else the server is asked for it
+    assert _opened(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
 
 
 def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
 from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
 from .checkpoints.store import keys_of, own_tensors
-from .checkpoints.tensorflow import CHECKPOINT, CONFIG, original_tensors
+from .checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from .errors import CheckpointError, need
 from .locks import claim
 from .model.config import EncoderConfig
@@ -66,7 +66,8 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             is each order of a pair that is read in both orders: the caller must pool their logits.
 
     Raises:
-        CheckpointError: the directory is not empty, or the model has LSTMs or is two-way.
+        CheckpointError: the directory is not empty, or the model has LSTMs, is two-way, or has
+            weights behind its encoder without outputs for padded batches, as for translation.
         OutputError: the directory cannot be written, or is being written by another process.
         BertworksError: a package that is needed is not installed.
     """
@@ -77,6 +78,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             f"a model with mixer={config.mixer} and attention={config.attention} cannot be written "
             "as ONNX"
         )
+    _check_outputs(model)
     network = PaddedNetwork(model.network).eval()
     shape = (2, min(7, config.max_seqlen))
     inputs = {
@@ -110,7 +112,20 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     return directory
 
 
-_ACTIVATIONS = {"gelu_new": "gelu"}  # the original has one name, which now means the tanh form
+def _check_outputs(model: Model) -> None:
+    """Refuse a network whose output is that of its encoder alone, although it has more weights."""
+    network = model.network
+    if isinstance(network, Network) and type(network).padded is Network.padded:
+        rest = [name for name in own_tensors(network) if not name.startswith("encoder.")]
+        if rest:
+            task = "its task" if model.task is None else model.task.name
+            raise CheckpointError(
+                f"a model for {task} cannot be written as ONNX: only its encoder would be, without "
+                f"{rest[0]!r}",
+                fix="To write the encoder alone: --task encoder.",
+            )
+
+
 _ORIGINAL = tuple(
     f"{name}." for name in ("encoder", *(h.name for h in (MLM, NSP, CLASSIFIER, SPANS)))
 )
@@ -129,7 +144,6 @@ def write_tensorflow(
         CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
         or the tokenizer, or the directory is not empty.
         OutputError: the directory cannot be written, or is being written by another process.
-        BertworksError: the package that computes the checksums is not installed.
     """
     directory = Path(directory)
     if config.family != "bert":
@@ -151,7 +165,8 @@ def write_tensorflow(
     tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
-    kept["hidden_act"] = _ACTIVATIONS.get(kept["hidden_act"], kept["hidden_act"])
+    if kept["hidden_act"] == "gelu_new":
+        kept |= TANH_GELU
     with _empty_directory(directory, last=CONFIG) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)

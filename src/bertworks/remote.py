@@ -17,11 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .errors import DataError, OutputError
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
 _ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+:(?://[^/?]*)?)([^?]*)(.*)", re.DOTALL)
+"""Scheme and server or bucket; name; parameters."""
 
 
 def is_remote(path: object) -> bool:
@@ -162,10 +165,23 @@ def _opened(url: str) -> tuple[Any, str]:
     if url.startswith("s3://") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
     try:
-        system, path = FileSystem.from_uri(url)
+        system, path = FileSystem.from_uri(_escaped(url))
     except ArrowInvalid:  # not one of Arrow's file systems
         system, path = FileSystem.from_uri(f"fsspec+{url}")
     return system, path
+
+
+def _escaped(url: str) -> str:
+    """Return a URL with the characters of its name escaped, as Arrow expects them.
+
+    Names are given, and listed, as the file system has them. Unescaped, a name would end at `#`,
+    `%41` would become `A`, and a space would be an error.
+    """
+    found = _URL.fullmatch(url)
+    if found is None or url.startswith(("fsspec+", "hf:")):  # which expect names as they are
+        return url
+    # Addresses of local files are written escaped (`Path.as_uri`).
+    return found[1] + quote(found[2], safe="/%" if url.startswith("file:") else "/") + found[3]
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
-from bertworks.checkpoints.bundle import read_bundle
+from bertworks.checkpoints.bundle import masked_checksum, read_bundle
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.export import write_tensorflow
 from bertworks.wire import bytes_field, fields, number_field, read_varint, varint
@@ -349,8 +349,13 @@ def test_flipped_bits(
         use(tmp_path / "m")
 
 
+def trailer(block: bytes) -> bytes:
+    """What follows a block: that it is not compressed, and its checksum."""
+    return b"\0" + struct.pack("<I", masked_checksum(block + b"\0"))
+
+
 def bundle_index(*rows: tuple[bytes, bytes], shards: int = 1) -> bytes:
-    """An index of TensorFlow's, of one block, without checksums."""
+    """An index of TensorFlow's, of one block."""
     entries = ((b"", number_field(1, shards)), *rows)
     block = b"".join(
         varint(0) + varint(len(key)) + varint(len(value)) + key + value for key, value in entries
@@ -360,11 +365,11 @@ def bundle_index(*rows: tuple[bytes, bytes], shards: int = 1) -> bytes:
     table, handles = b"", []
     for part in (block, empty):
         handles.append(varint(len(table)) + varint(len(part)))
-        table += part + bytes(5)
+        table += part + trailer(part)
     key = rows[-1][0] if rows else b""
     index = varint(0) + varint(len(key)) + varint(len(handles[0])) + key + handles[0] + empty
     handles.append(varint(len(table)) + varint(len(index)))
-    table += index + bytes(5)
+    table += index + trailer(index)
     return (
         table + (handles[1] + handles[2]).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
     )

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 import bertworks as bw
-from bertworks.checkpoints.bundle import masked_checksum, read_bundle, write_bundle
+from bertworks.checkpoints.bundle import _read_index, masked_checksum, read_bundle, write_bundle
+from bertworks.checkpoints.crc32c import crc32c
 from bertworks.checkpoints.saving import check_target
 from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.errors import CheckpointError
@@ -76,8 +77,6 @@ def test_every_variable_is_used_or_dropped_with_a_reason(original):
 
 def test_checksums_of_the_original(original):
     """The reader finds the tensors where they are: each has the checksum that was written."""
-    from bertworks.checkpoints.bundle import _read_index
-
     entries, shards = _read_index((original / "bert_model.ckpt.index").read_bytes())
     data = (original / "bert_model.ckpt.data-00000-of-00001").read_bytes()
     assert shards == 1
@@ -148,6 +147,20 @@ def test_the_activation_is_a_setting(original):
     assert bw.load(original, device="cpu").encoder.config.hidden_act == "gelu"
     model = bw.load(original, device="cpu", hidden_act="gelu_new")
     assert model.encoder.config.hidden_act == "gelu_new"
+
+
+def test_the_tanh_form_comes_back_from_tensorflows_layout(tmp_path):
+    """The original calls both forms `gelu`, and takes no other name."""
+    model = tiny()
+    for name in ("gelu_new", "gelu", "relu"):
+        config = model.encoder.config.with_values(hidden_act=name)
+        network = bw.Model.fresh(config, model.tokenizer).network
+        where = tmp_path / name
+        write_tensorflow(where, network=network, config=config, tokenizer=model.tokenizer)
+        written = json.loads((where / "bert_config.json").read_text())["hidden_act"]
+        assert written == name.removesuffix("_new")
+        assert bw.load(where, device="cpu").encoder.config.hidden_act == name
+    assert bw.load(where, device="cpu", hidden_act="gelu").encoder.config.hidden_act == "gelu"
 
 
 def test_a_target_that_cannot_be_looked_into_is_said(tmp_path):
@@ -256,8 +269,41 @@ def test_a_damaged_original(original, tmp_path, damage, says):
         bw.load(tmp_path / "m", device="cpu")
 
 
+@pytest.mark.parametrize("size", [*range(10), 100, 131_071, 131_072, 131_077, 400_000])
+def test_checksums_are_crc_32c(size):
+    crc = pytest.importorskip("google_crc32c").value
+    data = np.random.default_rng(size).integers(0, 256, size + 1, np.uint8).tobytes()
+    assert crc32c(data) == crc(data)
+    assert crc32c(memoryview(data)[1:]) == crc(data[1:])
+
+
+def test_checksums_are_compared(original, tmp_path):
+    """A flipped bit was read as another weight."""
+    shutil.copytree(original, tmp_path / "m")
+    entries, _ = _read_index((original / "bert_model.ckpt.index").read_bytes())
+
+    def flipped(name, place):
+        content = bytearray((original / name).read_bytes())
+        content[place] ^= 1
+        (tmp_path / "m" / name).write_bytes(content)
+
+    data = "bert_model.ckpt.data-00000-of-00001"
+    for name in ("bert/embeddings/word_embeddings", "bert/pooler/dense/bias"):
+        flipped(data, entries[name].offset + 7)
+        with pytest.raises(
+            CheckpointError, match=rf"{data}: the tensor '{name}' does not match its"
+        ):
+            bw.load(tmp_path / "m", device="cpu")
+    slot = next(name for name in entries if "/adam_" in name)
+    flipped(data, entries[slot].offset)
+    bw.load(tmp_path / "m", device="cpu")  # which is not used
+    for place in (20, 500):
+        flipped("bert_model.ckpt.index", place)
+        with pytest.raises(CheckpointError, match=r"index: cannot be read \(a part does not match"):
+            bw.load(tmp_path / "m", device="cpu")
+
+
 def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch):
-    pytest.importorskip("google_crc32c")
     model = tiny()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -295,7 +341,6 @@ def test_what_tensorflows_layout_cannot_say_is_refused(tmp_path, settings, says)
 )
 def test_tensorflows_layout_keeps_the_casing(tmp_path, how):
     """A vocabulary without capitals, such as the Chinese one, does not say that it is cased."""
-    pytest.importorskip("google_crc32c")
     model = tiny()
     definition = bw.Tokenizer.from_vocabulary(PIECES).definition
     normalization = replace(definition.normalization, **how)
@@ -306,7 +351,6 @@ def test_tensorflows_layout_keeps_the_casing(tmp_path, how):
 
 
 def test_tensorflows_layout_has_wordpiece_only(tmp_path):
-    pytest.importorskip("google_crc32c")
     config = tiny().encoder.config
     several = add_tokens(tiny(), ["c-d"]).model
     with pytest.raises(CheckpointError, match="no place for this tokenizer"):
@@ -327,7 +371,6 @@ def test_tensorflows_layout_has_wordpiece_only(tmp_path):
 
 
 def test_special_pieces_behind_a_vocabulary_go_to_tensorflows_layout(tmp_path):
-    pytest.importorskip("google_crc32c")
     model = tiny()
     marked = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
     config = model.encoder.config.with_values(vocab_size=len(PIECES) + 1)

@@ -27,6 +27,8 @@ from tests.explorer.browser import Visit
 
 pytestmark = pytest.mark.long
 
+FAMILIES = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+
 TEXT = "the door was open in london."
 ASKED = TEXT.replace(" ", "+")
 
@@ -83,6 +85,40 @@ def test_fill_in_the_blank(visit, loaded, browser) -> None:
     restored.get_by_role("heading", name="Blank 2").first.wait_for()
     again.settle()
     assert restored.locator("main").inner_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "number", "note"),
+    [  # the first model's words: [MASK] it ' s a door , was open .
+        ("roberta", "<mask> it's a door, was open.", 7, None),
+        ("albert", "[MASK] it's a door, was open.", 5, "it masks “open.”"),
+    ],
+)
+def test_another_models_words_are_those_of_the_same_characters(
+    browser, start, saved, name: str, given: str, number: int, note: str | None
+) -> None:
+    """Their numbers differ: it was asked for another word."""
+    other = load(FAMILIES / f"{name}-pretraining", device="cpu")
+    expected = explorer.fill(other, given, words=[number])
+    assert expected["pieces"]["words"][number]["text"].startswith("open")
+    models = {"own": saved["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
+    with start(models) as site:
+        tab = Visit(browser, f"{site.url}/")
+        page = tab.open(f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&beside={name}")
+        second = page.locator("main .cards > div").filter(
+            has=page.get_by_role("heading", name=name)
+        )
+        second.get_by_role("heading").first.wait_for()
+        shown = [cells(table) for table in second.locator(".card table").all()]
+        assert len(shown) == len(expected["blanks"])
+        for table, blank in zip(shown, expected["blanks"], strict=True):
+            assert [percents(row[2]) for row in table[:10]] == pytest.approx(
+                [one["probability"] for one in blank["both"]["top"]], abs=0.006
+            )
+        assert second.get_by_text("Its words have other borders").all_inner_texts() == (
+            [] if note is None else [f"Its words have other borders: {note}."]
+        )
+        tab.close()
 
 
 def test_what_a_blank_would_be(visit, loaded) -> None:

@@ -15,8 +15,12 @@ import pytest
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from bertworks.serving.client import AsyncClient, Client, ServerError
-from tests.serving.conftest import Running
+from bertworks.serving.client import AsyncClient, Client, ServerError, _with_neighbours
+from bertworks.serving.settings import ServeSettings
+from bertworks.serving.tei_routes import row_context
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.text.tokenizer import Tokenizer
+from tests.serving.conftest import PIECES, Running, tasks
 from tests.serving.test_bert import close
 
 TEXTS = ["the door was open", "a river", "deep in london"]
@@ -108,6 +112,29 @@ def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
         assert close(found, loaded("classifier").predict(texts))
 
 
+def test_a_server_that_takes_fewer_texts_gets_smaller_requests(saved, start, loaded) -> None:
+    texts = [f"{'door ' * (at % 20)} open" for at in range(30)]
+    prompts = ["the door"] * 10 + ["a", "the door"] * 3
+    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    sources = {name: saved[name] for name in ("encoder", "causal")}
+    with start(sources, ServeSettings(lazy=True, max_texts=7)) as server:
+        with Client(server.url) as client:
+            vectors = client.embed(texts)
+            with pytest.raises(ServerError, match=r"texts\[20\]: 62 tokens, but at most 32 fit"):
+                client.embed([*texts[:20], "door " * 60])
+        with Client(server.url, model="causal") as client:
+            generated = client.generate(prompts, **how)
+
+        async def ask() -> object:
+            async with AsyncClient(server.url) as client:
+                return await client.embed(iter(texts))
+
+        awaited = asyncio.run(ask())
+    np.testing.assert_allclose(vectors, loaded("encoder").embed(texts), atol=1e-5)
+    np.testing.assert_allclose(awaited, vectors, atol=1e-5)
+    assert generated == loaded("causal").generate(prompts, **how)
+
+
 def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> None:
     prompts = ["the door"] * 500 + ["a", "the door"] * 50
     how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
@@ -115,6 +142,43 @@ def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> N
         found = client.generate(prompts, **how)
     assert found == loaded("causal").generate(prompts, **how)
     assert found[512:] != found[: len(prompts) - 512]
+
+
+def test_rows_of_a_document_are_context_in_all_requests(saved, start, tmp_path) -> None:
+    model = bw.load(saved["tagger"], device="cpu")
+    columns = model.task.settings.columns.with_values(document="document")
+    settings = model.task.settings.with_values(columns=columns, document_context=True)
+    task = type(model.task)(model.tokenizer, settings)
+    bw.Model(model.tokenizer, task, model.network).save(tmp_path / "tagger")
+    words = ["the", "door", "was", "open", "river", "deep", "in", "london"]
+    rows: list[object] = [
+        {"words": words[at % 5 : at % 7 + 2], "document": at // 12} for at in range(40)
+    ]
+    rows += [{"words": ["open"]}, {"words": np.array(["deep", "river"]), "document": 5}]
+    expected = bw.load(tmp_path / "tagger", device="cpu").predict(rows)
+    with (
+        start({"tagger": str(tmp_path / "tagger")}, ServeSettings(max_texts=9)) as server,
+        Client(server.url) as client,
+    ):
+        assert close(client.predict(rows), expected)
+        apart = [client.predict(rows[at : at + 9]) for at in range(0, len(rows), 9)]
+        assert not close([one for part in apart for one in part], expected), "the context matters"
+        with pytest.raises(DataError, match=r"rows\[30\]: the column 'words' holds 'a', not a"):
+            client.predict([*rows[:30], {"words": "a", "document": 2}])
+        text = "the door was open"
+        assert close(client.predict([text] * 10), 10 * client.predict(text))
+
+
+def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
+    class Own(TaggingTask):
+        def in_context(self, rows):
+            return super().in_context(rows)
+
+    task = tasks(Tokenizer.from_vocabulary(PIECES))["tagger"]
+    assert row_context(task) is None
+    assert row_context(Own(task.tokenizer, task.settings)) == {}
+    with pytest.raises(DataError, match=r"these 3 need several requests\. Send at most 2 rows"):
+        _with_neighbours([[1, 2], [3]], {})
 
 
 @pytest.mark.long

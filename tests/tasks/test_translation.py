@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bertworks.api import Model, load
-from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
+from bertworks.export import write_onnx
 from bertworks.model.config import EncoderConfig
 from bertworks.tasks.translation import TranslationTask
 from bertworks.text.tokenizer import Tokenizer
@@ -127,3 +128,16 @@ def test_sacrebleu_is_asked_for_before_training(
     with pytest.raises(BertworksError, match=r"bertworks\[translation\]"):
         finetune(fresh(), "translation", train=rows(8), dev=rows(4), out=tmp_path / "a", **FAST)
     assert not (tmp_path / "a" / "checkpoints").exists()
+
+
+def test_onnx_has_no_decoder(tmp_path: Path) -> None:
+    """The encoder alone was written."""
+    pytest.importorskip("onnxscript")
+    model = fresh()
+    settings = {"columns": {"source": "s", "target": "t"}, "max_seq_length": 12}
+    task = TranslationTask.from_dict(settings, model.tokenizer)
+    translator = Model(model.tokenizer, task, task.network(model.encoder.config).eval())
+    says = r"for translation cannot be written as ONNX: .* without 'decoder\.\S+'.* --task encoder"
+    with pytest.raises(CheckpointError, match=says):
+        write_onnx(translator, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from .. import files
-from ..errors import CheckpointError, need
+from ..errors import CheckpointError
 from ..wire import bytes_field, fields, number_field, read_varint, varint
+from .crc32c import crc32c
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -56,13 +57,17 @@ class Entry:
     checksum: int
 
 
-def read_bundle(prefix: Path) -> dict[str, Tensor]:
+def read_bundle(
+    prefix: Path, *, is_used: Callable[[str], bool] = lambda _: True
+) -> dict[str, Tensor]:
     """Return all tensors of a bundle, by name, except those of non-numeric types.
 
     They are views of the memory-mapped files.
 
     Args:
         prefix: the path without `.index`.
+        is_used: whether a tensor will be used, by its name; the checksums of others, such as
+            optimizer state, are not compared, since that takes as long as to read them.
 
     Raises:
         CheckpointError: a file is missing, damaged, or compressed.
@@ -82,6 +87,9 @@ def read_bundle(prefix: Path) -> dict[str, Tensor]:
         if count == 0:
             tensors[name] = torch.empty(entry.shape, dtype=dtype)
             continue
+        stored = memoryview(content)[entry.offset : entry.offset + entry.size]
+        if is_used(name) and masked_checksum(stored) != entry.checksum:
+            raise _damaged(name, file)
         part = torch.frombuffer(content, dtype=dtype, count=count, offset=entry.offset)
         tensors[name] = part.view(entry.shape)
     return tensors
@@ -103,17 +111,27 @@ def read_text(prefix: Path, name: str) -> bytes | None:
         at += 4  # the checksum of the length
         if len(content) != at + length:
             raise ValueError("its length is wrong")
+        counted = struct.pack("<I", length) + content[at - 4 :]
     except (IndexError, ValueError) as error:
         what = f"the tensor {name!r} cannot be read ({error})"
         raise CheckpointError(what, where=str(files[entry.shard])) from None
+    if masked_checksum(counted) != entry.checksum:
+        raise _damaged(name, files[entry.shard])
     return content[at:]
+
+
+def _damaged(name: str, file: Path) -> CheckpointError:
+    return CheckpointError(
+        f"the tensor {name!r} does not match its checksum",
+        where=str(file),
+        fix="The file is damaged: copy or download it again.",
+    )
 
 
 def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as a bundle with one data file.
 
     Raises:
-        BertworksError: the package that computes the checksums is not installed.
         OutputError: a file cannot be written.
     """
     names = sorted(tensors, key=str.encode)
@@ -142,10 +160,9 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     files.write(f"{prefix}.index", _table(rows))
 
 
-def masked_checksum(content: bytes) -> int:
+def masked_checksum(content: bytes | memoryview) -> int:
     """CRC-32C, rotated and offset as in LevelDB: a CRC of data that contains CRCs is weak."""
-    crc32c = need("google_crc32c", "tensorflow", "TensorFlow's format")
-    value: int = crc32c.value(content)
+    value = crc32c(content)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -229,6 +246,9 @@ def _block(handle: bytes, at: int, table: bytes | None = None) -> bytes:
         raise ValueError("it ends too early")
     if table[offset + size] != 0:
         raise ValueError("it is compressed")
+    (checksum,) = struct.unpack_from("<I", table, offset + size + 1)
+    if masked_checksum(table[offset : offset + size + 1]) != checksum:
+        raise ValueError("a part does not match its checksum: the file is damaged")
     return table[offset : offset + size]
 
 

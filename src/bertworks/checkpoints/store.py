@@ -82,6 +82,8 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
         file = directory / tensorflow.CONFIG
     raw = read_json(file)
+    if file.name == tensorflow.CONFIG:
+        raw = tensorflow.with_activation(raw)
     family = family_named(raw.get("model_type", "bert"), where=str(file))
     keys = PublishedSettings.model_fields.keys() & raw.keys()
     try:

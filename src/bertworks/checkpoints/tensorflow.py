@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,13 @@ from .bundle import read_bundle
 from .tensorflow2 import read_objects, variable_names
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
+
+TANH_GELU = {"hidden_act": "gelu", "gelu_form": "tanh"}
+"""How `bert_config.json` says `gelu_new`.
+
+The original has the name `gelu` alone, for the form of its code: erf in 2018, then tanh. It ignores
+keys that it does not know, such as ours for the form.
+"""
 
 # Parts of a name: TensorFlow's and Hugging Face's; the first match counts.
 _PARTS = (
@@ -61,6 +69,12 @@ def find_checkpoint(directory: Path) -> Path | None:
     )
 
 
+def with_activation(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `bert_config.json` with the activation's current name."""
+    is_tanh = all(raw.get(key) == value for key, value in TANH_GELU.items())
+    return {**raw, "hidden_act": "gelu_new"} if is_tanh else dict(raw)
+
+
 def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a checkpoint's tensors, under Hugging Face's names, and why others were dropped.
 
@@ -72,7 +86,8 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         return read_objects(prefix, names)
     tensors: dict[str, Tensor] = {}
     dropped: dict[str, str] = {}
-    for name, tensor in read_bundle(prefix).items():
+    bundle = read_bundle(prefix, is_used=lambda name: not _SLOT.fullmatch(name))
+    for name, tensor in bundle.items():
         if _SLOT.fullmatch(name):
             dropped[name] = "optimizer state, which training starts anew"
         elif _COUNTER.fullmatch(name):

@@ -87,7 +87,8 @@ def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor]
     """
     tensors: dict[str, Tensor] = {}
     dropped: dict[str, str] = {}
-    for key, tensor in read_bundle(prefix).items():
+    bundle = read_bundle(prefix, is_used=lambda key: not _OPTIMIZER.fullmatch(key))
+    for key, tensor in bundle.items():
         if _OPTIMIZER.fullmatch(key):
             dropped[key] = "optimizer state, which training starts anew"
             continue

@@ -15,7 +15,8 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
-from ..tables.rows import unframed
+from ..tables.rows import PlacedRow, row_of, unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _Body = Mapping[str, Any]
+_Asking = Generator[tuple[str, _Body | None, int], Any, T]
+"""Yields requests (path; body, None for GET; number of the first text), and receives their values;
+returns the result of a verb."""
+
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
 """One text; or several texts, pairs of texts or rows; or a data frame."""
@@ -39,10 +44,12 @@ _PART = 512
 _PART_CHARACTERS = 1 << 18
 """The most texts, and their characters, in a request; more texts are sent in several requests.
 
+A server that refuses so many (`max_texts`) is asked for its limit.
 The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
 """
 
 _MOST_WAIT = 60.0
+_INFO = "/info"
 _JSON = {"content-type": "application/json"}
 _PLACE = re.compile(r"^(inputs|rows|texts)\[(\d+)\]")
 
@@ -103,6 +110,7 @@ class _Connection(ABC):
         if not url.startswith(("http://", "https://")):
             raise SettingsError("the address must begin with http:// or https://", where=url)
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
+        self._most = _PART
         self._headers = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
         self._timeout = timeout
         self._open()
@@ -121,6 +129,50 @@ class _Connection(ABC):
         """Return the body of a request, without values that are None."""
         given = {"model": self.model, **values}
         return {name: value for name, value in given.items() if value is not None}
+
+    def _one(self, path: str, body: _Body | None, read: Callable[[Any], T]) -> _Asking[T]:
+        """Ask one thing."""
+        return read((yield path, body, 0))
+
+    def _many(
+        self,
+        path: str,
+        texts: Any,
+        body: Callable[[list[Any], list[Any]], _Body],
+        read: Callable[[list[Any]], T],
+        *,
+        reads_neighbours: bool = False,
+    ) -> _Asking[T]:
+        """Ask about any number of texts.
+
+        Args:
+            body: returns the request of some texts, which is given those of earlier requests too.
+            read: makes the result from the values of their responses.
+            reads_neighbours: whether the answer about a row may depend on the rows beside it.
+        """
+        texts = _listed(texts)
+        while True:
+            parts, answers, first = _parts(texts, self._most), [], 0
+            try:
+                if reads_neighbours and len(parts) > 1:
+                    parts = _with_neighbours(parts, (yield _INFO, None, 0).get("row_context"))
+                for part in parts:
+                    answers.append((yield path, body(part, texts[:first]), first))
+                    first += len(part)
+                return read(answers)
+            except ServerError as error:
+                if error.status != 413:
+                    raise
+                limit = (yield _INFO, None, 0).get("max_client_batch_size", self._most)
+                if max(map(len, parts)) <= limit:  # something else is too large
+                    raise
+                self._most = limit
+
+    def _request(self, path: str, body: _Body | None) -> dict[str, Any]:
+        """Return a request as keywords for `httpx`."""
+        if body is None:
+            return {"method": "GET", "url": path, "params": self._body()}
+        return {"method": "POST", "url": path, "content": _encoded(body), "headers": _JSON}
 
     def _checked(self, answer: httpx.Response, first: int = 0) -> Any:
         """Return the JSON value of a response.
@@ -188,16 +240,16 @@ class Client(_Connection):
         Raises:
             ServerError: the server cannot be reached, or returns an error; so in all methods.
         """
-        bodies = [
-            self._body(texts=part, encoding_format="base64", **settings) for part in _parts(texts)
-        ]
+
+        def body(part: list[Any], _: list[Any]) -> _Body:
+            return self._body(texts=part, encoding_format="base64", **settings)
 
         def read(answers: list[Any]) -> NDArray[np.float32]:
             coded = [row for answer in answers for row in answer["results"]]
             rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
             return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-        return self._send("/encode", bodies, read)
+        return self._send(self._many("/encode", texts, body, read))
 
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
@@ -212,8 +264,11 @@ class Client(_Connection):
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
         given = [rows] if isinstance(rows, str | Mapping) else rows
-        bodies = [self._body(rows=part) for part in _parts(given)]
-        return self._send("/predict-rows", bodies, _joined)
+
+        def body(part: list[Any], _: list[Any]) -> _Body:
+            return self._body(rows=part)
+
+        return self._send(self._many("/predict-rows", given, body, _joined, reads_neighbours=True))
 
     def fill_mask(
         self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None
@@ -222,24 +277,26 @@ class Client(_Connection):
         words = None if candidates is None else list(candidates)
         body = self._body(inputs=text, top_k=top_k, candidates=words)
         field = "masks" if candidates is None else "candidates"
-        return self._send("/fill-mask", [body], lambda answers: answers[0][0][field])
+        return self._send(self._one("/fill-mask", body, lambda answer: answer[0][field]))
 
     def next_sentence(self, first: str, second: str) -> float:
         """The probability that the second text follows the first."""
         body = self._body(inputs=[first, second])
         name = "next_sentence_probability"
-        return self._send("/next-sentence", [body], lambda answers: float(answers[0][0][name]))
+        return self._send(self._one("/next-sentence", body, lambda answer: float(answer[0][name])))
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
-        bodies, seen = [], Counter[Any]()
-        for part in _parts(prompts):
+
+        def body(part: list[Any], earlier: list[Any]) -> _Body:
+            seen = Counter(text for text in earlier if isinstance(text, str))
             copies = {text: seen[text] for text in part if isinstance(text, str) and text in seen}
-            bodies.append(self._body(inputs=part, copies=copies or None, **settings))
-            seen.update(text for text in part if isinstance(text, str))
-        return self._send(
-            "/generate", bodies, lambda answers: [one["generated"] for one in _joined(answers)]
-        )
+            return self._body(inputs=part, copies=copies or None, **settings)
+
+        def read(answers: list[Any]) -> list[str]:
+            return [one["generated"] for one in _joined(answers)]
+
+        return self._send(self._many("/generate", prompts, body, read))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, truncate: bool = False
@@ -247,35 +304,45 @@ class Client(_Connection):
         """Each text's index and score, best first."""
         body = self._body(query=query, texts=list(texts), truncate=truncate)
         return self._send(
-            "/rerank", [body], lambda answers: [(one["index"], one["score"]) for one in answers[0]]
+            self._one(
+                "/rerank", body, lambda answer: [(one["index"], one["score"]) for one in answer]
+            )
         )
 
     def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
         """The tokens of each text, with their byte offsets in it."""
-        return self._send("/tokenize", [self._body(inputs=part) for part in _parts(texts)], _joined)
+
+        def body(part: list[Any], _: list[Any]) -> _Body:
+            return self._body(inputs=part)
+
+        return self._send(self._many("/tokenize", texts, body, _joined))
 
     def info(self) -> dict[str, Any]:
         """The model, and the server's limits."""
-        import httpx
+        return self._send(self._one(_INFO, None, dict))
 
+    def _send(self, asking: _Asking[T]) -> T:
+        """Send the requests of `asking`, and return its result."""
         try:
-            asked = {} if self.model is None else {"model": self.model}
-            found: dict[str, Any] = self._checked(self._http.get("/info", params=asked))
-        except httpx.HTTPError as error:
-            raise self._failure(error) from None
-        return found
+            request = next(asking)
+            while True:
+                try:
+                    answer = self._ask(*request)
+                except ServerError as error:
+                    request = asking.throw(error)
+                else:
+                    request = asking.send(answer)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
-    def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
-        """Send requests, and return the value that `read` makes from their responses."""
-        return read([self._post(path, body, first) for first, body in _numbered(bodies)])
-
-    def _post(self, path: str, body: _Body, first: int) -> Any:
+    def _ask(self, path: str, body: _Body | None, first: int) -> Any:
         import httpx
 
-        content = _encoded(body)
+        request = self._request(path, body)
         for number in range(self.retries + 1):
             try:
-                answer = self._http.post(path, content=content, headers=_JSON)
+                answer = self._http.request(**request)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
@@ -331,16 +398,27 @@ class AsyncClient(_Connection):
         cosines: NDArray[np.float32] = one @ other.T
         return cosines
 
-    async def _send(self, path: str, bodies: Sequence[_Body], read: Callable[[list[Any]], T]) -> T:
-        return read([await self._post(path, body, first) for first, body in _numbered(bodies)])
+    async def _send(self, asking: _Asking[T]) -> T:
+        try:
+            request = next(asking)
+            while True:
+                try:
+                    answer = await self._ask(*request)
+                except ServerError as error:
+                    request = asking.throw(error)
+                else:
+                    request = asking.send(answer)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
-    async def _post(self, path: str, body: _Body, first: int) -> Any:
+    async def _ask(self, path: str, body: _Body | None, first: int) -> Any:
         import httpx
 
-        content = _encoded(body)
+        request = self._request(path, body)
         for number in range(self.retries + 1):
             try:
-                answer = await self._http.post(path, content=content, headers=_JSON)
+                answer = await self._http.request(**request)
             except httpx.HTTPError as error:
                 raise self._failure(error) from None
             if answer.status_code != 429 or number == self.retries:
@@ -384,21 +462,26 @@ def _encoded(body: _Body) -> bytes:
         raise DataError(f"cannot be sent as JSON ({error})") from None
 
 
-def _parts(texts: Any) -> list[list[Any]]:
-    """Split texts into lists that fit in one request each.
+def _listed(texts: Any) -> list[Any]:
+    """Return one or several texts as a list.
 
     Raises:
         DataError: `texts` is neither a text nor iterable.
     """
     if isinstance(texts, str):
-        return [[texts]]
+        return [texts]
     if not isinstance(texts, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
+    return list(unframed(texts))  # iterating over a data frame yields its columns' names
+
+
+def _parts(texts: Sequence[Any], most: int) -> list[list[Any]]:
+    """Split texts into lists of at most `most` that fit in one request each."""
     parts: list[list[Any]] = []
     characters = 0
-    for one in unframed(texts):  # iterating over a data frame yields its columns' names
+    for one in texts:
         size = len(one) if isinstance(one, str) else len(str(one))
-        if not parts or len(parts[-1]) == _PART or characters + size > _PART_CHARACTERS:
+        if not parts or len(parts[-1]) == most or characters + size > _PART_CHARACTERS:
             parts.append([])
             characters = 0
         parts[-1].append(one)
@@ -406,12 +489,42 @@ def _parts(texts: Any) -> list[list[Any]]:
     return parts
 
 
-def _numbered(bodies: Sequence[_Body]) -> Iterator[tuple[int, _Body]]:
-    """Yield requests, each with the number of its first text or row among those of all."""
-    first = 0
-    for body in bodies:
-        yield first, body
-        first += len(body.get("texts") or body.get("rows") or body.get("inputs") or ())
+def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) -> list[list[Any]]:
+    """Give rows the words of their document that are in the rows of other requests.
+
+    Args:
+        context: `row_context` of `/info`.
+
+    Raises:
+        DataError: a row has no list of words, or which rows belong together is not known.
+    """
+    if context is None:
+        return parts
+    if not context:
+        count = sum(map(len, parts))
+        raise DataError(
+            f"the task reads neighbouring rows, and these {count:,} need several requests",
+            fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
+        )
+    from ..tasks.tagging.columns import WordColumns, in_context
+
+    columns = WordColumns(word=context["word"], document=context["document"])
+
+    def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
+        """Yield each row as the task sees it beside these rows, which begin with number `first`."""
+        placed = (
+            PlacedRow(where, row_of(row, where) if isinstance(row, Mapping) else {})
+            for where, row in ((f"rows[{at}]", row) for at, row in enumerate(rows, first))
+        )
+        return (values for _, values in in_context(placed, columns, context["words"]))
+
+    found, first = [], 0
+    whole = seen(chain.from_iterable(parts), first)
+    for part in parts:
+        pairs = zip(part, seen(part, first), whole, strict=False)
+        found.append([row if alone == values else values for row, alone, values in pairs])
+        first += len(part)
+    return found
 
 
 def _joined(answers: list[Any]) -> list[Any]:

@@ -12,6 +12,8 @@ from fastapi import APIRouter, Request, Response
 
 from .. import __version__
 from ..errors import DataError
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .failures import RequestError, invalid
 from .job import encoded, job_of, placed, reply
@@ -226,7 +228,26 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "prompts": dict(served.prompts.texts),
         "default_prompt_name": served.prompts.default,
         "models": list(service.models.sources),
+        "row_context": row_context(served.task),
     }
+
+
+def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
+    """Return on which rows beside a row its prediction depends, for clients that split rows.
+
+    Returns:
+        None: on none. Else the columns of a row's words and document, and the number of its
+        document's words on each side that are read; empty for a user's task, whose rows are not
+        known.
+    """
+    method = None if task is None else type(task).in_context
+    if isinstance(task, TaggingTask) and method is TaggingTask.in_context:
+        settings, columns = task.settings, task.settings.columns
+        if not settings.document_context:
+            return None
+        words = settings.max_seq_length
+        return {"word": columns.word, "document": columns.document, "words": words}
+    return None if method in (None, Task.in_context) else {}
 
 
 def model_type(served: Served) -> dict[str, Any]:

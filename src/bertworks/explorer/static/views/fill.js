@@ -20,20 +20,40 @@ function show(root, ctx) {
     const second = ctx.models.find((one) => one.name === ctx.get("beside"));
     const body = { text, words: chosen, top_k: 10, candidates, layers: false, left: ctx.model.causal };
     const wanted = [ctx.ask("fill", body, signal)];
-    if (second) wanted.push(ctx.source.ask("fill", { ...body, model: second.name, text: text.replaceAll(ctx.model.mask, second.mask ?? ctx.model.mask) }, signal));
+    if (second) wanted.push(beside(ctx, second, text, pieces, body, signal));
     const answers = await Promise.all(wanted);
-    clear(results, h("div", { class: second ? "cards" : null }, answers.map((answer, at) => h("div", {}, second && h("h2", {}, [ctx.model, second][at].name), blanks(answer)))),
+    clear(results, h("div", { class: second ? "cards" : null }, answers.map((answer, at) => h("div", {}, second && h("h2", {}, [ctx.model, second][at].name), answer.note && h("p", { class: "soft small" }, answer.note), blanks(answer)))),
       isFile ? null : sameCall(ctx, text, pieces, chosen, candidates));
     return summary(answers[0]);
   });
   const asked = subject(ctx, update, { hide: Boolean(ctx.model.mask), single: isFile });
   const able = ctx.models.filter((one) => one !== ctx.model && (!one.views || (one.views.fill === null && !one.mask === !ctx.model.mask)));
-  const beside = able.length > 0 && select([["", "no other model"], ...able.map((one) => [one.name, one.name])], ctx.get("beside"), (name) => (ctx.set({ beside: name || null }), update()));
+  const others = able.length > 0 && select([["", "no other model"], ...able.map((one) => [one.name, one.name])], ctx.get("beside"), (name) => (ctx.set({ beside: name || null }), update()));
   asked.node.append(...(isFile ? [] : [h("div", { class: "row end" },
     h("div", { class: "grow" }, field("Candidates to score, separated by commas (optional)", line(ctx.get("candidates"), later((value) => (ctx.set({ candidates: value || null }), update()))))),
-    ...(beside ? [field("Compare with", beside)] : []))]));
+    ...(others ? [field("Compare with", others)] : []))]));
   root.append(asked.node, ctx.status, results);
   update();
+}
+
+// What another model puts in the same place. Its mask may have another name, and its words other borders: they are found by their characters.
+async function beside(ctx, second, text, pieces, body, signal) {
+  if (!second.views) Object.assign(second, await ctx.source.model(second.name), { default: second.default });
+  const [mask, other] = [ctx.model.mask, second.mask ?? ctx.model.mask];
+  const given = { model: second.name, text: text.replaceAll(mask, other) };
+  if (!body.words.length) return ctx.source.ask("fill", { ...body, ...given }, signal);
+  const theirs = (await ctx.source.ask("pieces", given, signal)).pieces.words;
+  const moved = (at) => at + (cut(text, 0, at).split(mask).length - 1) * ([...other].length - [...mask].length);
+  const found = body.words.map((number) => {
+    const [start, end] = [moved(pieces.words[number].start), moved(pieces.words[number].end)];
+    const words = theirs.filter((word) => word.start < end && word.end > start);
+    if (!words.length) throw new Error(`${second.name} has no pieces for “${pieces.words[number].text}”.`);
+    return { words, isSame: words[0].start === start && words.at(-1).end === end };
+  });
+  const wider = found.filter((one) => !one.isSame).map(({ words }) => `“${cut(given.text, words[0].start, words.at(-1).end)}”`);
+  const words = [...new Set(found.flatMap((one) => one.words.map((word) => word.number)))].sort((a, b) => a - b);
+  return { ...await ctx.source.ask("fill", { ...body, ...given, words }, signal),
+    note: wider.length ? `Its words have other borders: it masks ${[...new Set(wider)].join(", ")}.` : null };
 }
 
 function blanks(answer) {
