@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ from torch import Tensor
 from .. import files
 from ..errors import CheckpointError
 from ..wire import bytes_field, fields, number_field, read_varint, varint
-from .crc32c import crc32c
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -162,7 +162,9 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def masked_checksum(content: bytes | memoryview) -> int:
     """CRC-32C, rotated and offset as in LevelDB: a CRC of data that contains CRCs is weak."""
-    value = crc32c(content)
+    data = np.frombuffer(content, np.uint8)
+    data.flags.writeable = False  # the library takes no other views
+    value: int = google_crc32c.value(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
