@@ -20,7 +20,7 @@ TRAIN, DEV = make_rows(120, 1), make_rows(60, 2)
 
 @pytest.fixture
 def model() -> bw.Model:
-    return bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES))
+    return bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES), seed=1)
 
 
 @pytest.mark.parametrize(

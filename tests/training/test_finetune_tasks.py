@@ -186,7 +186,7 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
     small = Model.fresh(
         CONFIG.with_values(vocab_size=len(pieces)), Tokenizer.from_vocabulary(pieces)
     )
-    given = {**FAST, "epochs": 8, "teacher": str(tmp_path / "teacher"), "temperature": 2.0}
+    given = {**FAST, "epochs": 12, "teacher": str(tmp_path / "teacher"), "temperature": 2.0}
     dev = make_rows(60, 2)
     result = finetune(
         small, train=texts, dev=moved(dev), out=tmp_path / "student", text_column="body", **given
