@@ -26,11 +26,12 @@ from bertworks.inference.native import (
     FrozenNativeEncoder,
     FrozenNativeLayer,
 )
+from bertworks.model.attention import attention
 from bertworks.model.config import EncoderConfig
 from bertworks.model.encoder import Encoder
 from bertworks.model.layers import Linear
+from bertworks.native import exact, library
 from bertworks.native import layer as native_layer
-from bertworks.native import library
 from bertworks.native import training as native
 from bertworks.native.ends import means
 from bertworks.native.library import has_kernels
@@ -40,6 +41,9 @@ from tests.inference.test_bits import model_of, texts_of
 
 needs_kernels = pytest.mark.skipif(
     not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
+)
+needs_exact = pytest.mark.skipif(
+    not has_kernels("fp32"), reason="no native code: another processor, or no compiler built it"
 )
 CONFIG = EncoderConfig(
     vocab_size=40,
@@ -254,6 +258,74 @@ def test_hooks_of_layers_are_called():
         hook.remove()
         frozen_form(encoder, "bf16")(packed)
     assert seen == [1]
+
+
+def lengths_of(*lengths: int) -> Layout:
+    return Layout.from_lengths(np.array(lengths)).to("cpu")
+
+
+@needs_exact
+@pytest.mark.parametrize(("heads", "size"), [(1, 32), (3, 64), (2, 96)])
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [((1, 2, 13, 14, 15, 28, 29, 31, 32, 33, 100), None), ((1, 1, 5, 40), (7, 64, 65, 3))],
+)
+def test_exact_attention_beside_float64(heads, size, queries, keys):
+    torch.manual_seed(0)
+    layout = lengths_of(*queries)
+    key_layout = layout if keys is None else lengths_of(*keys)
+    rows, of_keys = sum(queries), sum(keys or queries)
+    mixed = 3 * torch.randn(of_keys, 3, heads, size)  # of the keys, as a map gives them
+    _, key, value = mixed.unbind(1)
+    query = mixed[:, 0] if keys is None else torch.randn(rows, heads, size)
+    assert exact.can_attend(query, key, value)
+    with torch.inference_mode():
+        found = attention(query, key, value, layout, key_layout)
+        double = (part.double() for part in (query, key, value))
+        expected = attention(*double, layout, key_layout, backend="dense")
+        other = attention(query, key, value, layout, key_layout, backend="dense")
+    assert found.shape == query.shape
+    assert error(found, expected) < 1.2 * error(other, expected) < 1e-5
+
+
+@needs_exact
+def test_exact_attention_of_rows_after_the_last_sequence_is_zero():
+    packed, layout = torch.randn(20, 3, 2, 32), lengths_of(4, 9)
+    found = exact.attention(*packed.unbind(1), layout, layout)
+    assert found[13:].eq(0).all()
+    assert torch.equal(found[:13], exact.attention(*packed[:13].unbind(1), layout, layout))
+
+
+@needs_exact
+def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
+    lengths = [3, 50, 7, 129, 14, 14, 200]
+    packed, before = torch.randn(sum(lengths), 3, 2, 64), torch.get_num_threads()
+    edges = np.cumsum([0, *lengths])
+    whole = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            layout = lengths_of(*lengths)
+            whole.append(exact.attention(*packed.unbind(1), layout, layout))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(whole[0], whole[1]) and torch.equal(whole[0], whole[2])
+    for start, end in pairwise(edges):
+        layout = lengths_of(end - start)
+        alone = exact.attention(*packed[start:end].unbind(1), layout, layout)
+        assert torch.equal(alone, whole[0][start:end])
+
+
+@needs_exact
+def test_what_exact_attention_is_not_for():
+    good = torch.randn(5, 2, 32)
+    assert exact.can_attend(good, good, good)
+    assert not exact.can_attend(good, good.double(), good)
+    assert not exact.can_attend(good, torch.randn(5, 2, 40), good)
+    assert not exact.can_attend(good, good, torch.randn(5, 32, 2).transpose(1, 2))
+    good[2, 1, 3] = torch.nan  # it comes out, in its sequence
+    found = exact.attention(good, good, good, *[lengths_of(2, 3)] * 2)
+    assert found[:2].isfinite().all() and found[2:, 1].isnan().all()
 
 
 @needs_kernels

@@ -6,7 +6,8 @@ applied to the probabilities.
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
-  CUDA with dropout or in full precision.
+  CUDA with dropout or in full precision. Inference in float32 on a CPU with AVX-512 has native code
+  for it (`native/exact.py`), unless attention is causal or limited to a window.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
   plain formula: the reference of the tests, and the one in exported models.
@@ -28,6 +29,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..native import exact
 from ..packed import Group, Layout, Padded
 from .layers import keep_mask, kept
 
@@ -82,8 +84,11 @@ def attention(
         return _dense(query, key, value, masked, dropout)
     if backend == "varlen":
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
+    is_inferred = torch.is_inference_mode_enabled()
+    if is_inferred and not causal and window is None and exact.can_attend(query, key, value):
+        return exact.attention(query, key, value, layout, key_layout)
     pairs = tuple(_paired_groups(layout, key_layout))
-    if torch.is_inference_mode_enabled():
+    if is_inferred:
         return _inferred(query, key, value, pairs, causal, window)
     return _grouped(query, key, value, pairs, causal, window, dropout)
 

@@ -23,18 +23,18 @@ SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
 PANEL = 32  # outputs computed together: widths and head sizes are multiples of it
 
-_BFLOAT16, _EIGHT_BITS = 1, 2
+_AVX512, _EIGHT_BITS = 1, 2  # the first includes bfloat16
 
 
-def has_kernels(precision: Literal["bf16", "int8"]) -> bool:
+def has_kernels(precision: Literal["fp32", "bf16", "int8"]) -> bool:
     """Whether there is native code that is faster than PyTorch on this processor.
 
-    With AMX, PyTorch's products are several times as fast as those of AVX-512. The environment
-    variable `BERTWORKS_NATIVE=0` disables native code.
+    With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
+    of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code.
     """
-    needed = _BFLOAT16 if precision == "bf16" else _EIGHT_BITS
+    needed = _EIGHT_BITS if precision == "int8" else _AVX512
     found = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
-    if found is None or torch.cpu._is_amx_tile_supported():
+    if found is None or (precision != "fp32" and torch.cpu._is_amx_tile_supported()):
         return False
     return bool(found.bertworks_kernels() & needed)
 
@@ -93,6 +93,17 @@ class Attention(Structure):
         ("below", c_uint32),
         ("kept", c_float),
         ("seed", c_uint64),
+    )
+
+
+class ExactAttention(Structure):
+    """The struct `exact` of exact.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("query", "key", "value")),
+        ("strides", c_int64 * 3),
+        *((name, c_void_p) for name in ("context", "edges", "key_edges")),
+        *((name, c_int64) for name in ("sequences", "heads", "size")),
     )
 
 
@@ -162,6 +173,8 @@ def library() -> Any:
         *(c_int64, c_void_p),
     )
     found.bertworks_attention.restype = c_int
+    found.bertworks_exact_attention.argtypes = (POINTER(ExactAttention), c_int64, c_void_p)
+    found.bertworks_exact_attention.restype = c_int
     found.bertworks_added_items.argtypes = (c_int64,)
     found.bertworks_added_items.restype = c_int64
     found.bertworks_added.argtypes = (POINTER(Added), c_int64, c_void_p)

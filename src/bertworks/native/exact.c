@@ -1,0 +1,98 @@
+/* Attention in float32, for inference: softmax(Q Kᵀ / √d) V within each sequence. */
+
+#include "attention.h"
+
+#define DOT_FP32(sum, x, w) _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(w), sum)
+TILE(tile_fp32, _mm512_setzero_ps, DOT_FP32, __m512)
+
+static void tiles_fp32(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
+                       float *sums, int64_t apart) {
+    CASES(fp32, 4)
+}
+
+/* Python's `native/library.py` has the same structure. */
+typedef struct {
+    const float *query, *key, *value; /* [tokens, heads, size]; queries may be of other tokens */
+    int64_t strides[3];               /* numbers from one token to the next, of each of them */
+    float *context;                   /* [queries, heads, size] */
+    const int32_t *edges, *key_edges; /* of sequences in the queries, and in the keys */
+    int64_t sequences, heads, size;
+} exact;
+
+typedef struct {
+    team all;
+    const exact *of;
+} exact_job;
+
+static int64_t exact_bytes(int64_t longest, int64_t size) {
+    int64_t padded = whole_panels(longest);
+    return (padded * size + longest * size + MOST_ROWS * padded) * 4;
+}
+
+static void exact_item(const void *given, int64_t item, char *scratch) {
+    const exact *of = ((const exact_job *)given)->of;
+    int64_t sequence = item / of->heads, head = item % of->heads, size = of->size;
+    int64_t start = of->edges[sequence], queries = of->edges[sequence + 1] - start;
+    int64_t first = of->key_edges[sequence], length = of->key_edges[sequence + 1] - first;
+    int64_t padded = whole_panels(length), width = of->heads * size;
+    const float *query = of->query + start * of->strides[0] + head * size;
+    const float *key = of->key + first * of->strides[1] + head * size;
+    const float *value = of->value + first * of->strides[2] + head * size;
+    float *context = of->context + start * width + head * size;
+    float *keys = (float *)scratch, *values = keys + padded * size, *scores = values + length * size;
+    __m512 factor = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
+    pack(key, length, size, of->strides[1] * 4, keys);
+    for (int64_t column = 0; column < size; column += PANEL)
+        for (int64_t at = 0; at < length; at++)
+            memcpy(values + column * length + at * PANEL, value + at * of->strides[2] + column,
+                   PANEL * sizeof(float));
+    int64_t tiles = (queries + MOST_ROWS - 1) / MOST_ROWS, row = 0;
+    _Alignas(LINE) float sums[MOST_ROWS][PANEL];
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t end = queries * (tile + 1) / tiles, rows = end - row;
+        __m512 inverse[MOST_ROWS];
+        for (int64_t at = 0; at < padded; at += PANEL)
+            tiles_fp32(rows, query + row * of->strides[0], of->strides[0] * 4, keys + at * size,
+                       size, scores + at, padded);
+        for (int64_t r = 0; r < rows; r++) {
+            float *line = scores + r * padded;
+            __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
+            for (int64_t at = 0; at < length; at += 16)
+                most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(line + at));
+            most = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+            for (int64_t at = 0; at < length; at += 16) {
+                __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);
+                __m512 p = _mm512_maskz_mov_ps(before(at, length), power_of_two(x));
+                total = _mm512_add_ps(total, p);
+                _mm512_store_ps(line + at, p);
+            }
+            inverse[r] = _mm512_set1_ps(1 / _mm512_reduce_add_ps(total));
+        }
+        for (int64_t column = 0; column < size; column += PANEL) {
+            tiles_fp32(rows, scores, padded * 4, values + column * length, length, sums[0], PANEL);
+            for (int64_t r = 0; r < rows; r++)
+                for (int half = 0; half < PANEL; half += 16)
+                    _mm512_storeu_ps(context + (row + r) * width + column + half,
+                                     _mm512_mul_ps(_mm512_load_ps(&sums[r][half]), inverse[r]));
+        }
+        row = end;
+    }
+}
+
+static void exact_work(void *given) {
+    exact_job *all = given;
+    together(&all->all, 0, all->of->sequences * all->of->heads, exact_item, all,
+             join_team(&all->all));
+}
+
+/* Returns 0, or 1 if there is no memory. */
+int bertworks_exact_attention(const exact *of, int64_t threads, parallel_fn parallel) {
+    exact_job all = {.of = of};
+    int64_t bytes = exact_bytes(longest_of(of->key_edges, of->sequences), of->size);
+    all.all.scratch_bytes = (bytes + LINE - 1) / LINE * LINE;
+    all.all.scratch = aligned_alloc(LINE, threads * all.all.scratch_bytes);
+    if (!all.all.scratch) return 1;
+    run_team(&all.all, exact_work, &all, threads, parallel);
+    free(all.all.scratch);
+    return 0;
+}
