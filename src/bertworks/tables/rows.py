@@ -29,6 +29,12 @@ _SAMPLE_CHARACTERS = 1 << 24
 T = TypeVar("T")
 
 
+class WholeLabel(str):
+    """A label of a format that separates labels itself: a separator inside it is part of it."""
+
+    __slots__ = ()
+
+
 class PlacedRow(NamedTuple):
     """A row and its place (file and line, or row number)."""
 
