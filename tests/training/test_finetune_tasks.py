@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError
 from bertworks.tables.schema import Columns
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings, DistilledTask
 from bertworks.text.tokenizer import Tokenizer
@@ -137,6 +139,24 @@ def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     assert whole.data.train.rows == 60
     again = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **given)
     assert again.metrics == whole.metrics
+
+
+def test_the_figures_are_those_of_the_saved_model_with_its_threshold(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = [question(random) for _ in range(60)]
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    given: dict[str, Any] = {"max_seq_length": 20, "stride": 4, "learning_rate": 5e-3, "epochs": 2}
+    found = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "run", **given)
+    assert isinstance(found.model.task, AnsweringTask)
+    assert found.model.task.settings.null_threshold
+    again = load(tmp_path / "run", device="cpu").evaluate(rows)
+    assert dict(found.metrics) == again.metrics
+    assert found.metrics["f1"] == found.metrics["best_f1"]
+    remark = r"f1 are at the model's null_threshold=-?[\d.]+, .* during training they were at 0"
+    assert re.search(remark, found.remarks[0])
+    assert again.remarks[0] == found.remarks[0]
+    *_, last = [line for line in found.run.lines() if line["kind"] == "eval"]
+    assert last["metrics"]["f1"] <= found.metrics["f1"]
 
 
 def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:

@@ -251,10 +251,7 @@ def _finetune(
         load_weights(run.best_weights(ended.best_step), network, ended.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
-    final = Evaluation({}, 0)
-    if data.dev is not None:
-        final = evaluate(network, data.reader, data.dev, engine, team=members)
-        task = task.tuned(final.metrics)
+    final, task = _evaluated(network, data, engine, members)
     if members.is_main:
         prior = task.guessing_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
@@ -285,6 +282,19 @@ def _finetune(
         initialized=start.initialized,
         breakdown=final.breakdown,
     )
+
+
+def _evaluated(
+    network: Network, data: LabelledData, engine: EngineSettings, members: Team
+) -> tuple[Evaluation, LabelledTask[Any]]:
+    """Return the evaluation on dev, and the task with the settings that are chosen there."""
+    if data.dev is None:
+        return Evaluation({}, 0), data.task
+    found = evaluate(network, data.reader, data.dev, engine, team=members)
+    tuned = data.reader.tuned(found.metrics)
+    if tuned.settings != data.reader.settings:  # the figures are those of the saved model
+        found = evaluate(network, tuned, data.dev, engine, team=members)
+    return found, data.task.tuned(found.metrics)
 
 
 @dataclass(frozen=True)
