@@ -221,6 +221,26 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
         )
 
 
+def test_the_label_of_a_student_may_be_a_column_of_dev_alone(tmp_path: Path) -> None:
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    few: dict[str, Any] = {**FAST, "epochs": 0.5}
+    finetune(model, train=make_rows(40, 1), out=tmp_path / "teacher", **few)
+    few["teacher"] = str(tmp_path / "teacher")
+    texts = [{"text": row["text"]} for row in make_rows(40, 2)]
+    dev = [{"text": row["text"], "id": "a", "verdict": row["label"]} for row in make_rows(20, 3)]
+    dev_file, train_file = tmp_path / "dev.jsonl", tmp_path / "train.jsonl"
+    dev_file.write_text("\n".join(map(json.dumps, dev)))
+    train_file.write_text("\n".join(map(json.dumps, texts)))
+    given = {"train": train_file, "dev": dev_file, **few}
+    made = finetune(model, out=tmp_path / "a", label_column="verdict", **given)
+    assert made.model.evaluate(dev_file).metrics == pytest.approx(dict(made.metrics))
+    assert finetune(model, out=tmp_path / "b", label_column="3", **given).metrics == made.metrics
+    with pytest.raises(DataError, match=r"dev\.jsonl: there is no column 'verdct'.*'verdict'"):
+        finetune(model, out=tmp_path / "c", label_column="verdct", **given)
+    with pytest.raises(DataError, match=r"train\.jsonl: there is no column 'verdict'"):
+        finetune(model, out=tmp_path / "c", label_column="verdict", **{**given, "dev": 0.5})
+
+
 def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
     config = GEOMETRY.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)

@@ -73,17 +73,17 @@ class LabelledData:
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         as_table = {"columns": options.named_columns(), **options.table_options()}
         rows = read_rows(replayable(train), **as_table)  # once for the labels, once for the rows
+        dev_rows, dev_examples = None, None
+        if dev is not None:
+            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
         task: LabelledTask[Any]
         if settings.teacher is None:
             task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
             task, train_examples = taught(
-                kind, tokenizer, rows, options, settings, device, run, progress
+                kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
-        reader, dev_rows, dev_examples = task, None, None
-        if dev is not None:
-            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
-            reader = task.for_table(dev_rows, labelled=True)
+        reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # fails now, not after training, if its package is missing
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
