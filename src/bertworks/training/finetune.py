@@ -163,7 +163,7 @@ def finetune(
         seed_everything(resolved.seed)  # every rank starts with the same weights
         start = Start.of(given, data.task, resolved)
         source = _source(data, resolved)
-        phase = Phase(source, source.steps(resolved.epochs))
+        phase = Phase(source, source.steps(resolved.epochs), batch_size=source.batch_size)
         fit_settings = resolved.fit_settings(source.steps(1))
         plan = Plan.of([phase], fit_settings)
         models = [one and local_directory(one) for one in (name, resolved.teacher)]
@@ -219,6 +219,12 @@ def _finetune(
             say(progress, line)
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
+        if phase.batch_size != settings.batch_size:
+            say(
+                progress,
+                f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
+                "examples: each step takes all of them",
+            )
 
     thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
     if thaw is not None:

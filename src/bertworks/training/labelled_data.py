@@ -162,9 +162,13 @@ class RowSource(Generic[ExampleT]):
     A batch may contain the end of one epoch and the beginning of the next. The start of the buckets
     is shifted in each epoch, so that their borders are also borders of batches.
 
+    Attributes:
+        batch_size: the batch size that is used.
+
     Args:
         seed: the order is a pure function of (seed, epoch).
         batch_size: batch size of the training; the sizes of blocks and buckets are multiples of it.
+            At most all examples: a larger batch would hold some of them twice.
         bucket_batches: number of batches in a bucket, or 0. A bucket's rows are sorted by length
             and split into batches, which are then shuffled. Batches of similar lengths are faster
             on the CPU, but less random.
@@ -180,15 +184,16 @@ class RowSource(Generic[ExampleT]):
     ) -> None:
         assert examples, "a source holds at least one example"
         self._examples = examples
-        self._seed, self._batch_size, self._bucket_batches = seed, batch_size, bucket_batches
-        self._block_size = batch_size * max(1, 4096 // batch_size)
+        self.batch_size = size = min(batch_size, len(examples))
+        self._seed, self._bucket_batches = seed, bucket_batches
+        self._block_size = size * max(1, 4096 // size)
         self._lengths = np.array([example.num_tokens for example in examples])
         self._epoch = -1
         self._order = np.empty(0, np.int64)
 
     def steps(self, epochs: float) -> int:
         """Return the number of batches in this number of epochs."""
-        return math.ceil(epochs * len(self._examples) / self._batch_size)
+        return math.ceil(epochs * len(self._examples) / self.batch_size)
 
     def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (all epochs have the same)
         """Return the number of blocks of an epoch."""
@@ -206,7 +211,7 @@ class RowSource(Generic[ExampleT]):
         order = random.permutation(len(self._examples))
         if not self._bucket_batches:
             return order
-        size = self._batch_size
+        size = self.batch_size
         begun = (-epoch * len(order)) % size  # these complete the last batch of the previous epoch
         parts = [order[:begun]]
         for start in range(begun, len(order), size * self._bucket_batches):
