@@ -30,6 +30,7 @@ from .errors import CheckpointError, need
 from .locks import claim
 from .model.config import EncoderConfig
 from .packed import Padded
+from .tasks.classification import ClassificationNetwork
 from .tasks.task import Network, encoder_outputs
 from .text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from .text.tokenizer import Tokenizer
@@ -158,6 +159,11 @@ def write_tensorflow(
         raise CheckpointError(
             f"the original release's layout has no attention={config.attention}: its code would "
             "read the model as a bidirectional one"
+        )
+    if isinstance(network, ClassificationNetwork) and network.multi_label:
+        raise CheckpointError(
+            "the original release's layout has no classifiers of several labels per row "
+            "(multi_label): it would be read as one of exactly one label per row"
         )
     for name in own_tensors(network):
         if not name.startswith(_ORIGINAL):

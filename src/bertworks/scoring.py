@@ -18,6 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -37,7 +38,7 @@ from .tasks.labels import finite_number, label_name, sort_labels
 from .tasks.scores import ClassificationScores, RegressionScores
 from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from .tasks.tagging.scores import TaggingScores
-from .tasks.tagging.tags import mark_spans
+from .tasks.tagging.tags import mark_spans, parts_of
 
 T = TypeVar("T", str, float)
 _PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
@@ -258,15 +259,29 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
         sentences.append((Place(len(sentences), where), words, gold, predicted))
     if word_column is None and numbered(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
-    labels = sorted({tag for _, _, gold, predicted in sentences for tag in (*gold, *predicted)})
+    gold_tags = {tag for _, _, tags, _ in sentences for tag in tags}
+    labels = sorted(gold_tags.union(*(tags for _, _, _, tags in sentences)))
     numbers = {label: number for number, label in enumerate(labels)}
-    scores = TaggingScores(labels, spans=mark_spans(labels))
+    # A predicted tag that marks no span does not make the gold ones plain tags.
+    spans = mark_spans(gold_tags) or mark_spans(labels)
+    scores = TaggingScores(labels, spans=spans)
     for place, words, *tags in sentences:
         gold_numbers, predicted_numbers = (
             np.array([numbers[tag] for tag in side], np.int64) for side in tags
         )
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
-    return Evaluation.of(scores, len(sentences))
+    found = Evaluation.of(scores, len(sentences))
+    return replace(found, remarks=[*found.remarks, *_mixed(labels, spans=spans)])
+
+
+def _mixed(labels: Sequence[str], *, spans: bool) -> list[str]:
+    """Return a remark if some of the tags mark spans and others, apart from O, do not."""
+    plain = [tag for tag in labels if tag != "O" and parts_of(tag)[0] == "O"]
+    if not plain or not any(parts_of(tag)[0] != "O" for tag in labels):
+        return []
+    if spans:
+        return [f"these predicted tags mark no span, and count as none: {some_of(plain)}"]
+    return [f"tags are scored one by one, not as spans, since these mark none: {some_of(plain)}"]
 
 
 def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:

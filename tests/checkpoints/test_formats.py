@@ -405,6 +405,11 @@ def test_an_answering_model_of_the_original_release(original, tmp_path):
             {"labels": ("O", "X"), "spans": False, "columns": {"word": "w"}},
             "for 'tag_head.",
         ),
+        (
+            "classification",
+            {"labels": ("a", "b"), "multi_label": True, "columns": {"text": "t"}},
+            r"no classifiers of several labels per row \(multi_label\)",
+        ),
         ("choice", {}, "for 'choice_head."),
         ("translation", {"columns": {"source": "s", "target": "t"}}, "for 'decoder."),
     ],

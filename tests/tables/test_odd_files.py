@@ -19,6 +19,7 @@ from bertworks.tables.reading import read_rows
 from bertworks.tables.rows import Rows
 from bertworks.tables.schema import find_columns
 from bertworks.tables.texts import read_texts
+from bertworks.tasks.labels import label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
 
 ROWS = [{"text": f"this is text number {i}", "label": "ab"[i % 2]} for i in range(30)]
@@ -161,6 +162,11 @@ def test_formats_that_are_said(tmp_path: Path) -> None:
         {"label": "a", "text": "one two"},
         {"label": ["a", "b"], "text": "three\tfour"},
     ]
+    commas = write(tmp_path / "a.yw", "__label__a,b one\n__label__a,b __label__c two\n")
+    names = [label_names(row.values, "label", row.where, ",") for row in read_rows(commas)]
+    assert names == [["a,b"], ["a,b", "c"]]
+    plain = read_rows(write(tmp_path / "a.yv", "a,b one\n"), format="label-text")
+    assert label_names(values_of(plain)[0], "label", None, ",") == ["a", "b"]
     with pytest.raises(DataError, match=r"a\.zz:2: there is no text after the label 'b'"):
         list(read_rows(write(tmp_path / "a.zz", "a text\nb\n"), format="label-text"))
     with pytest.raises(DataError, match=r"a\.yz:2: there is no text after the label '__label__b'"):

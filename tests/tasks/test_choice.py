@@ -69,7 +69,7 @@ def test_what_numbers_count_from_is_known_or_asked():
 
     assert task_of(1, 0).settings.first_number == 0
     assert task_of(1, 3).settings.first_number == 1
-    assert task_of("B", "C").settings.first_number == 0
+    assert task_of("B", "C").settings.first_number is None
     with pytest.raises(DataError, match=r"numbered from 0 or from 1.*first_number=0"):
         task_of(1, 2)
     with pytest.raises(
@@ -116,6 +116,30 @@ def test_letters_count_from_a_whether_or_not_it_occurs():
     numbered = read_rows([{**rows[0], "label": number} for number in (1, 3)])
     task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceOptions())
     assert [one.target for one in task.examples(rows, 0)] == [1, 2]
+
+
+def test_letters_in_training_do_not_say_what_numbers_of_another_table_count_from():
+    def rows_of(*labels):
+        row = {"prompt": "a", "choices": ["b", "c", "d"]}
+        return read_rows([{**row, "label": label} for label in labels])
+
+    def targets(task, *labels):
+        table = rows_of(*labels)
+        reader = task.for_table(table, labelled=True)
+        return [one.target for one in reader.examples([row.values for row in table], 0)]
+
+    task = ChoiceTask.from_table(TOKENIZER, rows_of("B", "C"), ChoiceOptions())
+    assert targets(task, 1, 3, 2) == [0, 2, 1]
+    assert targets(task, 1, 0, 2) == [1, 0, 2]
+    assert targets(task, "A", "c") == [0, 2]
+    assert task.for_table(rows_of("A"), labelled=True) is task
+    assert task.for_table(rows_of(1, 2), labelled=False) is task
+    with pytest.raises(DataError, match=r"numbered from 0 or from 1.*first_number=0.*letters"):
+        targets(task, 1, 2)
+    with pytest.raises(DataError, match=r"label '2' .* counts from 0 or from 1: the labels before"):
+        task.example(rows_of(2).sample[0], 0)
+    said = ChoiceTask.from_table(TOKENIZER, rows_of("B"), ChoiceOptions(first_number=1))
+    assert targets(said, 1, 2) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ def test_what_is_no_number_is_said(value):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
 
 
+@pytest.mark.parametrize("value", [1e39, "-1e39", 10**39])
+def test_what_float32_cannot_hold_is_said(value):
+    with pytest.raises(DataError, match=r"f:3: -?1e\+39 .* is beyond the numbers of float32"):
+        regression().example({"text": "a", "score": value}, 0, where="f:3")
+    assert regression().example({"text": "a", "score": "-3.4e38"}, 0).target == -3.4e38
+
+
 def multi_label(**values):
     rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": ""}, {"text": "c", "label": "y"}]
     options = ClassificationOptions(multi_label=True, max_seq_length=16, **values)

@@ -132,6 +132,22 @@ def test_documents_articles_and_queries_stay_together() -> None:
     assert len(chosen) == 6
 
 
+def test_a_sentence_of_several_documents_may_be_in_both_parts_and_is_counted() -> None:
+    """Documents with a sentence in common ("Result :") cannot all stay together."""
+    tagged = [
+        {"words": ["x", chr(97 + number % 26)] if number % 5 else ["x", "x"], "tags": ["B-N", "O"]}
+        | {"document": number // 5}
+        for number in range(200)
+    ]
+    chosen = dev_rows("tagging", tagged, 0.1)
+    assert whole(chosen, tagged, "document")
+    data = read("tagging", tagged, 0.1)
+    rest = [row["words"] for row in tagged if row not in chosen]
+    shared = sum(row["words"] in rest for row in chosen)
+    assert data.summary.shared == shared >= 4
+    assert any(f"{shared} of its rows are in the training data" in line for line in data.lines())
+
+
 def test_choices_of_one_prompt_stay_together() -> None:
     rows = [
         {"prompt": chr(97 + number // 4), "choices": ["a", "b"], "label": number % 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,12 @@ def test_parts_of_memory() -> None:
     assert memory("batch_size=16", "micro_batch_size=8") == plain
     shared = memory("batch_size=16", machine="a100x2")
     assert shared == {**plain, "gradients": 2 * plain["gradients"]}
+    assert memory("sharding=full") == plain, "one process keeps all"
+    spread = memory("batch_size=32", "sharding=full", machine="a100x4")
+    assert spread["optimizer"] == plain["optimizer"] / 4
+    assert spread["activations"] == plain["activations"]
+    whole = memory("batch_size=32", machine="a100x4")
+    assert sum(spread.values()) < sum(whole.values())
     deep = ("model.num_hidden_layers=6",)
     assert memory(*deep, "gradient_checkpointing=true")["activations"] < (
         0.5 * memory(*deep)["activations"]
@@ -231,6 +238,70 @@ def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
     found = bw.estimate("tiny", words, machine="cpu2")
     assert found.parameters == real["parameters"]
     assert real["bytes"] == pytest.approx(sum(found.memory.values()), rel=0.15)
+
+
+SHARDED = """
+import ctypes, json, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from bertworks.training import estimate
+from bertworks.training.optimizer import build_optimizer
+from bertworks.training.sharding import local, shard
+torch.set_num_threads(1)
+device, status = torch.device("cpu"), Path("/proc/self/status")
+def size(name):
+    return int(status.read_text().split(name + ":")[1].split()[0]) * 1024
+settings = estimate._settings("tiny", sys.argv[1:])
+objective = estimate._objective(settings, on_meta=False)
+def update(network, count, optimizer=None):
+    batch = estimate._batch(objective, settings, settings.phases[0], count).to(device)
+    torch.stack(list(network(batch).values())).sum().backward()
+    if optimizer is not None:
+        optimizer.step()
+    network.zero_grad(set_to_none=True)
+network = objective.network.train()
+update(network, 1)  # loads what PyTorch loads: not what is measured
+dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+sharded = shard(network, device, 8).train()
+parts = [local(parameter) for parameter in sharded.parameters()]
+for part in parts:
+    torch.nn.init.normal_(part, std=0.02)
+ctypes.CDLL(None).malloc_trim(0)
+Path("/proc/self/clear_refs").write_text("5")
+before = size("VmRSS") - sum(part.nbytes for part in parts)
+optimizer = build_optimizer(sharded, settings)
+for _ in range(2):
+    update(sharded, settings.batch_size // 8, optimizer)
+print(json.dumps({"bytes": size("VmHWM") - before}))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
+def test_memory_of_one_of_eight_sharded_processes() -> None:
+    """The other seven are made up: what they would send is not sent, but has its memory."""
+    words = [
+        *("model.hidden_size=512", "model.num_hidden_layers=8", "model.num_attention_heads=8"),
+        *("model.intermediate_size=2048", "model.vocab_size=8000", "batch_size=64"),
+        *("precision=fp32", "sharding=full"),
+    ]
+    # Freed memory goes back at once, or else its gaps would be counted.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHARDED, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    real = json.loads(done.stdout.splitlines()[-1])["bytes"]
+    found = bw.estimate("tiny", words, machine="h100x8").memory
+    assert real == pytest.approx(sum(found.values()), rel=0.2)
+    # Where the whole network waits in the same memory, it is counted too.
+    on_cpu = bw.estimate("tiny", words, machine="cpu2x8")
+    assert on_cpu.memory["weights"] == found["weights"] + 4 * on_cpu.parameters
 
 
 @pytest.mark.long

@@ -91,6 +91,27 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, chances, atol=1e-5)
 
 
+def test_a_batch_larger_than_the_table_is_all_of_it(model: Model, tmp_path: Path) -> None:
+    """Each epoch is one step of all rows; and a run that is broken off goes on."""
+    few: dict[str, Any] = {"train": TRAIN[:10], "dev": DEV[:10], "epochs": 3, "checkpoint_every": 1}
+    progress = Lines()
+    whole = run(model, tmp_path / "whole", progress=progress, batch_size=32, **few)
+    said = "batch_size=32 is more than the 10 training examples: each step takes all of them"
+    assert said in progress.lines
+    last = [line for line in whole.run.lines() if line["kind"] == "train"][-1]
+    assert (last["step"], last["examples"]) == (3, 30)
+    exact = run(model, tmp_path / "exact", batch_size=10, **few)
+    with pytest.raises(RuntimeError, match="switched off"):
+        run(model, tmp_path / "broken", progress=Lines(stop_after=2), batch_size=32, **few)
+    broken = run(model, tmp_path / "broken", batch_size=32, **few)
+    weights = whole.model.network.state_dict()
+    for other in (exact, broken):
+        for name, value in other.model.network.state_dict().items():
+            assert torch.equal(weights[name], value), name
+    with pytest.raises(SettingsError, match=r"^batch_size=10+: .*1048576"):
+        run(model, tmp_path / "absurd", batch_size=10**30, **few)
+
+
 def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> None:
     def table(name: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Path:
         lines = [columns, *((row["label"], row["text"])[-len(columns) :] for row in rows)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError
 from bertworks.tables.schema import Columns
 from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings, DistilledTask
 from bertworks.text.tokenizer import Tokenizer
@@ -139,6 +141,24 @@ def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     assert again.metrics == whole.metrics
 
 
+def test_the_figures_are_those_of_the_saved_model_with_its_threshold(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = [question(random) for _ in range(60)]
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    given: dict[str, Any] = {"max_seq_length": 20, "stride": 4, "learning_rate": 5e-3, "epochs": 2}
+    found = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "run", **given)
+    assert isinstance(found.model.task, AnsweringTask)
+    assert found.model.task.settings.null_threshold
+    again = load(tmp_path / "run", device="cpu").evaluate(rows)
+    assert dict(found.metrics) == again.metrics
+    assert found.metrics["f1"] == found.metrics["best_f1"]
+    remark = r"f1 are at the model's null_threshold=-?[\d.]+, .* during training they were at 0"
+    assert re.search(remark, found.remarks[0])
+    assert again.remarks[0] == found.remarks[0]
+    *_, last = [line for line in found.run.lines() if line["kind"] == "eval"]
+    assert last["metrics"]["f1"] <= found.metrics["f1"]
+
+
 def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
     row = {"question": "x", "context": "a b", "answers": {"text": ["h"], "answer_start": [0]}}
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
@@ -199,6 +219,26 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
         finetune(
             small, "tagging", train=[tagged(np.random.default_rng(0))], out=tmp_path / "x", **given
         )
+
+
+def test_the_label_of_a_student_may_be_a_column_of_dev_alone(tmp_path: Path) -> None:
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    few: dict[str, Any] = {**FAST, "epochs": 0.5}
+    finetune(model, train=make_rows(40, 1), out=tmp_path / "teacher", **few)
+    few["teacher"] = str(tmp_path / "teacher")
+    texts = [{"text": row["text"]} for row in make_rows(40, 2)]
+    dev = [{"text": row["text"], "id": "a", "verdict": row["label"]} for row in make_rows(20, 3)]
+    dev_file, train_file = tmp_path / "dev.jsonl", tmp_path / "train.jsonl"
+    dev_file.write_text("\n".join(map(json.dumps, dev)))
+    train_file.write_text("\n".join(map(json.dumps, texts)))
+    given = {"train": train_file, "dev": dev_file, **few}
+    made = finetune(model, out=tmp_path / "a", label_column="verdict", **given)
+    assert made.model.evaluate(dev_file).metrics == pytest.approx(dict(made.metrics))
+    assert finetune(model, out=tmp_path / "b", label_column="3", **given).metrics == made.metrics
+    with pytest.raises(DataError, match=r"dev\.jsonl: there is no column 'verdct'.*'verdict'"):
+        finetune(model, out=tmp_path / "c", label_column="verdct", **given)
+    with pytest.raises(DataError, match=r"train\.jsonl: there is no column 'verdict'"):
+        finetune(model, out=tmp_path / "c", label_column="verdict", **{**given, "dev": 0.5})
 
 
 def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:

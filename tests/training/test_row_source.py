@@ -39,6 +39,13 @@ def test_everything_once_an_epoch(
     assert sorted(x.index for x in order) == list(range(count))
 
 
+def test_a_batch_holds_no_row_twice() -> None:
+    source = RowSource(examples_of(10), seed=1, batch_size=10**30, bucket_batches=3)
+    assert source.batch_size == 10
+    assert (source.steps(3), source.steps(0.5)) == (3, 1)
+    assert sorted(x.index for x in epoch_of(source, 2)) == list(range(10))
+
+
 def test_blocks_depend_on_nothing_but_their_numbers() -> None:
     def source(seed: int = 1) -> RowSource[Sized]:
         return RowSource(examples_of(9000), seed=seed, batch_size=32, bucket_batches=8)

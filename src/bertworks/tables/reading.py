@@ -53,6 +53,7 @@ from .rows import (
     PlacedRow,
     Replay,
     Rows,
+    WholeLabel,
     check_distinct,
     paired,
     row_of,
@@ -326,7 +327,12 @@ def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
         if not text.strip():
             where = f"{name}:{number}"
             raise DataError(f"there is no text after the label {brief(label)}", where=where)
-        names = [one.removeprefix(FASTTEXT_PREFIX) for one in labels]
+        names = [
+            WholeLabel(one.removeprefix(FASTTEXT_PREFIX))
+            if one.startswith(FASTTEXT_PREFIX)
+            else one
+            for one in labels
+        ]
         values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
         yield PlacedRow(f"{name}:{number}", values)
 

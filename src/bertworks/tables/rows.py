@@ -29,6 +29,12 @@ _SAMPLE_CHARACTERS = 1 << 24
 T = TypeVar("T")
 
 
+class WholeLabel(str):
+    """A label of a format that separates labels itself: a separator inside it is part of it."""
+
+    __slots__ = ()
+
+
 class PlacedRow(NamedTuple):
     """A row and its place (file and line, or row number)."""
 
@@ -50,6 +56,11 @@ class Rows:
     def __iter__(self) -> Iterator[PlacedRow]:
         return self.read()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name, or of this number, counted from 1."""
+        is_number = name.isascii() and name.isdigit()
+        return name in self.columns or (is_number and 1 <= int(name) <= len(self.columns))
+
     def column(self, name: str) -> str:
         """Return the column that a user names: by its name, or by its number, counted from 1.
 
@@ -58,7 +69,7 @@ class Rows:
         """
         if name in self.columns:
             return name
-        if name.isascii() and name.isdigit() and 1 <= int(name) <= len(self.columns):
+        if self.has(name):
             return self.columns[int(name) - 1]
         close = closest(name, self.columns)
         raise DataError(

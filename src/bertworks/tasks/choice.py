@@ -9,7 +9,7 @@ Source: paper §4.4 (SWAG).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -73,32 +73,38 @@ def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     return value
 
 
-def first_number(rows: Rows, label: str, choices: Sequence[str]) -> int:
-    """Return whether a table numbers its choices from 0 or from 1.
+def first_number(
+    rows: Iterable[tuple[str, Row]], name: str, label: str, choices: Sequence[str]
+) -> int | None:
+    """Return whether rows number their choices from 0 or from 1; None if all labels are letters.
 
     The first label that decides counts: 0 means from 0; a number too high for counting from 0
-    means from 1. If all labels are letters, the result is 0.
+    means from 1.
+
+    Args:
+        name: of the table, for messages.
 
     Raises:
         DataError: no label decides; or a row has no label or no choices.
     """
     counted = False
     for where, row in rows:
-        name = label_name(row, label, where)
-        if not name.isdecimal():  # a letter: always counted from A
+        given = label_name(row, label, where)
+        if not given.isdecimal():  # a letter: always counted from A
             continue
         counted = True
-        if int(name) == 0:
+        if int(given) == 0:
             return 0
-        if int(name) >= len(choices_of(row, choices, where)):
+        if int(given) >= len(choices_of(row, choices, where)):
             return 1
     if counted:
         raise DataError(
             f"cannot tell whether the choices (column {label!r}) are numbered from 0 or from 1",
-            where=rows.name,
-            fix="Give first_number=0 or first_number=1.",
+            where=name,
+            fix="Give first_number=0 or first_number=1 to finetune, or letters (A, B, …) in the "
+            "table.",
         )
-    return 0
+    return None
 
 
 class ChoiceOptions(TaskOptions):
@@ -127,8 +133,17 @@ class ChoiceSettings(TaskSettings):
         ("choices",), min_length=1, description="a column each, or one that holds lists"
     )
     label: str | None = Field("label", description="the column of the right choices' numbers")
-    first_number: int = Field(0, description="the number of the first choice in tables")
+    first_number: int | None = Field(
+        0,
+        description="the number of the first choice in tables; null if the training table had "
+        "letters: then each table is looked at",
+    )
     truncation: Truncation = "longest_first"
+
+    @property
+    def first(self) -> int:
+        """The number of the first choice in predictions and reports."""
+        return self.first_number or 0
 
 
 class ChoiceEvaluator(OneOfSeveralEvaluator):
@@ -191,15 +206,18 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         label, choices = columns["label"], columns["choices"]
         assert isinstance(label, str), "labels were asked for"
         assert isinstance(choices, tuple), "a table may have several columns of them"
-        first = options.first_number
-        return {"first_number": first_number(rows, label, choices) if first is None else first}
+        if options.first_number is not None:
+            return {"first_number": options.first_number}
+        return {"first_number": first_number(rows, rows.name, label, choices)}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
         if not of.has_head(cls.head):
             return None
         dropout = of.dropout(cls.head)
-        settings = ChoiceSettings.parse({"max_seq_length": of.max_length, "dropout": dropout})
+        settings = ChoiceSettings.parse(
+            {"max_seq_length": of.max_length, "dropout": dropout, "first_number": None}
+        )
         return cls(of.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
@@ -209,9 +227,23 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.settings.prompt,)]
 
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        task = super().for_table(rows, labelled=labelled)
+        settings = task.settings
+        if not labelled or settings.first_number is not None or settings.label is None:
+            return task
+        # Nothing is known from the training table, whose labels are letters.
+        rows_seen = enumerate(rows.sample, 1)  # standard input can be read only once
+        placed = ((f"{rows.name}, row {number}", row) for number, row in rows_seen)
+        first = first_number(placed, rows.name, settings.label, settings.choices)
+        if first is None:
+            return task
+        return type(self)(self.tokenizer, settings.with_values(first_number=first))
+
     @property
     def columns_text(self) -> str:
-        return f"{super().columns_text}, counted from {self.settings.first_number}"
+        first = self.settings.first_number
+        return f"{super().columns_text}, {'letters' if first is None else f'counted from {first}'}"
 
     def text_row(self, text: str, pair: str | None = None) -> Row:  # noqa: ARG002
         raise DataError(
@@ -257,19 +289,30 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         """Return the index of the right choice, from 0.
 
         In the table, numbers count from `first_number`, and letters from A.
+
+        Raises:
+            DataError: see `LabelledTask.label_of`; or the label is a number, and nothing says what
+                numbers count from.
         """
+        first = self.settings.first_number
         name = label_name(row, column, where)
         if len(name) == 1 and name.isascii() and name.isalpha():
             number = ord(name.upper()) - ord("A")
-        elif name.isdecimal():
-            number = int(name) - self.settings.first_number
-        else:
+        elif not name.isdecimal():
             raise DataError(f"the label {name!r} (column {column!r}) is not a number", where=where)
+        elif first is None:
+            raise DataError(
+                f"cannot tell whether the label {name!r} (column {column!r}) counts from 0 or from "
+                "1: the labels before it are letters",
+                where=where,
+            )
+        else:
+            number = int(name) - first
         count = len(choices_of(row, self.settings.choices, where))
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is not the number of one of "
-                f"the {count} choices, which count from {self.settings.first_number}",
+                f"the {count} choices, which count from {'A' if first is None else first}",
                 where=where,
             )
         return number
@@ -296,7 +339,8 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row the `choice`, its `text`, and all `probabilities`.
 
-        `choice` is a number that counts from `first_number`, as in the training table.
+        `choice` is a number that counts from `first_number`, as in the training table; from 0 if
+        its labels are letters.
         """
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
         found: dict[int, Prediction] = {}
@@ -304,7 +348,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             chances = row[: len(example.sequences)]
             best = max(range(len(chances)), key=chances.__getitem__)
             found[example.index] = {
-                "choice": best + self.settings.first_number,
+                "choice": best + self.settings.first,
                 "text": example.texts[1 + best],
                 "probabilities": chances,
             }
@@ -313,7 +357,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         counts = Counter(example.target for example in examples)
         most = max(len(example.sequences) for example in examples)
-        first = self.settings.first_number
+        first = self.settings.first
         return {str(number + first): counts[number] for number in range(most)}
 
     def evaluator(self) -> Evaluator:

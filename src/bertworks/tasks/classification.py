@@ -146,7 +146,8 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
     ) -> None:
         super().__init__(config, num_labels, dropout, pooling)
         self.lm_weight = lm_weight
-        self._multi_label, self._smoothing = multi_label, label_smoothing
+        self.multi_label = multi_label
+        self._smoothing = label_smoothing
         self._weights = class_weights
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -165,7 +166,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         weights = None
         if self._weights is not None:
             weights = torch.tensor(self._weights, device=logits.device, dtype=torch.float32)
-        if self._multi_label:  # mean over classes; weights apply to the classes that a row has
+        if self.multi_label:  # mean over classes; weights apply to the classes that a row has
             logits = wide(logits)
             each = F.binary_cross_entropy_with_logits(
                 logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"

@@ -268,7 +268,7 @@ class LabelledTask(Task[ExampleT]):
         """Return the groups of columns that identify a row's source, the largest source first.
 
         When rows are split off for dev, rows of one source (a document, a passage) stay together.
-        The last group is the columns of the text itself, so that no text is in both parts.
+        The last group is the columns of the text itself: if it is used, no text is in both parts.
         """
         texts = (role.name for role in self.schema.roles if not role.of_label)
         return [tuple(name for text in texts for name in names_of(self.columns[text]))]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
 from ..errors import DataError, brief
-from ..tables.rows import Row, Rows, unpacked, value_of
+from ..tables.rows import Row, Rows, WholeLabel, unpacked, value_of
 
 
 def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:
@@ -80,7 +80,10 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     Raises:
         DataError: the column is missing, or holds another type of value.
     """
-    value = unpacked(value_of(row, column, where), list, object)
+    value = value_of(row, column, where)
+    if isinstance(value, WholeLabel):
+        return [str(value)] if value else []
+    value = unpacked(value, list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
         what = f"the list {brief(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
+from ..errors import DataError
 from ..model.config import EncoderConfig
 from ..model.heads import wide
 from ..packed import Batch
@@ -24,6 +25,8 @@ from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
 from .task import Evaluator, Prediction, Shown
 from .texts import TextNetwork, TextSettings, TextTask, is_single_value, shared_settings
+
+_MOST = float(np.finfo(np.float32).max)  # targets are float32
 
 
 class RegressionNetwork(TextNetwork):
@@ -66,7 +69,15 @@ class RegressionTask(TextTask):
         return RegressionNetwork(settings.geometry(config), 1, settings.dropout, settings.pooling)
 
     def label_of(self, row: Row, column: str, where: str) -> float:
-        return finite_number(row, column, where)
+        number = finite_number(row, column, where)
+        if abs(number) > _MOST:
+            limit = f"{_MOST:.2g}"
+            raise DataError(
+                f"{number:g} (column {column!r}) is beyond the numbers of float32, up to {limit}",
+                where=where,
+                fix="Scale the values.",
+            )
+        return number
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are set if values are known.

@@ -56,7 +56,9 @@ class DevShare:
 
         Rows of one source (a document, an article) stay together. If there are too few sources to
         come near the share, rows of a smaller source (such as a paragraph) stay together instead.
-        Rows with the same text always stay together.
+        Rows that are split by their texts never have the same text in both parts. Of documents,
+        only whole ones are moved: a sentence that several of them have may be in both parts, and
+        `DataSummary.shared` counts such rows.
 
         Args:
             task: defines the sources, and whether each label keeps its share (`is_stratified`).

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from ..checkpoints.locate import locate
 from ..corpus.manifest import Manifest
 from ..errors import SettingsError
 from ..model.device import computing_in, dtype_of, pick_device, without_weights
+from ..model.encoder import Encoder
 from ..packed import Batch
 from ..settings import REQUIRED, read_yaml
 from ..tasks.pretraining.source import PretrainingExample
@@ -137,6 +138,9 @@ def estimate(
     devices = 1 if given is None else given.devices
     with frozen(network, settings):
         trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        spread = None
+        if settings.sharding == "full" and devices > 1:
+            spread = _Spread.of(network)
     parameters = sum(p.numel() for p in network.parameters())
     activations = workspace = flops = 0.0
     tokens = largest = 0
@@ -158,18 +162,21 @@ def estimate(
         given = Machine("here", {name: peak}, 0, rate / peak)
     else:
         rate = given.peak["fp32" if computes_in is None else "bf16"] * given.share * devices
+    memory = {
+        "weights": 4 * parameters,
+        # Several processes exchange gradients through buffers of the same size.
+        "gradients": 4 * trained * (1 if devices == 1 else 2),
+        "optimizer": 4 * trained * (2 if settings.ema is None else 3),
+        "activations": round(activations),
+        # A layer's backward pass temporarily needs about as much memory again.
+        "workspace": round(workspace),
+    }
+    if spread is not None:
+        memory = spread.shared(memory, devices, on_cpu=given.name.startswith("cpu"))
     return Estimate(
         parameters=parameters,
         trained=trained,
-        memory={
-            "weights": 4 * parameters,
-            # Several processes exchange gradients through buffers of the same size.
-            "gradients": 4 * trained * (1 if devices == 1 else 2),
-            "optimizer": 4 * trained * (2 if settings.ema is None else 3),
-            "activations": round(activations),
-            # A layer's backward pass temporarily needs about as much memory again.
-            "workspace": round(workspace),
-        },
+        memory=memory,
         batch=largest,
         tokens=tokens,
         flops=flops,
@@ -177,6 +184,49 @@ def estimate(
         flops_per_second=rate,
         share=given.share,
     )
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Bytes of the groups of parameters that processes gather together (see `sharding.shard`)."""
+
+    all: int  # of all parameters
+    rest: int  # of those outside the layers, whole during a forward and backward pass
+    rest_trained: int  # of their gradients
+    layer: int  # of the largest layer; two at most are whole at a time
+
+    @classmethod
+    def of(cls, network: nn.Module) -> Self:
+        encoders = (module for module in network.modules() if isinstance(module, Encoder))
+        layers = [set(layer.parameters()) for one in encoders for layer in one.layers]
+        rest = set(network.parameters()).difference(*layers)
+        trained = {parameter for parameter in rest if parameter.requires_grad}
+        largest = max(map(_bytes, layers), default=0)
+        return cls(_bytes(network.parameters()), _bytes(rest), _bytes(trained), largest)
+
+    def shared(self, memory: Mapping[str, int], devices: int, *, on_cpu: bool) -> dict[str, int]:
+        """Return the memory of a process of several, from that of an unsharded one.
+
+        Args:
+            on_cpu: whether the whole network, which waits in the host's memory, is in the same.
+        """
+        gathered = self.rest + 2 * self.layer
+        exchanged = self.rest_trained + self.layer
+        # Without activations there is room for the exchange of the rest's gradients, and in an
+        # evaluation for the whole network.
+        room = memory["activations"]
+        evaluated = 0 if on_cpu else self.all - gathered - exchanged
+        return {
+            **memory,
+            "weights": -(-self.all // devices) + gathered + (self.all if on_cpu else 0),
+            "gradients": -(-memory["gradients"] // (2 * devices)) + exchanged,
+            "optimizer": -(-memory["optimizer"] // devices),
+            "workspace": max(memory["workspace"], self.rest_trained - room, evaluated - room),
+        }
+
+
+def _bytes(parameters: Iterable[nn.Parameter]) -> int:
+    return 4 * sum(parameter.numel() for parameter in parameters)
 
 
 def paper_flops(size: str) -> float:

@@ -163,7 +163,7 @@ def finetune(
         seed_everything(resolved.seed)  # every rank starts with the same weights
         start = Start.of(given, data.task, resolved)
         source = _source(data, resolved)
-        phase = Phase(source, source.steps(resolved.epochs))
+        phase = Phase(source, source.steps(resolved.epochs), batch_size=source.batch_size)
         fit_settings = resolved.fit_settings(source.steps(1))
         plan = Plan.of([phase], fit_settings)
         models = [one and local_directory(one) for one in (name, resolved.teacher)]
@@ -219,6 +219,12 @@ def _finetune(
             say(progress, line)
         if start.initialized:
             say(progress, f"newly initialised: {', '.join(start.fresh)}")
+        if phase.batch_size != settings.batch_size:
+            say(
+                progress,
+                f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
+                "examples: each step takes all of them",
+            )
 
     thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
     if thaw is not None:
@@ -251,10 +257,7 @@ def _finetune(
         load_weights(run.best_weights(ended.best_step), network, ended.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
-    final = Evaluation({}, 0)
-    if data.dev is not None:
-        final = evaluate(network, data.reader, data.dev, engine, team=members)
-        task = task.tuned(final.metrics)
+    final, task = _evaluated(network, data, engine, members)
     if members.is_main:
         prior = task.guessing_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
@@ -285,6 +288,19 @@ def _finetune(
         initialized=start.initialized,
         breakdown=final.breakdown,
     )
+
+
+def _evaluated(
+    network: Network, data: LabelledData, engine: EngineSettings, members: Team
+) -> tuple[Evaluation, LabelledTask[Any]]:
+    """Return the evaluation on dev, and the task with the settings that are chosen there."""
+    if data.dev is None:
+        return Evaluation({}, 0), data.task
+    found = evaluate(network, data.reader, data.dev, engine, team=members)
+    tuned = data.reader.tuned(found.metrics)
+    if tuned.settings != data.reader.settings:  # the figures are those of the saved model
+        found = evaluate(network, tuned, data.dev, engine, team=members)
+    return found, data.task.tuned(found.metrics)
 
 
 @dataclass(frozen=True)

@@ -336,6 +336,8 @@ class _Loop:
                 self.whole.eval()
                 state.metrics = self.team.gather(dict(self.evaluate(self.whole)))[0]
                 self.whole.train()
+            if self.whole is not self.network:  # it must not take the device's memory in training
+                self.whole.to("cpu")
             self.recorder.write_eval(state.step, state.tokens, state.metrics)
             if self.best is None:
                 return

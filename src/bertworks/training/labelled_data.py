@@ -73,17 +73,17 @@ class LabelledData:
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         as_table = {"columns": options.named_columns(), **options.table_options()}
         rows = read_rows(replayable(train), **as_table)  # once for the labels, once for the rows
+        dev_rows, dev_examples = None, None
+        if dev is not None:
+            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
         task: LabelledTask[Any]
         if settings.teacher is None:
             task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
             task, train_examples = taught(
-                kind, tokenizer, rows, options, settings, device, run, progress
+                kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
-        reader, dev_rows, dev_examples = task, None, None
-        if dev is not None:
-            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
-            reader = task.for_table(dev_rows, labelled=True)
+        reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
         reader.evaluator()  # fails now, not after training, if its package is missing
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
@@ -162,9 +162,13 @@ class RowSource(Generic[ExampleT]):
     A batch may contain the end of one epoch and the beginning of the next. The start of the buckets
     is shifted in each epoch, so that their borders are also borders of batches.
 
+    Attributes:
+        batch_size: the batch size that is used.
+
     Args:
         seed: the order is a pure function of (seed, epoch).
         batch_size: batch size of the training; the sizes of blocks and buckets are multiples of it.
+            At most all examples: a larger batch would hold some of them twice.
         bucket_batches: number of batches in a bucket, or 0. A bucket's rows are sorted by length
             and split into batches, which are then shuffled. Batches of similar lengths are faster
             on the CPU, but less random.
@@ -180,15 +184,16 @@ class RowSource(Generic[ExampleT]):
     ) -> None:
         assert examples, "a source holds at least one example"
         self._examples = examples
-        self._seed, self._batch_size, self._bucket_batches = seed, batch_size, bucket_batches
-        self._block_size = batch_size * max(1, 4096 // batch_size)
+        self.batch_size = size = min(batch_size, len(examples))
+        self._seed, self._bucket_batches = seed, bucket_batches
+        self._block_size = size * max(1, 4096 // size)
         self._lengths = np.array([example.num_tokens for example in examples])
         self._epoch = -1
         self._order = np.empty(0, np.int64)
 
     def steps(self, epochs: float) -> int:
         """Return the number of batches in this number of epochs."""
-        return math.ceil(epochs * len(self._examples) / self._batch_size)
+        return math.ceil(epochs * len(self._examples) / self.batch_size)
 
     def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (all epochs have the same)
         """Return the number of blocks of an epoch."""
@@ -206,7 +211,7 @@ class RowSource(Generic[ExampleT]):
         order = random.permutation(len(self._examples))
         if not self._bucket_batches:
             return order
-        size = self._batch_size
+        size = self.batch_size
         begun = (-epoch * len(order)) % size  # these complete the last batch of the previous epoch
         parts = [order[:begun]]
         for start in range(begun, len(order), size * self._bucket_batches):

@@ -29,7 +29,7 @@ from ..tasks.pretraining.settings import (
     ReplacedTokensSettings,
     SkipGramSettings,
 )
-from .settings import FitSettings
+from .settings import MOST_EXAMPLES, MOST_TOKENS, FitSettings
 
 _FORMATS_THAT_FILL = ("full-sentences", "doc-sentences")
 _OF_SPANS = ("span_lengths", "max_span_words", "span_geometric_p")
@@ -126,10 +126,16 @@ class PhaseSettings(Settings):
     max_seq_length: int = Field(128, ge=8, description="maximum tokens per sequence")
     share: float = Field(1.0, gt=0, le=1, description="share of all steps")
     batch_size: int | None = Field(
-        None, ge=1, description="batch size of this phase, if it differs from the run's"
+        None,
+        ge=1,
+        le=MOST_EXAMPLES,
+        description="batch size of this phase, if it differs from the run's",
     )
     batch_tokens: int | None = Field(
-        None, ge=1, description="maximum tokens per step, in place of batch_size"
+        None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="maximum tokens per step, in place of batch_size",
     )
 
     @model_validator(mode="after")

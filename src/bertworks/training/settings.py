@@ -23,6 +23,10 @@ Schedule = Literal[
     "linear", "linear-from-peak", "constant", "slanted-triangular", "warmup-stable-decay"
 ]
 
+# A step's examples are all held in memory.
+MOST_EXAMPLES = 2**20
+MOST_TOKENS = 2**30
+
 _DECAY_SHARE = 0.2  # of warmup-stable-decay
 _RATIO = 32  # of the highest to the lowest rate of a slanted triangle
 
@@ -165,7 +169,12 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     """Batches, evaluations and checkpoints."""
 
     seed: int = Field(0, ge=0, description="random seed of new weights, dropout and data order")
-    batch_size: int | None = Field(None, ge=1, description="rows (examples) per step")
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EXAMPLES,
+        description="rows (examples) per step; fine-tuning takes at most all of them",
+    )
     micro_batch_size: int | None = Field(
         None, ge=1, description="rows per forward pass; all if omitted"
     )
@@ -231,7 +240,7 @@ class FitSettings(TrainingSettings):
     }
 
     batch_tokens: int | None = Field(
-        None, ge=1, description="maximum tokens per step, in place of batch_size"
+        None, ge=1, le=MOST_TOKENS, description="maximum tokens per step, in place of batch_size"
     )
     eval_every: int = with_default(
         TrainingSettings, "eval_every", 500, description="steps between evaluations"

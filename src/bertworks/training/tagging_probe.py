@@ -336,7 +336,7 @@ def train_probe(
         state = fit(
             network,
             task,
-            [Phase(source, source.steps(settings.epochs))],
+            [Phase(source, source.steps(settings.epochs), batch_size=source.batch_size)],
             settings=settings.fit_settings(seed, source.steps(1)),
             run=run,
             evaluate=lambda network: evaluate(network, task, dev).metrics,

@@ -40,6 +40,7 @@ def taught(
     kind: type[LabelledTask[Any]],
     tokenizer: Tokenizer,
     rows: Rows,
+    dev: Rows | None,
     options: TaskOptions,
     settings: FinetuneSettings,
     device: torch.device,
@@ -52,6 +53,7 @@ def taught(
         kind: the student's task.
         tokenizer: the student's.
         rows: texts; labels are ignored.
+        dev: the evaluation rows, if any; their labels are read later.
         settings: `settings.teacher` is the teacher.
         run: the directory for a sentence encoder's vectors; if None, they are not saved.
         progress: shows the progress of the teacher.
@@ -66,7 +68,7 @@ def taught(
     """
     match kind.teacher_gives:
         case "probabilities":
-            return _by_classifier(tokenizer, rows, options, settings, device, progress)
+            return _by_classifier(tokenizer, rows, dev, options, settings, device, progress)
         case "vectors":
             return _by_sentence_encoder(tokenizer, rows, options, settings, device, run, progress)
         case None:
@@ -76,6 +78,7 @@ def taught(
 def _by_classifier(
     tokenizer: Tokenizer,
     rows: Rows,
+    dev: Rows | None,
     options: TaskOptions,
     settings: FinetuneSettings,
     device: torch.device,
@@ -91,7 +94,7 @@ def _by_classifier(
     for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
-    found = Columns.parse(TEXTS.find(rows, options.named(TEXTS), labelled=False))
+    found = _columns(rows, dev, options.named(TEXTS))
     reader = teacher.task.reading(found, rows.name)
     task = DistilledTask(
         tokenizer,
@@ -115,6 +118,19 @@ def _by_classifier(
         if update is not None:
             update(len(examples), len(unlabelled))
     return task, examples
+
+
+def _columns(rows: Rows, dev: Rows | None, named: dict[str, str | None]) -> Columns:
+    """Return the columns of a student's training rows; that of the labels may be in dev alone.
+
+    Raises:
+        DataError: a named column does not exist, or a column of texts cannot be detected.
+    """
+    label = named["label"]
+    if label is None or dev is None or rows.has(label):
+        return Columns.parse(TEXTS.find(rows, named, labelled=False))
+    found = Columns.parse(TEXTS.find(rows, {**named, "label": None}, labelled=False))
+    return found.with_values(label=dev.column(label))
 
 
 def _by_sentence_encoder(
