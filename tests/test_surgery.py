@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,25 @@ def test_words_take_the_unused_places_first(tmp_path):
     assert torch.equal(hidden(again, "abba c-d"), hidden(new, "abba c-d"))
     with pytest.raises(DataError, match=r"word 2 \('\\x00'\): nothing is left"):
         add_tokens(model, ["fine", "\0"])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("##ing", r"begins with ##, which marks pieces inside a word"),
+        ("[unused0]", r"is a piece that no text gets"),
+        ("[SEP]", r"is a piece that no text gets"),
+    ],
+)
+def test_words_that_cannot_be_pieces_are_named(word, says):
+    pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "run", "##ing", "SEP"]
+    tokenizer = bw.Tokenizer.from_vocabulary(pieces, lowercase=False)
+    model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=9), tokenizer)
+    assert add_tokens(model, ["#", "##", "a##b"]).added == ("#", "##", "a##b")
+    with pytest.raises(DataError, match=rf"^word 2 \('{re.escape(word)}'\): {says}"):
+        add_tokens(model, ["fine", word])
+    with pytest.raises(DataError, match=rf"^f.txt:7 \('{re.escape(word)}'\): {says}"):
+        add_tokens(model, ["fine", word], where=["f.txt:1", "f.txt:7"])
 
 
 def test_words_go_behind_when_nothing_is_unused():

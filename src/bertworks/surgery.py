@@ -10,7 +10,7 @@ The results for a text that a change does not affect stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +23,10 @@ from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
 from .tasks.task import Network, Task
-from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
+from .text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
-from .text.tree_changes import add_words, keep_pieces
+from .text.tree_changes import add_words, keep_pieces, places_of
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
 """The parameters with one row per piece."""
@@ -77,7 +77,9 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=size)
 
 
-def add_tokens(model: Model, words: Iterable[str]) -> Addition:
+def add_tokens(
+    model: Model, words: Iterable[str], *, where: Sequence[str] | None = None
+) -> Addition:
     """Add words to the vocabulary as pieces.
 
     A word is first normalised, as in texts. If the result is one word, it becomes a piece of the
@@ -86,13 +88,18 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     before they are split. For tokenizers other than WordPiece, see `text.tree_changes`: there,
     several words are an error.
 
+    Args:
+        words: the words.
+        where: the place of each word, for errors; "word 1" and so on if omitted.
+
     Raises:
-        DataError: a word is empty, or has a lone surrogate; or the tokenizer is neither WordPiece,
-            byte-level BPE nor Unigram.
+        DataError: a word is empty, has a lone surrogate, begins with `##`, or is a piece that no
+            text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
+            Unigram.
     """
-    definition = model.tokenizer.definition
+    definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):
-        return _add_to_tree(model, definition, list(words))
+        return _add_to_tree(model, definition, words, where)
     assert isinstance(definition, WordPieceDefinition)
     pieces, before = list(definition.base_pieces), len(definition.base_pieces)
     free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
@@ -100,10 +107,10 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     several: dict[str, list[int]] = {}  # the same by new piece, for several words
     added: list[str] = []
     known: list[str] = []
-    for number, word in enumerate(words, 1):
-        parts = definition.normalization.words(word, where=f"word {number}")
+    for word, place in zip(words, places_of(words, where), strict=True):
+        parts, named = definition.normalization.words(word, where=place), f"{place} ({word!r})"
         if not parts:
-            raise DataError("nothing is left of it", where=f"word {number} ({word!r})")
+            raise DataError("nothing is left of it", where=named)
         piece = parts[0]
         if len(parts) > 1:
             piece = definition.normalization.normalizer.normalize_str(word).strip()
@@ -111,6 +118,11 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
         if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
             known.append(word)
             continue
+        if piece.startswith(CONTINUATION) and piece != CONTINUATION:
+            what = f"begins with {CONTINUATION}, which marks pieces inside a word"
+            raise DataError(what, where=named, fix="Give whole words only.")
+        if piece in definition.ids:
+            raise DataError("is a piece that no text gets", where=named, fix="Leave it out.")
         if len(parts) > 1:
             several[piece] = former
         elif free:
@@ -131,8 +143,10 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     return Addition(new, tuple(added), tuple(known), reused)
 
 
-def _add_to_tree(model: Model, definition: TreeDefinition, words: list[str]) -> Addition:
-    found = add_words(definition, words)
+def _add_to_tree(
+    model: Model, definition: TreeDefinition, words: Sequence[str], where: Sequence[str] | None
+) -> Addition:
+    found = add_words(definition, words, where)
     before = len(definition.pieces)
     sources = {before + at: list(former) for at, former in enumerate(found.former)}
     order = [*range(before), *[-1] * len(sources)]

@@ -96,6 +96,7 @@ def test_quantize(bertworks: Bertworks, world: World, calibrated: bool, tmp_path
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
+    (tmp_path / "pieces.txt").write_text("fine\n\n##ing\n")
     for words, says in (
         (["inspect", tmp_path / "nowhere"], "no such directory"),
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
@@ -106,6 +107,10 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (
             ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],
             "bad.txt:2: not UTF",
+        ),
+        (
+            ["add-tokens", world.pretrained, tmp_path / "pieces.txt", "--out", "m"],
+            "pieces.txt:3 ('##ing'): begins with ##",
         ),
         (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
         (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),

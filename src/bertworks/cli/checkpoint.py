@@ -194,10 +194,10 @@ def add_tokens(
 
     with output(out, [file], model=model, kind="whole directory"):
         read = read_lines(file, Reading(ReadCounts(), **lines))
-        words = [word for _, line in read if (word := line.strip())]
+        words = {f"{file}:{at}": word for at, line in read if (word := line.strip())}
         if not words:
             raise DataError("the file is empty", where=file)
-        found = add(load_model(model, "cpu"), words)
+        found = add(load_model(model, "cpu"), words.values(), where=[*words])
         written = found.model.save(out)
     show.facts(
         {
