@@ -36,6 +36,9 @@ GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
+_LIMITS = ("max_length", "max_seq_length")
+"""The names of a task's limit on the tokens of a text: of pre-training, and of other tasks."""
+
 
 @dataclass(frozen=True)
 class Addition:
@@ -221,6 +224,9 @@ def extend_positions(model: Model, positions: int) -> Model:
     Source: Beltagy et al. (2020), "Longformer", §5: neighbouring positions keep their relation,
     except where a copy begins.
 
+    A limit of the model's own (see `text_limit`) becomes the new maximum if it was the old one; a
+    smaller one stays.
+
     Args:
         model: a model with learned positions.
         positions: the new maximum number of tokens in a sequence.
@@ -237,6 +243,19 @@ def extend_positions(model: Model, positions: int) -> Model:
     rows = [*range(offset), *(offset + at % length for at in range(positions))]
     changed = {"max_position_embeddings": offset + positions}
     return _rebuilt(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
+
+
+def text_limit(model: Model) -> int:
+    """Return the most tokens of a text that a model reads: its positions, or a limit of its own.
+
+    A sentence encoder and most tasks have one, which is saved with them.
+    """
+    limits: list[int | None] = [model.encoder.config.max_seqlen]
+    if model.task is not None:
+        limits += map(model.task.to_dict().get, _LIMITS)
+    if model.sentence is not None:
+        limits.append(model.sentence.max_seq_length)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
@@ -256,14 +275,17 @@ def _rebuilt(
     config = model.encoder.config.with_values(**geometry)
     task: Task[Any] | None = None
     network: Network | BareEncoder
+    sentence, before = model.sentence, model.encoder.config.max_seqlen
+    if sentence is not None and sentence.max_seq_length == before:
+        sentence = sentence.with_values(max_seq_length=config.max_seqlen)
     if model.task is None:
         network = BareEncoder(config, pooler=model.encoder.pooler is not None)
     else:
-        values, before = model.task.to_dict(), model.encoder.config.max_seqlen
-        if values.get("max_length") == before:  # of pre-training: as long as positions allow
-            values["max_length"] = config.max_seqlen
+        values = model.task.to_dict()
+        # A limit that was all positions stays all of them; a smaller one was chosen.
+        values |= {name: config.max_seqlen for name in _LIMITS if values.get(name) == before}
         task = type(model.task).from_dict(values, tokenizer)
         network = task.network(config)
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
-    return Model(tokenizer, task, network.eval(), sentence=model.sentence)
+    return Model(tokenizer, task, network.eval(), sentence=sentence)

@@ -70,6 +70,9 @@ def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert model.encoder.config.max_seqlen == 100
     before = bw.load(world.pretrained, device="cpu").embed(["The door was opened."])
     assert np.array_equal(before, model.embed(["The door was opened."]))
+    assert "max_seq_length" not in result.stdout
+    result = bertworks("extend", world.finetuned, "--positions", 100, "--out", tmp_path / "n")
+    assert "limit       32 tokens of a text, as before" in result.stdout
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
