@@ -248,6 +248,21 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk takes a part of it; the next line would continue that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with files.LineFile(tmp_path / "lines") as lines:
+        lines.append(b"one\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        try:
+            with pytest.raises(OutputError, match=r"lines: cannot be written \(File too large\)"):
+                lines.append(b"two\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        lines.append(b"three\n")
+        assert lines.read() == b"one\nthree\n"
+
+
 def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntw")
     with files.LineFile(tmp_path / "lines") as lines:

@@ -175,10 +175,16 @@ class LineFile:
         return self._file.read()
 
     def append(self, line: bytes) -> None:
-        """Add a line."""
+        """Add a line, completely or not at all."""
+        before = self.size
         with writing(self.path):
-            while line:  # an almost full disk may accept only a part
-                line = line[self._file.write(line) :]
+            try:
+                while line:  # an almost full disk may accept only a part
+                    line = line[self._file.write(line) :]
+            except BaseException:
+                with suppress(OSError):
+                    self._file.truncate(before)
+                raise
 
     def sync(self) -> int:
         """Synchronise the file to the disk; return its length in bytes."""
