@@ -308,6 +308,33 @@ def test_a_failure_leaves_nothing(root: Path) -> None:
     assert sorted(path.name for path in root.rglob("*")) == before
 
 
+def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    written = pytest.raises(OutputError, match=r"out: cannot be written \(Directory not empty\)")
+    with written, files.new_directory(out):
+        out.mkdir()
+        (out / "a").write_text("another's")
+    assert contents(tmp_path) == {"out/a": b"another's"}
+
+
+def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = files.rename
+
+    def overtaken(source: Path, target: Path) -> None:
+        rename(source, target)
+        if target.name == ".m.old":
+            (root / "m").mkdir()
+            (root / "m" / "a").write_text("another's")
+
+    monkeypatch.setattr(files, "rename", overtaken)
+    with pytest.raises(OutputError, match=r"m: cannot be written \(Directory not empty\)"):
+        write_model(root)
+    assert (root / "m" / "a").read_text() == "another's"
+    assert (root / ".m.old" / "a.bin").read_bytes() == OLD
+
+
 # --- Locks
 
 HOLD = """
