@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import resource
@@ -247,6 +248,21 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk takes a part of it; the next line would continue that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with files.LineFile(tmp_path / "lines") as lines:
+        lines.append(b"one\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        try:
+            with pytest.raises(OutputError, match=r"lines: cannot be written \(File too large\)"):
+                lines.append(b"two\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        lines.append(b"three\n")
+        assert lines.read() == b"one\nthree\n"
+
+
 def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntw")
     with files.LineFile(tmp_path / "lines") as lines:
@@ -290,6 +306,33 @@ def test_a_failure_leaves_nothing(root: Path) -> None:
         with pytest.raises(ZeroDivisionError), files.new_directory(root / name, replace=True):
             raise ZeroDivisionError
     assert sorted(path.name for path in root.rglob("*")) == before
+
+
+def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    written = pytest.raises(OutputError, match=r"out: cannot be written \(Directory not empty\)")
+    with written, files.new_directory(out):
+        out.mkdir()
+        (out / "a").write_text("another's")
+    assert contents(tmp_path) == {"out/a": b"another's"}
+
+
+def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = files.rename
+
+    def overtaken(source: Path, target: Path) -> None:
+        rename(source, target)
+        if target.name == ".m.old":
+            (root / "m").mkdir()
+            (root / "m" / "a").write_text("another's")
+
+    monkeypatch.setattr(files, "rename", overtaken)
+    with pytest.raises(OutputError, match=r"m: cannot be written \(Directory not empty\)"):
+        write_model(root)
+    assert (root / "m" / "a").read_text() == "another's"
+    assert (root / ".m.old" / "a.bin").read_bytes() == OLD
 
 
 # --- Locks
@@ -403,10 +446,11 @@ def test_a_directory_that_another_removes_is_made_and_locked_inside(
 
     def overtaken(path: Path) -> list[Path]:
         nonlocal calls
-        calls += 1
         made = make_directory(path)
-        if calls == 1:
-            path.rmdir()
+        if path == out:
+            calls += 1
+            if calls == 1:
+                path.rmdir()
         return made
 
     monkeypatch.setattr(locks, "make_directory", overtaken)
@@ -414,6 +458,72 @@ def test_a_directory_that_another_removes_is_made_and_locked_inside(
         assert (out / LOCK).is_file()
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert calls == 2
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("second", ["directory", "whole directory"])
+@pytest.mark.parametrize("first", ["directory", "whole directory"])
+def test_a_directory_has_one_writer_of_any_kind(
+    tmp_path: Path, first: locks.Kind, second: locks.Kind, exists: bool
+) -> None:
+    """Also where one fills it bit by bit, and the other is about to put a whole one there."""
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    refused = pytest.raises(OutputError, match="being written")
+    with claim(out, kind=first), refused, claim(out, kind=second):
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out"] * exists
+
+
+@pytest.mark.parametrize("second", ["directory", "whole directory"])
+def test_a_directory_stays_locked_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: locks.Kind
+) -> None:
+    """The lock inside goes with the old directory, and between two renamings there is none."""
+    out, tried = tmp_path / "out", 0
+    out.mkdir()
+    (out / "a").write_text("old")
+    rename = files.rename
+
+    def watched(source: Path, target: Path) -> None:
+        nonlocal tried
+        rename(source, target)
+        with pytest.raises(OutputError, match="being written"), claim(out, kind=second):
+            pass
+        tried += 1
+
+    with claim(out, kind="whole directory"), files.new_directory(out, replace=True) as new:
+        (new / "a").write_text("new")
+        monkeypatch.setattr(files, "rename", watched)
+    assert tried == 2
+    assert (out / "a").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "out"]
+
+
+def test_a_directory_in_one_that_cannot_be_written_is_locked_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a mounted volume."""
+    opened = Path.open
+
+    def refused(path: Path, *given: Any, **more: Any) -> Any:
+        if path.parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *given, **more)
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "open", refused)
+    for kind in ("directory", "whole directory"):
+        with claim(tmp_path / "out", kind=kind):
+            assert (tmp_path / "out" / LOCK).is_file()
+            with (
+                pytest.raises(OutputError, match="being written"),
+                claim(tmp_path / "out", kind=kind),
+            ):
+                pass
+    with pytest.raises(OutputError, match="Permission denied"), claim(tmp_path / "file"):
+        pass
 
 
 def record(**values: Any) -> bytes:
@@ -522,14 +632,21 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_of_one_who_was_killed_after_the_renaming_is_removed(tmp_path: Path) -> None:
-    """A whole directory's lock is beside it until it is there, and then inside."""
+@pytest.mark.parametrize("kind", ["directory", "whole directory"])
+def test_the_lock_of_one_who_was_killed_after_the_renaming_is_removed(
+    tmp_path: Path, kind: locks.Kind
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / ".out.lock").write_bytes(record(pid=7))
-    with claim(tmp_path / "out", kind="whole directory"):
-        assert not (tmp_path / ".out.lock").exists()
-    with holder(tmp_path / "new", "whole directory"):
-        (tmp_path / "new").mkdir()
-        with claim(tmp_path / "new", kind="whole directory"):
-            assert (tmp_path / ".new.lock").exists()
-    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["new", "out"]
+    with claim(tmp_path / "out", kind=kind):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]
+
+
+def test_a_whole_directory_stays_locked_when_it_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with holder(out, "whole directory"):
+        out.mkdir()
+        with pytest.raises(OutputError, match="being written"), claim(out, kind="directory"):
+            pass
+    assert not list(out.iterdir())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -45,6 +46,29 @@ def test_it_is_the_regression_by_hand(model: bw.Model, settings: dict[str, Any])
     np.testing.assert_allclose(found.classifier.coef_, by_hand.coef_, atol=1e-4)
     after = model.network.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_the_regression_has_the_threads_that_were_asked_for(
+    model: bw.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit, counts = LogisticRegression.fit, []
+
+    def watched(*given: Any) -> Any:
+        pools = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
+        counts.extend(pool["num_threads"] for pool in pools)
+        return fit(*given)
+
+    monkeypatch.setattr(LogisticRegression, "fit", watched)
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            torch.set_num_threads(threads)
+            counts.clear()
+            bw.probe(model, train=TRAIN, dev=DEV)
+            assert set(counts) <= {threads, 1}
+    finally:
+        torch.set_num_threads(before)
+    assert set(counts) == {1}
 
 
 def test_vectors_that_know_the_classes_tell_them() -> None:

@@ -6,11 +6,13 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 import bertworks as bw
 from bertworks.corpus.readers import read_documents
@@ -40,6 +42,24 @@ def test_a_folder_without_folders_is_copied(
     memory.put(str(tmp_path / "model"), "/bucket/model", recursive=True)
     model = bw.load("memory://bucket/model", device="cpu")
     assert model.tokenizer.fingerprint == bw.load("mini").tokenizer.fingerprint
+
+
+def test_a_copy_that_another_process_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be reading it: the processes of a team open one corpus at the same time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("one\n")
+    url, copy_files, numbers = f"file://{tmp_path}/texts", fs.copy_files, []
+
+    def overtaken(*given: Any, **more: Any) -> None:
+        copy_files(*given, **more)
+        monkeypatch.setattr(fs, "copy_files", copy_files)
+        numbers.append((fetched(url) / "a.txt").stat().st_ino)
+
+    monkeypatch.setattr(fs, "copy_files", overtaken)
+    assert [(fetched(url) / "a.txt").stat().st_ino] == numbers
 
 
 def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

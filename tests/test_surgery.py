@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ import torch
 import transformers
 
 import bertworks as bw
-from bertworks.errors import CheckpointError, DataError, SettingsError
-from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink
+from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.errors import BertworksWarning, CheckpointError, DataError, SettingsError
+from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink, text_limit
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -57,6 +60,25 @@ def test_words_take_the_unused_places_first(tmp_path):
     assert torch.equal(hidden(again, "abba c-d"), hidden(new, "abba c-d"))
     with pytest.raises(DataError, match=r"word 2 \('\\x00'\): nothing is left"):
         add_tokens(model, ["fine", "\0"])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("##ing", r"begins with ##, which marks pieces inside a word"),
+        ("[unused0]", r"is a piece that no text gets"),
+        ("[SEP]", r"is a piece that no text gets"),
+    ],
+)
+def test_words_that_cannot_be_pieces_are_named(word, says):
+    pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "run", "##ing", "SEP"]
+    tokenizer = bw.Tokenizer.from_vocabulary(pieces, lowercase=False)
+    model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=9), tokenizer)
+    assert add_tokens(model, ["#", "##", "a##b"]).added == ("#", "##", "a##b")
+    with pytest.raises(DataError, match=rf"^word 2 \('{re.escape(word)}'\): {says}"):
+        add_tokens(model, ["fine", word])
+    with pytest.raises(DataError, match=rf"^f.txt:7 \('{re.escape(word)}'\): {says}"):
+        add_tokens(model, ["fine", word], where=["f.txt:1", "f.txt:7"])
 
 
 def test_words_go_behind_when_nothing_is_unused():
@@ -172,6 +194,30 @@ def test_texts_may_be_as_long_as_the_new_positions(kind):
     task = kind(model.tokenizer, max_length=30)  # a limit of its own, which stays
     model = bw.Model(model.tokenizer, task, task.network(model.encoder.config).eval())
     assert extend_positions(model, 100).task.max_length == 30
+    assert text_limit(extend_positions(model, 100)) == 30
+
+
+@pytest.mark.parametrize(("limit", "then"), [(40, 100), (30, 30), (None, None)])
+def test_a_limit_of_all_positions_stays_one_and_a_smaller_one_stays(limit, then, tmp_path):
+    """Other tools write the limit into their files, also where it is all positions."""
+    model = bw.Model.fresh(tiny().encoder.config, tiny().tokenizer)
+    model.sentence = SentenceSettings(max_seq_length=limit)
+    extend_positions(model, 100).save(tmp_path / "m")
+    long = bw.load(tmp_path / "m", device="cpu")
+    assert long.sentence.max_seq_length == then
+    assert text_limit(long) == (then or 100)
+    cut = pytest.warns(BertworksWarning, match="cut at 30") if then == 30 else nullcontext()
+    with cut:
+        long.embed(["a " * 90])
+
+
+@pytest.mark.parametrize(("limit", "then"), [(40, 100), (30, 30)])
+def test_a_task_reads_as_much_of_a_text(limit, then):
+    model = tiny("classification")
+    settings = model.task.settings.with_values(max_seq_length=limit)
+    task = type(model.task)(model.tokenizer, settings)
+    model = bw.Model(model.tokenizer, task, task.network(model.encoder.config).eval())
+    assert extend_positions(model, 100).task.settings.max_seq_length == then
 
 
 @pytest.fixture

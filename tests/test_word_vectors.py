@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertworks.api import load
-from bertworks.errors import DataError
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.word_vectors import WordVectors
 
 # A plane: to the right is royal, upwards is female.
@@ -92,5 +92,16 @@ def test_a_model_of_words_with_accents() -> None:
     model = WordVectors(words, np.arange(10, dtype=np.float32).reshape(5, 2)).to_model()
     encoded = model.tokenizer.encode("Über cafe café 한국 \u304c")
     assert model.tokenizer.tokens(encoded.input_ids)[1:-1] == words
-    plain = WordVectors(["cafe", "l’or"], np.ones((2, 2), np.float32)).to_model()
+    plain = WordVectors(["cafe", "œuf"], np.ones((2, 2), np.float32)).to_model()
     assert plain.tokenizer.tokens(plain.tokenizer.encode("Café").input_ids)[1] == "cafe"
+
+
+def test_words_that_no_text_has_are_counted() -> None:
+    words = ["cafe", "l’or", "u.s.", "学校", "学", "a b", "x" * 201, "."]
+    vectors = WordVectors(words, np.ones((8, 2), np.float32))
+    says = "5 of 8 words are found in no text, .*: 'l’or', 'u.s.', '学校', … \\(5 in all\\)"
+    with pytest.warns(BertworksWarning, match=says):
+        model = vectors.to_model()
+    encoded = model.tokenizer.encode("cafe u.s. 学校")
+    found = model.tokenizer.tokens(encoded.input_ids)[1:-1]
+    assert found == ["cafe", "[UNK]", ".", "[UNK]", ".", "学", "[UNK]"]

@@ -175,10 +175,16 @@ class LineFile:
         return self._file.read()
 
     def append(self, line: bytes) -> None:
-        """Add a line."""
+        """Add a line, completely or not at all."""
+        before = self.size
         with writing(self.path):
-            while line:  # an almost full disk may accept only a part
-                line = line[self._file.write(line) :]
+            try:
+                while line:  # an almost full disk may accept only a part
+                    line = line[self._file.write(line) :]
+            except BaseException:
+                with suppress(OSError):
+                    self._file.truncate(before)
+                raise
 
     def sync(self) -> int:
         """Synchronise the file to the disk; return its length in bytes."""
@@ -231,7 +237,7 @@ def new_directory(
                 for name in (*names, ""):
                     sync(Path(folder, name))
             if as_whole:
-                _replace(new, target, keep)
+                _replace(new, target, keep, replace=replace)
             else:
                 rename(new, target / _READY)
                 _move_in(target, last)
@@ -242,8 +248,11 @@ def new_directory(
             shutil.rmtree(new, ignore_errors=True)
 
 
-def _replace(new: Path, target: Path, keep: Callable[[str], bool]) -> None:
-    """Rename a finished directory; delete an existing one, except for the files to keep."""
+def _replace(new: Path, target: Path, keep: Callable[[str], bool], *, replace: bool) -> None:
+    """Rename a finished directory; delete an existing one, except for the files to keep.
+
+    If another program creates the directory meanwhile, renaming fails, and nothing is deleted.
+    """
     old = beside(target, "old")
 
     def settle() -> None:
@@ -261,12 +270,13 @@ def _replace(new: Path, target: Path, keep: Callable[[str], bool]) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
     settle()  # left by a killed process
-    if target.exists():
-        rename(target, old)
     try:
+        if replace and target.exists():
+            rename(target, old)
         rename(new, target)
     finally:
-        settle()
+        if not (new.exists() and target.exists()):
+            settle()
 
 
 def finish(target: Path) -> None:

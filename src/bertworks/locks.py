@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ Kind: TypeAlias = Literal["file", "directory", "whole directory"]
 """Kind of an output: a whole directory is created at once, any other is filled bit by bit."""
 
 _BEAT, _WATCH = 2.0, 10.0  # seconds: between touches of a held lock; to wait for a touch
+_Lock: TypeAlias = tuple[Path, IO[bytes]]  # a lock file, open
 _lent: set[tuple[Path, int]] = set()  # outputs, with the threads that may claim them again
 
 
@@ -39,8 +40,9 @@ def claim(
     """Lock an output until the block ends.
 
     The lock is released when its process ends, for any reason. It is a file on the output's file
-    system: inside an output that is an existing directory, and next to any other output. It is
-    removed at the end, and so are directories that were created here, if they are then empty.
+    system: inside an output that is a directory, and next to one that is created or replaced as a
+    whole. It is removed at the end, and so are directories that were created here, if they are then
+    empty.
 
     Args:
         inputs: inputs of the output; those that are not paths of existing files or directories are
@@ -78,11 +80,10 @@ def claim(
         finally:
             _lent.add(owner)
         return
-    needed = {"file": None, "directory": target, "whole directory": target.parent}[kind]
     made: list[Path] = []
     try:
         with writing(path):
-            lock, handle = _lock(target, needed, made, os.fspath(path))
+            held = _lock(target, kind, made, os.fspath(path))
     except BaseException:
         _remove_empty(made)
         raise
@@ -91,7 +92,7 @@ def claim(
     stop = threading.Event()
     await_end: Callable[[], object] = stop.set
     try:
-        await_end = start_thread(_show_life, handle, stop)
+        await_end = start_thread(_show_life, [handle for _, handle in held], stop)
         if target.is_dir():
             finish(target)
         yield
@@ -99,7 +100,7 @@ def claim(
         stop.set()
         await_end()
         _lent.discard(owner)
-        _unlock(lock, handle)
+        _unlock(held)
         _remove_empty(made)
 
 
@@ -125,81 +126,102 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
         raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
 
 
-def _lock(target: Path, needed: Path | None, made: list[Path], name: str) -> tuple[Path, IO[bytes]]:
-    """Lock an output; return the path of the lock file, and the open file.
+def _lock(target: Path, kind: Kind, made: list[Path], name: str) -> list[_Lock]:
+    """Lock an output.
+
+    Everybody first takes the lock next to the output, so that nobody creates a directory that
+    another process is about to put there. The lock inside an existing directory is taken too. A
+    directory that is filled bit by bit keeps only this one; a whole directory keeps both, since
+    the one inside vanishes with the directory that is replaced.
+
+    Args:
+        made: receives the created directories.
+    """
+    for _ in range(100):  # other processes may take and release the lock
+        held: list[_Lock] = []
+        try:
+            if kind != "file":
+                made[:0] = make_directory(target.parent)
+            _add_lock(held, beside(target, "lock"), name, optional=target.is_dir())
+            if kind == "directory":
+                made[:0] = make_directory(target)
+            if kind == "directory" or target.is_dir():
+                _add_lock(held, target / LOCK, name)
+        except FileNotFoundError as error:  # another process has just removed a directory
+            _unlock(held)
+            if kind == "file" and not isinstance(error, _GoneError):
+                raise
+            continue
+        except BaseException:
+            _unlock(held)
+            raise
+        if kind == "directory":
+            _unlock(held[:-1])
+            del held[:-1]
+        return held
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+class _GoneError(FileNotFoundError):
+    """A lock file was removed by its holder, who has finished."""
+
+
+def _add_lock(held: list[_Lock], path: Path, name: str, *, optional: bool = False) -> None:
+    """Lock a file, and add it to the held ones.
 
     On a network file system, `flock` may be missing or may not see locks of other machines. So the
     holder writes its identity to the file, and touches the file every `_BEAT` seconds: the lock of
     another machine counts as abandoned if it is not touched for `_WATCH` seconds.
 
     Args:
-        target: the output.
-        needed: the directory to create if it is missing.
-        made: receives the created directories.
+        optional: do without the lock if its file cannot be created: the directory may be another
+            user's, or a mounted volume.
+
+    Raises:
+        FileNotFoundError: the file's directory is missing, or its holder has just removed it.
+        OutputError: another process holds it.
     """
-    for _ in range(100):  # other processes may take and release the lock
-        with suppress(FileNotFoundError):  # another process has just removed one
-            made[:0] = [] if needed is None else make_directory(needed)
-        is_inside = target.is_dir()
-        if needed == target and not is_inside:
-            continue  # another process has just removed it; a lock next to it is not enough
-        path = target / LOCK if is_inside else beside(target, "lock")
-        try:
-            handle = path.open("a+b")
-        except FileNotFoundError:
-            if needed is None:
-                raise
-            continue  # another process created the directory and has just removed it
-        locked = _try_lock(handle)
-        if locked and not _is_at(handle, path):
-            handle.close()  # its holder has removed it
-            continue
-        handle.seek(0)
-        holder = _holder(handle.read())
-        is_held = locked is False
-        if not is_held and holder and not (locked and holder["host"] == platform.node()):
-            try:
-                is_held = _is_touched(path, holder)
-            except FileNotFoundError:
-                handle.close()  # its holder has finished
-                continue
-        if is_held:
-            handle.close()
-            who = _phrase(holder) if holder else "by another process"
-            raise OutputError(
-                f"is being written {who}",
-                where=name,
-                fix="Wait for it, or choose another output path.",
-            )
-        try:
-            handle.truncate(0)
-            handle.write(json.dumps(_self()).encode())
-            handle.flush()
-        except OSError:
-            _unlock(path, handle)
+    try:
+        handle = path.open("a+b")
+    except OSError as error:
+        if not optional or isinstance(error, FileNotFoundError):
             raise
-        if target.is_dir():
-            _remove_stale(beside(target, "lock"))
-        return path, handle
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-
-def _unlock(path: Path, handle: IO[bytes]) -> None:
-    """Remove a lock file while holding the lock, so that no other process can have it."""
-    with suppress(OSError):
-        if _is_at(handle, path):
-            path.unlink()
-    with suppress(OSError):  # closing tries a failed write again, and may fail too
+        return
+    locked = _try_lock(handle)
+    if locked and not _is_at(handle, path):
         handle.close()
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a directory's old lock, left by a process that was killed after renaming it."""
-    with suppress(OSError):
-        handle = path.open("r+b")
-        if _try_lock(handle):
-            _unlock(path, handle)
+        raise _GoneError
+    handle.seek(0)
+    holder = _holder(handle.read())
+    is_held = locked is False
+    if not is_held and holder and not (locked and holder["host"] == platform.node()):
+        try:
+            is_held = _is_touched(path, holder)
+        except FileNotFoundError:
+            handle.close()
+            raise _GoneError from None
+    if is_held:
         handle.close()
+        who = _phrase(holder) if holder else "by another process"
+        raise OutputError(
+            f"is being written {who}",
+            where=name,
+            fix="Wait for it, or choose another output path.",
+        )
+    held.append((path, handle))
+    handle.truncate(0)
+    handle.write(json.dumps(_self()).encode())
+    handle.flush()
+
+
+def _unlock(held: Iterable[_Lock]) -> None:
+    """Remove lock files while holding the locks, so that no other process can have them."""
+    for path, handle in held:
+        with suppress(OSError):
+            if _is_at(handle, path):
+                path.unlink()
+        with suppress(OSError):  # closing tries a failed write again, and may fail too
+            handle.close()
 
 
 if sys.platform == "win32":
@@ -261,10 +283,11 @@ def _phrase(holder: Mapping[str, Any]) -> str:
     return f"by process {holder['pid']} on {holder['host']} since {since} ({holder['command']})"
 
 
-def _show_life(handle: IO[bytes], stop: threading.Event) -> None:
+def _show_life(handles: Sequence[IO[bytes]], stop: threading.Event) -> None:
     while not stop.wait(_BEAT):
-        with suppress(OSError, ValueError):  # closed meanwhile
-            os.utime(handle.fileno() if os.utime in os.supports_fd else handle.name)
+        for handle in handles:
+            with suppress(OSError, ValueError):  # closed meanwhile
+                os.utime(handle.fileno() if os.utime in os.supports_fd else handle.name)
 
 
 def _is_touched(path: Path, holder: Mapping[str, Any]) -> bool:

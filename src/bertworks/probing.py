@@ -71,6 +71,7 @@ def probe(
     """
     asked = TextProbeSettings.parse(settings)
     linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
+    threadpoolctl: Any = need("threadpoolctl", EXTRA, "A probe")  # scikit-learn needs it too
     held = model if isinstance(model, Model) else load(model, device=device)
     options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
     tables = [_opened(table, asked) for table in (train, dev)]
@@ -92,7 +93,11 @@ def probe(
     # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
     classifier = linear_model.LogisticRegression(
         C=asked.inverse_regularization, max_iter=asked.max_iterations, tol=1e-6
-    ).fit(vectors.astype(np.float64), labels)
+    )
+    # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
+    # the processor time.
+    with threadpoolctl.threadpool_limits(torch.get_num_threads(), user_api="blas"):
+        classifier.fit(vectors.astype(np.float64), labels)
     names = task.settings.labels
     predicted = classifier.predict(dev_vectors)
     metrics = {

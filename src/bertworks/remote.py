@@ -98,18 +98,23 @@ def fetched(url: str) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
         copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
         sizes = {info.path[len(top) + 1 :]: info.size for info in infos}
-        if all(_size_here(copy / name) == size for name, size in sizes.items()):
+
+        def is_whole() -> bool:
+            return all(_size_here(copy / name) == size for name, size in sizes.items())
+
+        if is_whole():
             return copy
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as new:
             made, here = os.path.join(new, "copy"), LocalFileSystem()
             os.mkdir(made)  # `copy_files` makes the folders below it alone
             copy_files(top, made, source_filesystem=system, destination_filesystem=here)
-            shutil.rmtree(copy, ignore_errors=True)
+            if not is_whole():  # else another process has been faster, and may be reading it
+                shutil.rmtree(copy, ignore_errors=True)
             try:
                 os.replace(made, copy)
             except OSError:
-                if not copy.is_dir():  # else another process has been faster
+                if not copy.is_dir():
                     raise
     return copy
 

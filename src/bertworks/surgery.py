@@ -10,7 +10,7 @@ The results for a text that a change does not affect stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +23,10 @@ from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
 from .tasks.task import Network, Task
-from .text.definition import AddedPiece, Definition, Frame, WordPieceDefinition
+from .text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
-from .text.tree_changes import add_words, keep_pieces
+from .text.tree_changes import add_words, keep_pieces, places_of
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
 """The parameters with one row per piece."""
@@ -35,6 +35,9 @@ GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 """GPT's pieces around a text, or around and between two texts; names as in the original code."""
 
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
+
+_LIMITS = ("max_length", "max_seq_length")
+"""The names of a task's limit on the tokens of a text: of pre-training, and of other tasks."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,9 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=size)
 
 
-def add_tokens(model: Model, words: Iterable[str]) -> Addition:
+def add_tokens(
+    model: Model, words: Iterable[str], *, where: Sequence[str] | None = None
+) -> Addition:
     """Add words to the vocabulary as pieces.
 
     A word is first normalised, as in texts. If the result is one word, it becomes a piece of the
@@ -86,13 +91,18 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     before they are split. For tokenizers other than WordPiece, see `text.tree_changes`: there,
     several words are an error.
 
+    Args:
+        words: the words.
+        where: the place of each word, for errors; "word 1" and so on if omitted.
+
     Raises:
-        DataError: a word is empty, or has a lone surrogate; or the tokenizer is neither WordPiece,
-            byte-level BPE nor Unigram.
+        DataError: a word is empty, has a lone surrogate, begins with `##`, or is a piece that no
+            text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
+            Unigram.
     """
-    definition = model.tokenizer.definition
+    definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):
-        return _add_to_tree(model, definition, list(words))
+        return _add_to_tree(model, definition, words, where)
     assert isinstance(definition, WordPieceDefinition)
     pieces, before = list(definition.base_pieces), len(definition.base_pieces)
     free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
@@ -100,10 +110,10 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     several: dict[str, list[int]] = {}  # the same by new piece, for several words
     added: list[str] = []
     known: list[str] = []
-    for number, word in enumerate(words, 1):
-        parts = definition.normalization.words(word, where=f"word {number}")
+    for word, place in zip(words, places_of(words, where), strict=True):
+        parts, named = definition.normalization.words(word, where=place), f"{place} ({word!r})"
         if not parts:
-            raise DataError("nothing is left of it", where=f"word {number} ({word!r})")
+            raise DataError("nothing is left of it", where=named)
         piece = parts[0]
         if len(parts) > 1:
             piece = definition.normalization.normalizer.normalize_str(word).strip()
@@ -111,6 +121,11 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
         if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
             known.append(word)
             continue
+        if piece.startswith(CONTINUATION) and piece != CONTINUATION:
+            what = f"begins with {CONTINUATION}, which marks pieces inside a word"
+            raise DataError(what, where=named, fix="Give whole words only.")
+        if piece in definition.ids:
+            raise DataError("is a piece that no text gets", where=named, fix="Leave it out.")
         if len(parts) > 1:
             several[piece] = former
         elif free:
@@ -131,8 +146,10 @@ def add_tokens(model: Model, words: Iterable[str]) -> Addition:
     return Addition(new, tuple(added), tuple(known), reused)
 
 
-def _add_to_tree(model: Model, definition: TreeDefinition, words: list[str]) -> Addition:
-    found = add_words(definition, words)
+def _add_to_tree(
+    model: Model, definition: TreeDefinition, words: Sequence[str], where: Sequence[str] | None
+) -> Addition:
+    found = add_words(definition, words, where)
     before = len(definition.pieces)
     sources = {before + at: list(former) for at, former in enumerate(found.former)}
     order = [*range(before), *[-1] * len(sources)]
@@ -207,6 +224,9 @@ def extend_positions(model: Model, positions: int) -> Model:
     Source: Beltagy et al. (2020), "Longformer", §5: neighbouring positions keep their relation,
     except where a copy begins.
 
+    A limit of the model's own (see `text_limit`) becomes the new maximum if it was the old one; a
+    smaller one stays.
+
     Args:
         model: a model with learned positions.
         positions: the new maximum number of tokens in a sequence.
@@ -223,6 +243,19 @@ def extend_positions(model: Model, positions: int) -> Model:
     rows = [*range(offset), *(offset + at % length for at in range(positions))]
     changed = {"max_position_embeddings": offset + positions}
     return _rebuilt(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
+
+
+def text_limit(model: Model) -> int:
+    """Return the most tokens of a text that a model reads: its positions, or a limit of its own.
+
+    A sentence encoder and most tasks have one, which is saved with them.
+    """
+    limits: list[int | None] = [model.encoder.config.max_seqlen]
+    if model.task is not None:
+        limits += map(model.task.to_dict().get, _LIMITS)
+    if model.sentence is not None:
+        limits.append(model.sentence.max_seq_length)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
@@ -242,14 +275,17 @@ def _rebuilt(
     config = model.encoder.config.with_values(**geometry)
     task: Task[Any] | None = None
     network: Network | BareEncoder
+    sentence, before = model.sentence, model.encoder.config.max_seqlen
+    if sentence is not None and sentence.max_seq_length == before:
+        sentence = sentence.with_values(max_seq_length=config.max_seqlen)
     if model.task is None:
         network = BareEncoder(config, pooler=model.encoder.pooler is not None)
     else:
-        values, before = model.task.to_dict(), model.encoder.config.max_seqlen
-        if values.get("max_length") == before:  # of pre-training: as long as positions allow
-            values["max_length"] = config.max_seqlen
+        values = model.task.to_dict()
+        # A limit that was all positions stays all of them; a smaller one was chosen.
+        values |= {name: config.max_seqlen for name in _LIMITS if values.get(name) == before}
         task = type(model.task).from_dict(values, tokenizer)
         network = task.network(config)
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
-    return Model(tokenizer, task, network.eval(), sentence=model.sentence)
+    return Model(tokenizer, task, network.eval(), sentence=sentence)

@@ -7,6 +7,7 @@ the releases of Mikolov et al. (2013) and of Pennington et al. (2014).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,11 +22,12 @@ from torch import nn
 from . import files
 from .api import Model, of_unit_length
 from .corpus.lines import ReadCounts, Reading, read_lines
-from .errors import DataError
+from .errors import BertworksWarning, DataError
 from .model.config import STATIC, EncoderConfig
 from .text.normalization import Normalization
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
+from .wording import listed
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -115,7 +117,8 @@ class WordVectors:
         """Return an encoder without layers or positions, with these vectors as word embeddings.
 
         It can be used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
-        are lower case, and removes accents if no word here has any.
+        are lower case, and removes accents if no word here has any. Texts are split at punctuation
+        and around ideographs, as in BERT; a warning counts the words that no text has then.
         """
         lowercase = all(word == word.lower() for word in self.words)
         strip = Normalization(False, True, clean_text=False, split_ideographs=False).normalizer
@@ -124,6 +127,14 @@ class WordVectors:
         tokenizer = Tokenizer.from_vocabulary(
             [*_SPECIAL, *words], lowercase=lowercase, strip_accents=None if plain else False
         )
+        pieces = zip(words, tokenizer.piece_ids(words), strict=True)
+        lost = [word for word, ids in pieces if ids.tolist() != [tokenizer.token_to_id(word)]]
+        if lost:
+            what = (
+                f"{len(lost):,} of {len(words):,} words are found in no text, since texts are split"
+            )
+            what += f" at punctuation and around ideographs: {listed(lost, 3)}"
+            warnings.warn(what, BertworksWarning, stacklevel=2)
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
         config = EncoderConfig.parse({**STATIC, **size})
         model = Model.fresh(config, tokenizer)

@@ -70,6 +70,9 @@ def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert model.encoder.config.max_seqlen == 100
     before = bw.load(world.pretrained, device="cpu").embed(["The door was opened."])
     assert np.array_equal(before, model.embed(["The door was opened."]))
+    assert "max_seq_length" not in result.stdout
+    result = bertworks("extend", world.finetuned, "--positions", 100, "--out", tmp_path / "n")
+    assert "limit       32 tokens of a text, as before" in result.stdout
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -96,6 +99,7 @@ def test_quantize(bertworks: Bertworks, world: World, calibrated: bool, tmp_path
 def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
+    (tmp_path / "pieces.txt").write_text("fine\n\n##ing\n")
     for words, says in (
         (["inspect", tmp_path / "nowhere"], "no such directory"),
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
@@ -106,6 +110,10 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
         (
             ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],
             "bad.txt:2: not UTF",
+        ),
+        (
+            ["add-tokens", world.pretrained, tmp_path / "pieces.txt", "--out", "m"],
+            "pieces.txt:3 ('##ing'): begins with ##",
         ),
         (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
         (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tests.crashes import contents
 
 import bertworks as bw
 from bertworks.corpus import merging
+from bertworks.corpus.making import TextBatch, batches
 from bertworks.corpus.manifest import Journal
 from bertworks.corpus.prepare import PrepareProgress, prepare
 from bertworks.corpus.shards import Corpus
@@ -138,6 +141,27 @@ def test_what_does_not_belong_together(tokenizer: Tokenizer, text: Path, tmp_pat
     prepare(text, tokenizer=tokenizer, shard_bytes=9000, out=two, part="2/3")  # mends it
     bw.merge([one, two, three], tmp_path / "out")
     assert contents(tmp_path / "out") == contents(whole)
+
+
+def test_shards_are_sorted_by_number_beyond_five_digits(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, shard 100,000 would come before shard 99,999."""
+
+    def later(*given: Any) -> Iterator[TextBatch]:
+        for batch in batches(*given):
+            yield replace(batch, number=batch.number + 99_997)
+
+    monkeypatch.setattr("bertworks.corpus.prepare.batches", later)
+    how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000}
+    whole = prepare(text, out=tmp_path / "whole", **how)
+    numbers = [int(shard.file.removeprefix("shard-").split(".")[0]) for shard in whole.shards]
+    assert numbers == list(range(99_997, 99_997 + len(numbers)))
+    assert numbers[-1] > 100_000
+    parts = [tmp_path / "a", tmp_path / "b"]
+    for number, part in enumerate(parts, 1):
+        prepare(text, out=part, part=f"{number}/2", **how)
+    assert bw.merge(parts, tmp_path / "merged") == whole
 
 
 def test_a_part_is_no_corpus(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from bertworks.corpus.prepare import PrepareProgress, prepare
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
 from bertworks.errors import BertworksError, CheckpointError, DataError, OutputError, SettingsError
+from bertworks.files import LineFile
 from bertworks.text.documents import split_sentences
 from bertworks.text.tokenizer import Tokenizer
 
@@ -343,6 +344,38 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     reused: list[int] = []
     prepare(longer, progress=lambda now: reused.append(now.reused_shards), **settings)
     assert reused[-1] > 3
+
+
+@pytest.mark.parametrize("room", [30, 150])
+def test_a_disk_that_is_full_in_the_middle_of_a_journal_s_line(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The finished shards are kept, whatever of the line was written."""
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "out"}
+    append, lines = LineFile.append, 0
+
+    def limited(file: LineFile, line: bytes) -> None:
+        nonlocal lines
+        lines += 1
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if lines == 4:  # the job and two shards are there
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file.size + room, before[1]))
+        try:
+            append(file, line)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LineFile, "append", limited)
+        with pytest.raises(
+            OutputError, match=r"journal\.jsonl: cannot .* 2 finished shards are kept"
+        ):
+            prepare(text, shard_bytes=9000, **settings)
+    reused: list[int] = []
+    prepare(
+        text, shard_bytes=9000, progress=lambda now: reused.append(now.reused_shards), **settings
+    )
+    assert reused[-1] == 2
 
 
 @pytest.mark.long

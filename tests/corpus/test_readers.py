@@ -174,6 +174,33 @@ def test_windows_lines_and_byte_order_mark(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "f") == [["One.", "Two."], ["Three."]]
 
 
+@pytest.mark.parametrize("format", ["text", "wiki", "jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "latin-1"])
+def test_the_format_is_detected_in_other_encodings(
+    tmp_path: Path, format: str, encoding: str
+) -> None:
+    documents = [["One.", "Zwei, ä."], ["Three."]]
+    file = tmp_path / "file"
+    file.write_bytes(WRITERS[format](documents).decode().encode(encoding))
+    counts = ReadCounts()
+    assert paragraphs(file, encoding=encoding, counts=counts) == documents
+    assert counts.formats == {str(file): format}
+    if format == "jsonl":
+        assert paragraphs(file, encoding=encoding, column="text") == documents
+        if encoding == "utf-16":
+            with pytest.raises(DataError, match=r"file:1: not UTF-8.*--encoding utf-16"):
+                paragraphs(file, column="text")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+def test_a_long_first_line_of_many_bytes_a_character_is_json(tmp_path: Path, encoding: str) -> None:
+    """Only the beginning of a file is looked at."""
+    text = "力" * 30_000
+    line = json.dumps({"text": text}, ensure_ascii=False)
+    (tmp_path / "file").write_bytes(f"{line}\n".encode(encoding))
+    assert paragraphs(tmp_path / "file", encoding=encoding) == [[text]]
+
+
 def test_weights(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("\n\n".join(map(str, range(2000))))
     (tmp_path / "g@2").write_text("g")

@@ -52,6 +52,13 @@ def test_pickled_by_path(prepared: Path) -> None:
     assert len(corpus) == 300
 
 
+def test_more_copies_than_16_bits_count(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a")
+    sources, out = [f"{tmp_path}/f@65538", tmp_path / "f"], tmp_path / "out"
+    prepare(sources, tokenizer=tokenizer, out=out, sentences="lines")
+    assert set(Corpus.open(out).originals.tolist()) == {0, 65538}
+
+
 def test_tokenizer_travels_with_the_corpus(prepared: Path, tokenizer: Tokenizer) -> None:
     assert Corpus.open(prepared).load_tokenizer().fingerprint == tokenizer.fingerprint
     Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save(

@@ -709,6 +709,23 @@ def test_dropout_before_a_norm():
 
 
 @needs_kernels
+@pytest.mark.parametrize("dropout", [1.0, 1 - 1e-12])
+def test_all_may_be_dropped(dropout):
+    """As in PyTorch; the bound of the random numbers has 32 bits, and begins again at 0."""
+    qkv = mixed([40, 3], 2, 64).requires_grad_()
+    found = native.attention(qkv, layout_of([40, 3]), 2, dropout)
+    found.sum().backward()
+    assert not found.any() and not qkv.grad.any()
+    x, residual = torch.randn(2, 50, 96).bfloat16().unbind()
+    x.requires_grad_()
+    norm = nn.LayerNorm(96)
+    found = native.added_norm(x, residual, norm, dropout)
+    found.sum().backward()
+    assert torch.equal(found, native.added_norm(torch.zeros_like(x), residual, norm, 0.0))
+    assert not x.grad.any()
+
+
+@needs_kernels
 def test_gelu_and_its_gradient_beside_float64():
     x = torch.linspace(-9, 9, 80_000).bfloat16().view(-1, 16).requires_grad_()
     found = native.gelu(x)

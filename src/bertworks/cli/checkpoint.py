@@ -194,10 +194,10 @@ def add_tokens(
 
     with output(out, [file], model=model, kind="whole directory"):
         read = read_lines(file, Reading(ReadCounts(), **lines))
-        words = [word for _, line in read if (word := line.strip())]
+        words = {f"{file}:{at}": word for at, line in read if (word := line.strip())}
         if not words:
             raise DataError("the file is empty", where=file)
-        found = add(load_model(model, "cpu"), words)
+        found = add(load_model(model, "cpu"), words.values(), where=[*words])
         written = found.model.save(out)
     show.facts(
         {
@@ -253,16 +253,15 @@ def extend(
     """Extend a model to more positions.
 
     New positions start as copies of the old ones. Shorter texts keep their vectors; longer texts
-    need some more pre-training.
+    need some more pre-training. A smaller limit of the model's own (max_seq_length) stays.
     """
-    from ..surgery import extend_positions
+    from ..surgery import extend_positions, text_limit
 
     with output(out, model=model, kind="whole directory"):
         short = load_model(model, "cpu")
-        written = extend_positions(short, positions).save(out)
-    show.facts(
-        {
-            "positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}",
-            "written to": written,
-        }
-    )
+        long = extend_positions(short, positions)
+        written = long.save(out)
+    facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}
+    if (limit := text_limit(long)) < positions:
+        facts["limit"] = f"{limit:,} tokens of a text, as before: the model's max_seq_length"
+    show.facts({**facts, "written to": written})

@@ -180,7 +180,8 @@ def neighbours(
     """
     from ..word_vectors import WordVectors
 
-    with output(out, [source], kind="directory" if out and out.suffix != ".txt" else "file"):
+    to_model = out is not None and out.suffix != ".txt"
+    with output(out, [source], kind="whole directory" if to_model else "file"):
         if Path(source).is_file():
             found = WordVectors.read(source, encoding=encoding)
         else:

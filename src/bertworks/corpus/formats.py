@@ -8,6 +8,7 @@ damaged file.
 
 from __future__ import annotations
 
+import codecs
 import html
 import json
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 from ..errors import DataError, closest, some_of
 from ..literals import CorpusFormat
-from .lines import Reading, read_head, read_lines
+from .lines import HEAD_BYTES, Reading, read_head, read_lines
 from .spans import COLUMN as SPANS
 from .spans import Spans, of_paragraphs, parse_spans
 
@@ -45,12 +46,15 @@ _ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' converts an
 _COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
 
 
-def detect_format(path: str) -> CorpusFormat:
+def detect_format(path: str, encoding: str = "utf-8") -> CorpusFormat:
     """Detect a file's format by its suffix, otherwise by its first line that is not blank.
 
     Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a
     file not named `.txt`, a first line that is a JSON object; WikiExtractor by a first line that
     opens a `<doc …>`; everything else is plain text.
+
+    Args:
+        encoding: of the text; by default, UTF-16 is detected by its byte-order mark.
 
     Raises:
         DataError: the file cannot be opened, or is Parquet inside gzip or zstd.
@@ -64,10 +68,14 @@ def detect_format(path: str) -> CorpusFormat:
         return "parquet"
     if suffix in _JSON_LINES:
         return "jsonl"
-    first = head.decode("utf-8", "replace").lstrip("\ufeff").lstrip()
+    if encoding == "utf-8" and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"  # reading refuses it, and says which encoding to give
+    first = head.decode(encoding, "replace").lstrip("\ufeff").lstrip()
     if _DOC.match(first):
         return "wiki"
-    if suffix != ".txt" and first.startswith("{") and _is_json_object(first.split("\n", 1)[0]):
+    line, is_whole, _ = first.partition("\n")
+    is_cut = not is_whole and len(head) == HEAD_BYTES
+    if suffix != ".txt" and line.startswith("{") and _is_json_object(line, is_cut=is_cut):
         return "jsonl"
     return "text"
 
@@ -215,8 +223,8 @@ def split_paragraphs(text: str) -> tuple[str, ...]:
     return tuple(line for line in map(str.strip, text.split("\n")) if line)
 
 
-def _is_json_object(line: str) -> bool:
-    if len(line) >= 1 << 15:  # a long first line may be truncated: judge by its start
+def _is_json_object(line: str, *, is_cut: bool) -> bool:
+    if is_cut:  # judge by its start
         return re.match(r'\{\s*"', line) is not None
     try:
         return isinstance(json.loads(line), dict)

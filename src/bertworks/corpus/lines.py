@@ -29,6 +29,9 @@ MAX_LINE_BYTES = 1 << 26
 """The default maximum length of a line."""
 ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_bytes=N)."
 
+HEAD_BYTES = 1 << 16
+"""The bytes that `read_head` reads."""
+
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
 _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -109,14 +112,14 @@ class Reading:
 
 
 def read_head(path: str) -> bytes:
-    """Return the first 64 KiB of a file, decompressed.
+    """Return the first `HEAD_BYTES` of a file, decompressed.
 
     Raises:
         DataError: the file cannot be opened, or is damaged.
     """
     try:
         with open_stream(path, ReadCounts()) as stream:
-            return stream.read(1 << 16)
+            return stream.read(HEAD_BYTES)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read ({reason(error)})", where=path) from None
 

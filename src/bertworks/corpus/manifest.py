@@ -109,6 +109,11 @@ class ShardRecord(_Record):
     sha256: str
     text: str
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """Sorts shards by their numbers; those beyond 99,999 have longer names."""
+        return len(self.file), self.file
+
 
 class Manifest(_Record):
     """A prepared corpus: its counts, its job, and its shards."""

@@ -50,7 +50,8 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
             )
     manifests = [found[path] for path in paths]
     shards = sorted(
-        (shard for manifest in manifests for shard in manifest.shards), key=lambda shard: shard.file
+        (shard for manifest in manifests for shard in manifest.shards),
+        key=lambda shard: shard.place,
     )
     # Every part counts all documents without text; those without tokens only in its shards.
     read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)

@@ -269,7 +269,7 @@ class _Run:
         text = None if self._job.part is None else self._text.hexdigest()
         if self.is_finished and (self._done or Manifest.read(self._directory).text != text):
             raise self._changed()
-        shards = [self.records[file] for file in sorted(self.records)]
+        shards = sorted(self.records.values(), key=lambda shard: shard.place)
         total: Counter[str] = Counter()
         for record in shards:
             total.update(record.model_dump(exclude={"file", "sha256", "text"}))

@@ -65,7 +65,7 @@ def read_documents(
     parsed = parse_sources(sources, format=format, column=column)
     files = [source.files() for source in parsed]
     for source, paths in zip(parsed, files, strict=True):
-        _check_column(source, paths)
+        _check_column(source, paths, text_encoding(encoding))
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(map(bytes_of, files))
     reading = Reading(
@@ -78,7 +78,7 @@ def read_documents(
     return _read(parsed, files, drop_duplicates, exclude, seed, reading)
 
 
-def _check_column(source: CorpusSource, files: list[str]) -> None:
+def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None:
     """Check that a column is only given if at least one of the files may have columns."""
     if source.column is None or source.is_dataset:
         return
@@ -87,7 +87,7 @@ def _check_column(source: CorpusSource, files: list[str]) -> None:
         if not is_file(file):
             return None
         try:
-            return detect_format(file) if source.format == "auto" else source.format
+            return detect_format(file, encoding) if source.format == "auto" else source.format
         except DataError:
             return None  # reported when the file is read
 
@@ -143,7 +143,9 @@ def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> It
             reading.bad("no file", why_no_file(file), where=file)
             continue
         try:
-            format = detect_format(file) if source.format == "auto" else source.format
+            format = source.format
+            if format == "auto":
+                format = detect_format(file, reading.encoding)
         except DataError as error:
             reading.bad("damaged file", error.what, where=file, fix=error.fix)
             continue

@@ -56,7 +56,9 @@ def shard_content(
     in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
     sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
     documents = pa.ListArray.from_arrays(pa.array(in_sentences), sentences)
-    columns = {"tokens": documents, "copy": pa.array(copies.astype(np.uint16))}
+    # Of 16 bits, as in all releases, unless a weight makes more copies than these count.
+    wide = np.promote_types(np.uint16, np.min_scalar_type(int(copies.max(initial=0))))
+    columns = {"tokens": documents, "copy": pa.array(copies.astype(wide))}
     if goes_on is not None:
         columns["goes_on"] = pa.ListArray.from_arrays(
             pa.array(in_tokens[in_sentences]), pa.array(goes_on)

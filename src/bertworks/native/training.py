@@ -238,4 +238,5 @@ def exponentials(
 def _dropout(probability: float) -> tuple[int, float, int]:
     """The bound below which a 32-bit random number drops a value, the factor of others, a seed."""
     seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if probability else 0
-    return round(probability * 2**32), 1 / (1 - probability), seed
+    below = min(round(probability * 2**32), 2**32 - 1)  # 2**32 would be 0 in 32 bits
+    return below, 1 / (1 - probability) if probability < 1 else 0.0, seed

@@ -40,8 +40,13 @@ class TreeAddition:
     known: tuple[str, ...]  # the words that already were pieces
 
 
-def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
+def add_words(
+    definition: TreeDefinition, words: Sequence[str], where: Sequence[str] | None = None
+) -> TreeAddition:
     """Turn words into pieces; in byte-level BPE most get two, with a space before and without.
+
+    Args:
+        where: the place of each word; see `places_of`.
 
     Raises:
         DataError: a word is empty, or is several words; or the tokenizer is of another kind, or
@@ -54,8 +59,8 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
     new: dict[str, tuple[int, ...]] = {}
     added: list[str] = []
     known: list[str] = []
-    for number, word in enumerate(words, 1):
-        forms = _forms(library, word, where=f"word {number}")
+    for word, place in zip(words, places_of(words, where), strict=True):
+        forms = _forms(library, word, where=place)
         fresh = [form for form in forms if form not in definition.ids and form not in new]
         new.update({form: tuple(t.id for t in library.model.tokenize(form)) for form in fresh})
         (added if fresh else known).append(word)
@@ -74,6 +79,11 @@ def add_words(definition: TreeDefinition, words: Sequence[str]) -> TreeAddition:
     changed = _changed(definition, tree)
     _check_unchanged(definition, changed)
     return TreeAddition(changed, tuple(new.values()), tuple(added), tuple(known))
+
+
+def places_of(words: Sequence[str], where: Sequence[str] | None) -> Sequence[str]:
+    """Return the place of each word, for errors: by default `word 1` and so on."""
+    return where or [f"word {number}" for number in range(1, len(words) + 1)]
 
 
 def keep_pieces(

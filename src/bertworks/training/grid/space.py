@@ -235,7 +235,9 @@ def propose(
     for number in range(len(results), len(results) + count):
         # Seeds are a large prime apart: two searches do not share a sequence of samples.
         study.sampler = optuna.samplers.TPESampler(
-            seed=(seed * 1_000_003 + number) % 2**32, n_startup_trials=STARTUP
+            seed=(seed * 1_000_003 + number) % 2**32,
+            n_startup_trials=STARTUP,
+            constant_liar=True,  # points that are tried at the same time keep their distance
         )
         drawn = study.ask(distributions).params
         found.append({name: _value(axis, drawn[name]) for name, axis in space.axes.items()})
