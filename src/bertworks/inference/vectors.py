@@ -90,8 +90,9 @@ def write_vectors(
         texts = islice(texts, begun.first, end)
     unfinished = out.with_name(f"{out.name}.part")
     check_inputs(out, inputs)
-    # A finished file is only read.
-    with nullcontext() if out.exists() else claim(out), files.writing(out):
+    # A finished file is only read, unless its note is not complete.
+    is_named = out.exists()
+    with nullcontext() if is_named else claim(out), files.writing(out):
         note = _read_note(out, unfinished, beside, begun)
         before, was_complete = note.rows, note.complete
         windows = _unseen(texts, note, embedder.engine.window_rows, out)
@@ -132,7 +133,9 @@ def write_vectors(
             note = _name(unfinished, out, note, layout)
         if note.unfinished or note.checksum.startswith("part"):  # `part`: by earlier releases
             checksum = note.checksum if note.unfinished else checksum_of(out)
-            replace(note, checksum=checksum, unfinished="").write(beside)
+            # The process that named the file may be writing the note, too.
+            with claim(out) if is_named else nullcontext():
+                replace(note, checksum=checksum, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
 
