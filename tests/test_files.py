@@ -263,6 +263,21 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
         assert lines.read() == b"one\nthree\n"
 
 
+@needs_proc
+def test_a_file_of_lines_that_cannot_be_begun_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(files, "sync", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OutputError, match="Read-only") as error:
+        files.LineFile(tmp_path / "lines")
+    assert error.tb is not None  # which keeps the frames, and so an open file
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntw")
     with files.LineFile(tmp_path / "lines") as lines:

@@ -152,11 +152,15 @@ class LineFile:
         with writing(path):
             is_new = not path.exists()
             self._file = path.open("a+b", buffering=0)
-            if is_new:
-                sync(path.parent)
-            whole = self.read().rfind(b"\n") + 1
-            if whole < self.size:
-                self._file.truncate(whole)
+            try:
+                if is_new:
+                    sync(path.parent)
+                whole = self.read().rfind(b"\n") + 1
+                if whole < self.size:
+                    self._file.truncate(whole)
+            except BaseException:
+                self._file.close()
+                raise
 
     def __enter__(self) -> Self:
         return self

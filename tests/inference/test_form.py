@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from bertworks.api import Model
 from bertworks.inference.form import FrozenLayer, frozen_form, has_packed_kernels
@@ -184,6 +185,23 @@ def test_a_part_more_or_less_is_seen():
     assert new is not old and frozen_form(network) is new
     del last.more
     assert frozen_form(network) is not new
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_pruned_weights_are_seen(name):
+    """The mask is a new buffer, and the last parameter changes its name alone."""
+    network, packed = network_of().eval(), pack(4, 7)
+    with torch.inference_mode():
+        frozen_form(network)
+    part = network.encoder.layers[1].feed_forward.output
+    nn.init.ones_(part.bias)
+    frozen_form(network)
+    prune.random_unstructured(part, name, 0.8)
+    with torch.no_grad():
+        expected = network.encoder(packed)
+    with torch.inference_mode():
+        found = frozen_form(network).encoder(packed)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_forms_are_freed():

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
@@ -278,7 +278,7 @@ def test_exact_attention_beside_float64(heads, size, queries, keys):
     mixed = 3 * torch.randn(of_keys, 3, heads, size)  # of the keys, as a map gives them
     _, key, value = mixed.unbind(1)
     query = mixed[:, 0] if keys is None else torch.randn(rows, heads, size)
-    assert exact.can_attend(query, key, value)
+    assert exact.can_attend(query, key, value, layout, key_layout)
     with torch.inference_mode():
         found = attention(query, key, value, layout, key_layout)
         double = (part.double() for part in (query, key, value))
@@ -318,14 +318,61 @@ def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
 
 @needs_exact
 def test_what_exact_attention_is_not_for():
-    good = torch.randn(5, 2, 32)
-    assert exact.can_attend(good, good, good)
-    assert not exact.can_attend(good, good.double(), good)
-    assert not exact.can_attend(good, torch.randn(5, 2, 40), good)
-    assert not exact.can_attend(good, good, torch.randn(5, 32, 2).transpose(1, 2))
-    good[2, 1, 3] = torch.nan  # it comes out, in its sequence
-    found = exact.attention(good, good, good, *[lengths_of(2, 3)] * 2)
+    def fits(query=(5, 2, 32), key=(5, 2, 32), value=(5, 2, 32), given=None, keys=None) -> bool:
+        parts = [part if isinstance(part, Tensor) else torch.randn(part)
+                 for part in (query, key, value)]  # fmt: skip
+        given = given or lengths_of(2, 3)
+        return exact.can_attend(*parts, given, keys or given)
+
+    assert fits()
+    assert fits((4, 2, 32), given=lengths_of(1, 3), keys=lengths_of(2, 3))
+    assert not fits(torch.randn(5, 2, 32).double())
+    assert not fits((5, 2, 40), (5, 2, 40), (5, 2, 40))
+    assert not fits(value=torch.randn(5, 32, 2).transpose(1, 2))
+    assert not fits(key=(5, 1, 32), value=(5, 1, 32))
+    assert not fits((4, 2, 32))
+    assert not fits(value=(4, 2, 32))
+    assert not fits(keys=lengths_of(5))
+    assert not fits(given=Layout.from_lengths(np.array([2, 3])))
+
+
+@needs_exact
+def test_nan_stays_in_its_sequence():
+    values, layout = torch.randn(5, 2, 32), lengths_of(2, 3)
+    values[2, 1, 3] = torch.nan
+    found = exact.attention(values, values, values, layout, layout)
     assert found[:2].isfinite().all() and found[2:, 1].isnan().all()
+
+
+@needs_exact
+def test_exact_attention_is_in_float32_whatever_the_default_is():
+    values, layout = torch.randn(5, 2, 32), lengths_of(2, 3)
+    before = torch.get_default_dtype()
+    expected = exact.attention(values, values, values, layout, layout)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        assert torch.equal(exact.attention(values, values, values, layout, layout), expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
+@needs_kernels
+@pytest.mark.parametrize("change", [lambda ids: ids[:4], Tensor.int, lambda ids: ids[::2]])
+def test_a_pack_that_does_not_fit_is_for_pytorch(change):
+    packed, form = pack(3, 4), frozen_form(encoder_of(), "bf16")
+    assert form.embeddings.native(packed) is not None
+    object.__setattr__(packed, "position_ids", change(packed.position_ids))
+    assert form.embeddings.native(packed) is None
+
+
+@needs_kernels
+def test_a_hook_may_change_the_states():
+    encoder, packed = encoder_of(), pack(3, 4)
+    with torch.inference_mode():
+        expected = 2 * frozen_form(encoder, "bf16").means(packed, unit_length=False)
+        encoder.layers[-1].register_forward_hook(lambda *given: 2 * given[-1].float())
+        found = frozen_form(encoder, "bf16").means(packed, unit_length=False)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
 @needs_kernels

@@ -208,14 +208,14 @@ class _Form:
     def __init__(
         self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
     ) -> None:
-        # The tables in which modules hold their parameters, buffers and submodules. Those that are
-        # empty stay so: no module computes with parts that it does not have by itself.
-        self._tables: list[dict[str, Any]] = [
+        # The tables in which modules hold their parameters, buffers and submodules.
+        tables: list[dict[str, Any]] = [
             table
             for module in network.modules()
             for table in (module._parameters, module._buffers, module._modules)
-            if table
         ]
+        self._empty = [table for table in tables if not table]
+        self._tables = [table for table in tables if table]
         self._held = [*chain.from_iterable(map(dict.values, self._tables)), _END]
         tensors = [held for held in self._held if isinstance(held, Tensor)]
         # Inference tensors have no version.
@@ -231,7 +231,8 @@ class _Form:
         """Whether the module still has the state from which the form was made."""
         # No loop in Python: this runs at each call, even for a single short text.
         return (
-            all(map(is_, chain(*map(dict.values, self._tables), (_END,)), self._held))
+            not any(self._empty)
+            and all(map(is_, chain(*map(dict.values, self._tables), (_END,)), self._held))
             and [*map(_version, self._tensors)] == self._versions
             and [*map(Tensor.data_ptr, self._tensors)] == self._addresses
             and [*map(ndarray.tobytes, self._views)] == self._numbers

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..model.config import EncoderConfig
 from ..model.eight_bits import codes_of
 from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
+from ..model.heads import pool
 from ..model.layers import ACTIVATIONS as ACTIVATION_OF
 from ..model.layers import Embeddings, LayerNorm, Linear
 from ..native.ends import NativeEmbeddings, means
@@ -105,7 +106,11 @@ class FrozenNativeEncoder(Encoder):
 
     def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
-        return means(self(packed), packed, unit_length=unit_length)
+        hidden = self(packed)
+        if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
+            return means(hidden, packed, unit_length=unit_length)
+        found = pool(hidden.float(), packed, "mean")  # a hook has changed the states
+        return nn.functional.normalize(found, dim=-1) if unit_length else found
 
     @staticmethod
     def prepare(encoder: Encoder) -> None:

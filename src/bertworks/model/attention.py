@@ -85,8 +85,10 @@ def attention(
     if backend == "varlen":
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
-    if is_inferred and not causal and window is None and exact.can_attend(query, key, value):
-        return exact.attention(query, key, value, layout, key_layout)
+    if is_inferred and not causal and window is None:
+        given = (query, key, value, layout, key_layout)
+        if exact.can_attend(*given):
+            return exact.attention(*given)
     pairs = tuple(_paired_groups(layout, key_layout))
     if is_inferred:
         return _inferred(query, key, value, pairs, causal, window)

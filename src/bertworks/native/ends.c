@@ -35,9 +35,9 @@ static void embed_tokens(const void *given, int64_t item, char *scratch) {
         int count = 0;
         for (int which = 0; which < TABLES; which++) {
             if (!of->tables[which]) continue;
-            /* A table with a single type is for all tokens, whatever their types are. */
-            int64_t index = of->entries[which] == 1 ? 0 : all->indices[which][token];
-            if (which == POSITION) index = all->indices[which][token] + of->offset;
+            int64_t index = all->indices[which][token];
+            if (which == POSITION) index += of->offset;
+            if (which == TYPE && of->entries[TYPE] == 1) index = 0; /* whatever the types are */
             rows[count++] = of->tables[which] + index * width;
         }
         for (int64_t at = 0; at < width; at += 16) {

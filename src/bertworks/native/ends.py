@@ -47,14 +47,21 @@ class NativeEmbeddings:
         self._run, self._parallel = library().bertworks_embeddings, parallel()
 
     def __call__(self, packed: Packed) -> Float[Tensor, "tokens width"] | None:
-        """Return the embeddings of a pack; None if a token, position or type is not in its table.
+        """Return the embeddings of a pack.
+
+        Returns:
+            None if a token, position or type is not in its table, or they are not three equally
+            long vectors of int64 on the CPU.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
         indices = (packed.input_ids, packed.position_ids, packed.token_type_ids)
-        assert all(part.dtype is torch.int64 and part.is_contiguous() for part in indices)
         count = len(packed.input_ids)
+        for part in indices:
+            fits = part.dtype is torch.int64 and part.is_cpu and part.shape == (count,)
+            if not (fits and part.is_contiguous()):
+                return None
         result = torch.empty(count, self._width, dtype=torch.bfloat16, device="cpu")
         failed = self._run(
             self._described,

@@ -12,15 +12,33 @@ from ..packed import Layout
 from .library import PANEL, ExactAttention, has_kernels, library, parallel
 
 
-def can_attend(*tensors: Tensor) -> bool:
-    """Whether `attention` supports such queries, keys and values."""
-    return has_kernels("fp32") and all(
-        one.dtype is torch.float32
-        and one.is_cpu
-        and one.shape[-1] % PANEL == 0
-        and one.stride()[1:] == (one.shape[-1], 1)
-        for one in tensors
+def can_attend(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, key_layout: Layout
+) -> bool:
+    """Whether `attention` supports such queries, keys and values, and layouts."""
+    of_heads = query.shape[1:]
+    return (
+        has_kernels("fp32")
+        and all(
+            one.dtype is torch.float32
+            and one.is_cpu
+            and one.shape[1:] == of_heads
+            and one.stride()[1:] == (of_heads[-1], 1)
+            for one in (query, key, value)
+        )
+        and of_heads[-1] % PANEL == 0
+        and layout.num_sequences == key_layout.num_sequences
+        and _are_in(query, layout)
+        and _are_in(key, key_layout)
+        and _are_in(value, key_layout)
     )
+
+
+def _are_in(tokens: Tensor, layout: Layout) -> bool:
+    """Whether there are all tokens of a layout, whose edges are a tensor on the CPU."""
+    edges = layout.cu_seqlens
+    is_tensor = isinstance(edges, Tensor) and edges.is_cpu and edges.dtype is torch.int32
+    return is_tensor and layout.groups[-1].tokens.stop <= len(tokens)
 
 
 def attention(
@@ -35,14 +53,14 @@ def attention(
     Each result is summed in a fixed order, whatever the other sequences are.
 
     Args:
-        query, key, value: see `can_attend`; the result is zero in rows after the last sequence.
+        query, key, value: as `can_attend` says; the result is zero in rows after the last sequence.
         layout, key_layout: the positions of the sequences, in the queries and in the keys.
 
     Raises:
         MemoryError: there is no memory for intermediate results.
     """
     rows, heads, size = query.shape
-    result = torch.empty(rows, heads, size, device="cpu")
+    result = torch.empty(rows, heads, size, dtype=torch.float32, device="cpu")
     result[layout.groups[-1].tokens.stop :].zero_()
     described = ExactAttention(
         *(one.data_ptr() for one in (query, key, value)),
