@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import files
 from ..errors import CheckpointError, brief
+from ..memory import start_thread
 from ..model.eight_bits import weight_of
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
@@ -29,8 +30,6 @@ CODES, SCALES = ".codes", ".scales"
 # tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
 # `[outputs]`, the shift (see `eight_bits.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
-
-_HUGE_PAGE = 1 << 21  # bytes, on x86-64
 
 
 def has_weights(directory: Path) -> bool:
@@ -189,38 +188,45 @@ def _read_in_order(
     Args:
         mapped: the tensors of the file, which was already checked to be complete.
     """
-    found: dict[str, Tensor] = {}
     with file.open("rb", buffering=0) as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(size))
-        for stack in stacks:
-            like = [mapped[name] for name in stack]
-            if len({one.dtype for one in like}) > 1:
-                continue
-            sizes = [one.nbytes for one in like]
-            parts = torch.split(_new_memory(sum(sizes)), sizes)
-            for name, one, part in zip(stack, like, parts, strict=True):
-                opened.seek(8 + size + header[name]["data_offsets"][0])
-                room = part.numpy().data
-                while room and (count := opened.readinto(room)):
-                    room = room[count:]
-                if room:
-                    raise CheckpointError("was truncated while it was read", where=str(file))
-                found[name] = part.view(one.dtype).view(one.shape)
+    found: dict[str, Tensor] = {}
+    failed: list[BaseException] = []
+
+    def read(stack: list[str], opened: FileIO) -> None:
+        like = [mapped[name] for name in stack]
+        sizes = [one.nbytes for one in like]
+        parts = torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
+        for name, one, part in zip(stack, like, parts, strict=True):
+            opened.seek(8 + size + header[name]["data_offsets"][0])
+            room = part.numpy().data
+            while room and (count := opened.readinto(room)):
+                room = room[count:]
+            if room:
+                raise CheckpointError("was truncated while it was read", where=str(file))
+            found[name] = part.view(one.dtype).view(one.shape)
+
+    def read_all(some: Sequence[list[str]]) -> None:
+        try:
+            with file.open("rb", buffering=0) as opened:
+                for stack in some:
+                    read(stack, opened)
+        except BaseException as error:  # raised below, in the caller's thread
+            failed.append(error)
+
+    whole = [one for one in stacks if len({mapped[name].dtype for name in one}) == 1]
+    # Half of the time goes to the faults of new pages, which two threads take side by side.
+    half = len(whole) // 2 if torch.get_num_threads() > 1 else 0
+    ended: Callable[[], object] | None = None
+    with suppress(MemoryError, RuntimeError):  # there may be no memory for a thread
+        ended = start_thread(read_all, whole[:half]) if half else None
+    read_all(whole[half:] if ended else whole)
+    if ended:
+        ended()
+    if failed:
+        raise failed[0]
     return found
-
-
-def _new_memory(size: int) -> Tensor:
-    """Uninitialised bytes; many of them on huge pages, if the system has these.
-
-    The faults of small pages would take as long as reading into them.
-    """
-    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size, dtype=torch.uint8)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # of kernels without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _unpickled(file: Path) -> Any:
