@@ -346,6 +346,27 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     assert reused[-1] > 3
 
 
+def test_a_disk_that_is_full_after_the_first_shard(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shard is not in the journal: it is removed with it, and the command can run again."""
+    append, lines = LineFile.append, 0
+
+    def limited(file: LineFile, line: bytes) -> None:
+        nonlocal lines
+        lines += 1
+        if lines == 2:  # after the job
+            raise OutputError("cannot be written (No space left on device)", where=str(file.path))
+        append(file, line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LineFile, "append", limited)
+        with pytest.raises(OutputError, match="No space left"):
+            prepare(text, tokenizer=tokenizer, out=tmp_path / "out", shard_bytes=9000)
+    assert not (tmp_path / "out").exists()
+    prepare(text, tokenizer=tokenizer, out=tmp_path / "out", shard_bytes=9000)
+
+
 @pytest.mark.parametrize("room", [30, 150])
 def test_a_disk_that_is_full_in_the_middle_of_a_journal_s_line(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int

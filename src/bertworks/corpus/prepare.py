@@ -308,8 +308,9 @@ class _Run:
         _, records = self._journal.read()
         if any(record.tokens for record in records):
             return
-        for record in records:
-            (self._directory / record.file).unlink(missing_ok=True)
+        # Also a shard whose line could not be written to the journal.
+        for shard in self._directory.glob("shard-*.arrow"):
+            shard.unlink(missing_ok=True)
         shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
         self._journal.remove()
 
