@@ -105,16 +105,6 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
             AnsweringScores(unanswerable=settings.unanswerable, threshold=settings.null_threshold)
         )
 
-    def remarks(self) -> list[str]:
-        remarks, threshold = super().remarks(), self._task.settings.null_threshold
-        if not self._task.settings.unanswerable or not threshold:
-            return remarks
-        tuned = (
-            f"exact_match and f1 are at the model's null_threshold={threshold:.4g}, which training "
-            "chose at its end; during training they were at 0"
-        )
-        return [*remarks, tuned]
-
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         settings = self._task.settings
         how = settings.span_loss, settings.softmax
