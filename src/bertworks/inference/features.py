@@ -119,21 +119,29 @@ class States:
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
         """The vector of each token, in the order of the pack."""
         with torch.inference_mode():
-            return torch.cat(self.parts(packed, lambda hidden: hidden), -1)
+            return torch.cat(self.parts(self.frozen_encoder(), packed, lambda hidden: hidden), -1)
 
     def frozen_encoder(self) -> Encoder:
         """The encoder in its frozen form."""
         engine = self.engine
         return frozen_form(self.network, engine.precision, engine.deterministic).encoder
 
+    @property
+    def is_of_last(self) -> bool:
+        """Whether only the last layer's states are needed."""
+        return self.layers == [self.config.num_hidden_layers]
+
     def parts(
-        self, packed: Packed, reduce: Callable[[Tensor], Tensor]
+        self, encoder: Encoder, packed: Packed, reduce: Callable[[Tensor], Tensor]
     ) -> list[Float[Tensor, "vectors width"]]:
-        """The vectors to concatenate: of each layer, or of all layers combined, after `reduce`."""
-        layers, encoder = self.layers, self.frozen_encoder()
-        last = self.config.num_hidden_layers
+        """The vectors to concatenate: of each layer, or of all layers combined, after `reduce`.
+
+        Args:
+            encoder: in its frozen form.
+        """
+        layers, last = self.layers, self.config.num_hidden_layers
         states: Iterable[tuple[int, Tensor]]
-        if layers == [last]:  # a call of the encoder may compute all layers at once
+        if self.is_of_last:  # a call of the encoder may compute all layers at once
             states = [(last, encoder(packed))]
         else:
             states = enumerate(encoder.hidden_states(packed))
@@ -173,7 +181,7 @@ class Embedder(States):
         if self.pooling == "pooler":
             if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
-            if self.layers != [self.config.num_hidden_layers]:
+            if not self.is_of_last:
                 raise SettingsError("pooling='pooler' uses only the last layer")
 
     @property
@@ -237,14 +245,13 @@ class Embedder(States):
         return found
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
-        is_of_last = self.layers == [self.config.num_hidden_layers]
         encoder = self.frozen_encoder()
-        if self.pooling == "mean" and is_of_last and isinstance(encoder, FrozenNativeEncoder):
+        if self.pooling == "mean" and self.is_of_last and isinstance(encoder, FrozenNativeEncoder):
             return encoder.means(packed, unit_length=self.normalize)
         if self.pooling == "pooler":
             vectors = encoder.pooled(encoder(packed), packed).float()
         else:
-            parts = self.parts(packed, lambda hidden: pool(hidden, packed, self.pooling))
+            parts = self.parts(encoder, packed, lambda hidden: pool(hidden, packed, self.pooling))
             vectors = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 

@@ -146,10 +146,5 @@ int bertworks_attention(const attention *of, const int32_t *edges, int64_t seque
     all.gradient = gradient;
     all.result = result;
     int64_t bytes = gradient ? backward_bytes(longest, of->size) : attention_bytes(longest, of->size);
-    all.all.scratch_bytes = (bytes + LINE - 1) / LINE * LINE;
-    all.all.scratch = aligned_alloc(LINE, threads * all.all.scratch_bytes);
-    if (!all.all.scratch) return 1;
-    run_team(&all.all, attention_work, &all, threads, parallel);
-    free(all.all.scratch);
-    return 0;
+    return run_with_scratch(&all.all, bytes, attention_work, &all, threads, parallel);
 }

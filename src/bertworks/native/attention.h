@@ -39,6 +39,14 @@ static inline int64_t attention_bytes(int64_t longest, int64_t size) {
     return (2 * padded * size + MOST_ROWS * padded) * 2 + MOST_ROWS * padded * 4;
 }
 
+/* The largest of a query's scores, times a factor. */
+INLINE __m512 largest(const float *scores, int64_t length, __m512 factor) {
+    __m512 most = _mm512_set1_ps(-__builtin_inff());
+    for (int64_t at = 0; at < length; at += 16)
+        most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(scores + at));
+    return _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+}
+
 INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t head, int trains,
                    char *scratch) {
     int64_t size = all->size, width = all->heads * size, stride = 3 * width;
@@ -61,10 +69,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
                        scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
-            __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
-            for (int64_t at = 0; at < length; at += 16)
-                most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(line + at));
-            most = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+            __m512 most = largest(line, length, factor), total = _mm512_setzero_ps();
             for (int64_t at = 0; at < padded; at += 16) {
                 __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);
                 __m512 p = _mm512_maskz_mov_ps(before(at, length), power_of_two(x));

@@ -80,12 +80,7 @@ int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t
     }
     if (tokens < FEW_TOKENS) threads = 1;
     all.result = result;
-    all.all.scratch_bytes = (of->width * 4 + LINE - 1) / LINE * LINE;
-    all.all.scratch = aligned_alloc(LINE, threads * all.all.scratch_bytes);
-    if (!all.all.scratch) return 1;
-    run_team(&all.all, embeddings_work, &all, threads, parallel);
-    free(all.all.scratch);
-    return 0;
+    return run_with_scratch(&all.all, of->width * 4, embeddings_work, &all, threads, parallel);
 }
 
 typedef struct {

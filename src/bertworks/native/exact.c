@@ -56,10 +56,7 @@ static void exact_item(const void *given, int64_t item, char *scratch) {
                        size, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
-            __m512 most = _mm512_set1_ps(-__builtin_inff()), total = _mm512_setzero_ps();
-            for (int64_t at = 0; at < length; at += 16)
-                most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(line + at));
-            most = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+            __m512 most = largest(line, length, factor), total = _mm512_setzero_ps();
             for (int64_t at = 0; at < length; at += 16) {
                 __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);
                 __m512 p = _mm512_maskz_mov_ps(before(at, length), power_of_two(x));
@@ -89,10 +86,5 @@ static void exact_work(void *given) {
 int bertworks_exact_attention(const exact *of, int64_t threads, parallel_fn parallel) {
     exact_job all = {.of = of};
     int64_t bytes = exact_bytes(longest_of(of->key_edges, of->sequences), of->size);
-    all.all.scratch_bytes = (bytes + LINE - 1) / LINE * LINE;
-    all.all.scratch = aligned_alloc(LINE, threads * all.all.scratch_bytes);
-    if (!all.all.scratch) return 1;
-    run_team(&all.all, exact_work, &all, threads, parallel);
-    free(all.all.scratch);
-    return 0;
+    return run_with_scratch(&all.all, bytes, exact_work, &all, threads, parallel);
 }

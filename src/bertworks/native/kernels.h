@@ -337,4 +337,15 @@ static inline void run_team(team *all, void (*work)(void *), void *job, int64_t 
         work(job);
 }
 
+/* The same with `bytes` of scratch for each thread. Returns 0, or 1 if there is no memory. */
+SHARED int run_with_scratch(team *all, int64_t bytes, void (*work)(void *), void *job,
+                            int64_t threads, parallel_fn parallel) {
+    all->scratch_bytes = (bytes + LINE - 1) / LINE * LINE;
+    all->scratch = aligned_alloc(LINE, threads * all->scratch_bytes);
+    if (!all->scratch) return 1;
+    run_team(all, work, job, threads, parallel);
+    free(all->scratch);
+    return 0;
+}
+
 #endif
