@@ -264,6 +264,27 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
 
 
 @needs_proc
+def test_synchronised_lines_survive_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint records the journal's length: so much of it must be on the disk before."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with (
+        crashing(monkeypatch, root, lambda left: contents(left).get("lines") == b"one\n") as disk,
+        files.LineFile(root / "lines") as lines,
+    ):
+        lines.append(b"one\n")
+        assert not disk.is_new()
+        assert lines.sync() == 4
+        assert disk.is_new()
+        lines.append(b"two\n")
+        files.write(root / "checkpoint", b"4")  # the machine crashes before and after it is renamed
+        assert not disk.damaged
+        assert not disk.is_new()
+
+
+@needs_proc
 def test_a_file_of_lines_that_cannot_be_begun_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,6 +451,7 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
     """Lock files are removed while others open them; two must never hold one output."""
     out, inside, most, got = tmp_path / "out", 0, 0, 0
     guard = threading.Lock()
+    open_files: list[str] = []  # when two hold it: is a descriptor missing, which others closed?
 
     def work() -> None:
         nonlocal inside, most, got
@@ -439,6 +461,10 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
                 with guard:
                     inside, got = inside + 1, got + 1
                     most = max(most, inside)
+                    if inside > 1 and os.path.exists("/proc/self/fd"):
+                        numbers = os.listdir("/proc/self/fd")
+                        paths = [Path("/proc/self/fd", number) for number in numbers]
+                        open_files.extend(str(path.resolve()) for path in paths)
                 time.sleep(0.0005)
                 with guard:
                     inside -= 1
@@ -448,7 +474,7 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert most == 1, open_files
     assert got > 3
     assert not list(tmp_path.rglob("*/*"))  # a directory may stay, of one who was overtaken
 

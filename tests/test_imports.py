@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +36,9 @@ LIGHT = (
 )
 
 
-def _run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def _run(code: str, environment: dict[str, str] | None = None) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -52,6 +54,25 @@ for name in {LIGHT!r}:
             sys.exit(f"{{name}} loads {{heavy}}")
 """
     _run(code)
+
+
+@pytest.mark.parametrize(
+    ("variables", "spins"),
+    [
+        ({}, "1000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_threads_spin_briefly_unless_the_user_decides(
+    variables: dict[str, str], spins: str | None
+) -> None:
+    """The variable must be there when torch loads GNU OpenMP."""
+    unset = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    code = "import os, sys, bertworks; assert 'torch' not in sys.modules; "
+    code += "print(os.environ.get('GOMP_SPINCOUNT'))"
+    assert _run(code, environment | variables) == str(spins)
 
 
 @pytest.mark.long
@@ -130,7 +151,8 @@ def test_a_name_that_is_not_there() -> None:
 
 def test_type_checkers_see_every_public_name():
     tree = ast.parse(Path(bertworks.__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    blocks = (node for node in tree.body if isinstance(node, ast.If))
+    (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {
         alias.asname: node.module
         for node in block.body

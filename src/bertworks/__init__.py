@@ -6,6 +6,7 @@ Names are loaded on first use, so that `import bertworks` is cheap and does not 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers
@@ -47,6 +48,12 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .training.pretrain import pretrain as pretrain
 
 __version__ = "0.1.0"
+
+# GNU OpenMP reads this when torch loads it. Its threads wait for one another by spinning, by
+# default 300,000 times (16 ms on some processors). On a busy machine a spinning thread takes the
+# processor from the thread that it waits for (docs/performance.md).
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _HOMES = {
     "BertworksError": "errors",

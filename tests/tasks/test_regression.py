@@ -128,6 +128,31 @@ def test_rare_classes_can_count_for_more():
     assert weighted.settings.class_weights == pytest.approx((2.0, 0.5))
 
 
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_smoothed_loss_is_the_formula(balance, smoothing):
+    """Szegedy et al. 2016, section 7: the target is (1 - e) for the label, plus e / K for each."""
+    texts = ("a", "b", "c", "a b", "b c", "c a", "a b c")
+    rows = [{"text": text, "label": label} for text, label in zip(texts, "xxxxyyz", strict=True)]
+    options = ClassificationOptions(
+        balance_classes=balance, label_smoothing=smoothing, max_seq_length=16
+    )
+    task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
+    network = task.network(CONFIG).eval()
+    with torch.no_grad():  # logits that are far apart, so that the target matters
+        network.head.linear.bias.copy_(torch.tensor([3.0, -1.0, -4.0]))
+    # Not all rows: on balanced rows, the smoothed part of the loss cancels.
+    batch = task.collate(task.examples(rows[:5], 0)).to("cpu")
+    logits = network.predict(batch)["logits"].detach().double().numpy()
+    log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    gold = batch.targets["labels"].numpy()
+    target = (1 - smoothing) * np.eye(3)[gold] + smoothing / 3
+    losses = -(target * log_probabilities).sum(1)
+    weights = np.array([7 / 3 / 4, 7 / 3 / 2, 7 / 3 / 1])[gold] if balance else 1
+    loss = network(batch)["classification"].item()
+    assert loss == pytest.approx((losses * weights).sum(), rel=1e-6)
+
+
 def test_smoothing_is_for_one_label():
     with pytest.raises(SettingsError, match="label_smoothing needs one label per row"):
         ClassificationSettings.parse(
