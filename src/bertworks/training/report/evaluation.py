@@ -110,8 +110,6 @@ def _calibration(calibration: Calibration) -> str:
         f"accuracy {_percent(calibration.accuracy)}. Expected calibration error: "
         f"{_percent(calibration.expected_error)}, over bins of probability (Guo et al. 2017)."
     )
-    if not charts.can_draw():
-        return said + table
     drawn = page.chart(
         "Accuracy by confidence",
         charts.reliability(calibration),
@@ -121,8 +119,6 @@ def _calibration(calibration: Calibration) -> str:
 
 
 def _values(breakdown: Breakdown) -> str:
-    if not charts.can_draw():
-        return ""
     drawn = page.chart(
         "Predicted by gold value",
         charts.scatter(breakdown.values),
@@ -218,7 +214,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
 
 def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Histograms of rows by length; none for runs of earlier versions, which have no bins."""
-    if not charts.can_draw() or not all("bins" in table for table in tables.values()):
+    if not all("bins" in table for table in tables.values()):
         return ""
     drawn = (
         page.chart(
