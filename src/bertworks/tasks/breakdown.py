@@ -129,8 +129,8 @@ class Calibration(_Part):
 
     def __str__(self) -> str:
         return (
-            f"{self.confidence:.1%} sure on average, {self.accuracy:.1%} right; "
-            f"expected error {self.expected_error:.1%}"
+            f"calibration error {self.expected_error:.1%} "
+            f"(mean confidence {self.confidence:.1%}, accuracy {self.accuracy:.1%})"
         )
 
 

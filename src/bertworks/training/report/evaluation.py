@@ -67,8 +67,17 @@ def _confusion(confusion: Confusion, of: str) -> str:
         f'<table class="heat{upright}"><thead><tr><th>gold ↓ predicted →</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
-    said = f"{confusion.counted.capitalize()} by gold and predicted label: {of}."
-    return page.paragraph(said) + f'<div class="wide">{table}</div>'
+    unit = confusion.counted
+    said = (
+        f"{unit.capitalize()} by label in the data (gold, one line each) and predicted label "
+        f"(one column each): {of}."
+    )
+    legend = (
+        f'<p class="soft small legend"><span class="key right"></span> correct '
+        f'<span class="key wrong"></span> mispredicted; the stronger the colour, the larger the '
+        f"share of the gold label's {unit}</p>"
+    )
+    return page.paragraph(said) + f'<div class="wide">{table}</div>{legend}'
 
 
 def _cell(count: int, total: int, *, is_right: bool) -> str:
