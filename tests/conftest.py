@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -48,14 +47,6 @@ os.fsync = _not_synchronised
 
 # For each command line typer builds all verbs anew, which takes longer than most of them do.
 testing._get_command = cache(testing._get_command)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_charts() -> Iterator[None]:
-    """As without matplotlib: charts take longer than most runs. `test_report.py` draws them."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("bertworks.training.report.charts.can_draw", lambda: False)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import classification_report, confusion_matrix
 
 import bertworks as bw
 from bertworks.errors import SettingsError
@@ -187,3 +190,99 @@ def test_what_is_shown_says_what_it_is(tmp_path):
     assert repr(model.tokenizer).startswith("<Tokenizer: WordPiece,")
     assert repr(model.tokenizer("a b")).startswith("Encoding(4 tokens, input_ids=[")
     assert repr(model.tokenizer(["a b", "c"])) == "Encodings(2 texts, 7 tokens)"
+
+
+def test_embed_reports_progress(tmp_path):
+    model, calls = tiny(), []
+    texts = ["a b", "c"] * 20
+    settings = {"progress": lambda done, total: calls.append((done, total)), "window_rows": 16}
+    vectors = model.embed(texts, **settings)
+    np.testing.assert_array_equal(vectors, model.embed(texts))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1] == (40, 40)
+    assert len(calls) > 1
+    calls.clear()
+    model.embed((text for text in texts), **settings)
+    assert calls[-1] == (40, 0)  # nobody knows how many an iterator will give
+    calls.clear()
+    model.embed("a b", **settings)
+    assert calls == [(1, 1)]
+
+
+def test_predictions_as_a_frame_keep_the_rows():
+    model = tiny("classification")
+    frame = pd.DataFrame({"text": ["a", "b c"], "id": [7, 8]}, index=["x", "y"])
+    predicted = model.predict(frame, as_frame=True)
+    expected = model.predict(frame)
+    assert predicted.index.tolist() == ["x", "y"]
+    assert predicted.columns.tolist()[:2] == ["text", "id"]
+    assert predicted["id"].tolist() == [7, 8]
+    assert predicted["prediction.label"].tolist() == [one["label"] for one in expected]
+    assert predicted["prediction.probabilities.yes"].tolist() == [
+        one["probabilities"]["yes"] for one in expected
+    ]
+    assert model.predict(["a", "b c"], as_frame=True).index.tolist() == [0, 1]
+    assert model.predict([], as_frame=True).empty
+    with pytest.raises(bw.DataError, match=r"already have a column 'prediction\.label'"):
+        model.predict(predicted, as_frame=True)
+
+
+def test_evaluation_has_the_results_in_scikit_learns_words():
+    model = tiny("classification")
+    rows = [("a", "yes"), ("b", "no"), ("c d", "no"), ("e", "yes"), ("f", "no")]
+    evaluation = model.evaluate(rows)
+    gold = [label for _, label in rows]
+    predicted = [one["label"] for one in model.predict([text for text, _ in rows])]
+    expected = confusion_matrix(gold, predicted, labels=["no", "yes"])
+    assert evaluation.confusion.labels == ("no", "yes")
+    np.testing.assert_array_equal(evaluation.confusion.matrix, expected)
+    wrong = sum(one != other for one, other in zip(gold, predicted, strict=True))
+    assert len(evaluation.errors) == wrong > 0
+    scores = classification_report(
+        gold, predicted, labels=["no", "yes"], output_dict=True, zero_division=0
+    )
+    lines = [line.split() for line in evaluation.report.splitlines()]
+    assert ["label", "precision", "recall", "f1", "rows"] in lines
+    for label in ("no", "yes"):
+        keys = ("precision", "recall", "f1-score")
+        values = [f"{scores[label][key]:.3f}" for key in keys]
+        assert [label, *values, f"{scores[label]['support']:.0f}"] in lines
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("encode", "embed"), ("fit", "finetune"), ("save_pretrained", "save"), ("cuda", "to")],
+)
+def test_method_of_another_library_names_ours(name, ours):
+    with pytest.raises(AttributeError, match=rf"Model has no '{name}'\. It is called {ours}\b"):
+        getattr(tiny(), name)
+
+
+def test_unknown_method_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"Model has no 'nonsense'$"):
+        getattr(tiny(), "nonsense")  # noqa: B009
+    assert not hasattr(tiny(), "__length_hint__")
+    assert copy.copy(tiny()).task is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("batch_size", "'batch_tokens'"),
+        ("show_progress_bar", "progress="),
+        ("normalize_embeddings", "'normalize'"),
+        ("convert_to_tensor", "torch.from_numpy"),
+    ],
+)
+def test_setting_of_another_library_names_ours(name, hint):
+    with pytest.raises(SettingsError, match=rf"unknown setting '{name}'.*{hint}"):
+        tiny().embed(["a"], **{name: True})
+
+
+def test_settings_are_listed():
+    settings = {one.key: one for one in bw.describe_settings("finetune", "classification")}
+    assert settings["epochs"].type == "number"
+    assert settings["label_smoothing"].default == 0
+    assert bw.describe_settings("embed")
+    with pytest.raises(SettingsError, match="no verb 'nonsense'"):
+        bw.describe_settings("nonsense")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertworks.wording import TimeLeft, clock
+from bertworks.wording import TimeLeft, clock, counted
 
 
 class Work:
@@ -81,7 +81,13 @@ def test_without_progress_or_a_total_there_is_none() -> None:
         (725, "12:05"),
         (11_220, "3:07:00"),
         (187_200, "2d 04h"),
+        (15_555 * 86_400, "42 years"),
     ],
 )
 def test_spans_of_time_as_a_clock_shows_them(seconds: float | None, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_a_number_has_its_noun_in_singular_or_plural() -> None:
+    counts = [counted(1, "document"), counted(0, "document"), counted(1200, "match")]
+    assert counts == ["1 document", "0 documents", "1,200 matches"]

@@ -13,11 +13,18 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .api import Model as Model
     from .api import load as load
     from .checkpoints.heads import Head as Head
+    from .cli.schemas import describe_settings as describe_settings
     from .corpus.prepare import prepare as prepare
     from .corpus.readers import read_documents as read_documents
     from .corpus.shards import Corpus as Corpus
     from .errors import BertworksError as BertworksError
+    from .errors import BertworksWarning as BertworksWarning
+    from .errors import CheckpointError as CheckpointError
     from .errors import DataError as DataError
+    from .errors import LengthError as LengthError
+    from .errors import OutputError as OutputError
+    from .errors import SettingsError as SettingsError
+    from .errors import TrainingError as TrainingError
     from .inference.merging import merge as merge
     from .inspection import inspect as inspect
     from .lab.features import ablate_features as ablate_features
@@ -77,6 +84,12 @@ _HOMES = {
     "Role": "tables.schema",
     "Head": "checkpoints.heads",
     "DataError": "errors",
+    "BertworksWarning": "errors",
+    "TrainingError": "errors",
+    "OutputError": "errors",
+    "CheckpointError": "errors",
+    "LengthError": "errors",
+    "SettingsError": "errors",
     "Model": "api",
     "load": "api",
     "Index": "search",
@@ -88,6 +101,7 @@ _HOMES = {
     "pretrain": "training.pretrain",
     "estimate": "training.estimate",
     "finetune": "training.finetune",
+    "describe_settings": "cli.schemas",
     "finetune_grid": "training.grid",
     "glue": "training.glue",
     "probe": "probing",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import torch
@@ -29,7 +29,14 @@ from .checkpoints.store import (
     read_task,
     read_tensors,
 )
-from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
+from .errors import (
+    BertworksError,
+    CheckpointError,
+    DataError,
+    SettingsError,
+    brief,
+    method_elsewhere,
+)
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
@@ -44,7 +51,7 @@ from .inference.settings import (
     noted,
 )
 from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
-from .inference.writers import OutputFormat, write_part, write_predictions
+from .inference.writers import OutputFormat, to_frame, write_part, write_predictions
 from .keywords import (
     EmbedKeywords,
     EvaluateKeywords,
@@ -70,6 +77,9 @@ from .tasks.task import Network, Prediction, Task
 from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
 from .wording import html_facts, listed, short
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
@@ -112,6 +122,10 @@ class Model:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
         self.source = source
+
+    def __getattr__(self, name: str) -> Any:
+        hint = method_elsewhere(name)
+        raise AttributeError(f"Model has no {name!r}" + (f". {hint}" if hint else ""))
 
     def __repr__(self) -> str:
         config = self.encoder.config
@@ -162,27 +176,55 @@ class Model:
         """The names of the task's classes or tags, in order; empty if there are none."""
         return () if self.task is None else self.task.labels
 
+    @overload
     def predict(
         self,
         rows: Inputs | None = None,
         *,
         data: Table | None = None,
+        as_frame: Literal[False] = False,
         **settings: Unpack[RowKeywords],
-    ) -> list[Prediction]:
+    ) -> list[Prediction]: ...
+
+    @overload
+    def predict(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        as_frame: Literal[True],
+        **settings: Unpack[RowKeywords],
+    ) -> pd.DataFrame: ...
+
+    def predict(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        as_frame: bool = False,
+        **settings: Unpack[RowKeywords],
+    ) -> list[Prediction] | pd.DataFrame:
         """The task's prediction for each row, in the order of the rows.
 
         Args:
             rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
                 memory, such as a pandas `DataFrame`; any number, including none.
             data: a table instead: a path, or rows in memory (see `tables.reading.Table`).
+            as_frame: return a pandas `DataFrame`: the columns of the rows, then those of the
+                predictions, named as in the files of `predict_to`. A `DataFrame` keeps its index.
             settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
                 and of `EngineSettings`, such as `precision="bf16"`.
 
         Raises:
-            DataError: a row does not fit the task.
+            DataError: a row does not fit the task; or, with `as_frame`, the rows already have a
+                column that would be added.
             BertworksError: the model has no task.
         """
-        return [answer for _, answer in self.stream(rows, data=data, **settings)]
+        predictions = self.stream(rows, data=data, **settings)
+        if not as_frame:
+            return [prediction for _, prediction in predictions]
+        table = rows if data is None else data
+        return to_frame(predictions, index=getattr(table, "index", None))
 
     def predict_proba(
         self,
@@ -398,6 +440,7 @@ class Model:
         *,
         data: Table | Texts | None = None,
         column: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
         """One vector per text, in the order of the texts.
@@ -406,6 +449,7 @@ class Model:
             texts: a text (an array of one row is returned), or any number of texts of any length.
             data: a `.txt` file (one text per line) or a table instead.
             column: the text column of a table; detected if omitted.
+            progress: called with the number of texts done, and of all texts (0 if unknown).
             settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
                 `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
                 "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat",
@@ -424,7 +468,7 @@ class Model:
         options, others = TableOptions.split(settings)
         embedder = self.embedder(**others)
         given = _one_of(texts, data)
-        if isinstance(texts, str) and column is None and not options:
+        if isinstance(texts, str) and column is None and progress is None and not options:
             # `read_texts` would take longer than all else around the network.
             warn_of_file(texts)
             (vectors,) = embed(embedder, [("text 1", texts)])
@@ -433,7 +477,15 @@ class Model:
             given = not_empty(as_texts(given))
             if given is None:
                 return np.empty((0, embedder.width), np.float32)
-        parts = list(embed(embedder, read_texts(given, column=column, **options)))
+        rows = read_texts(given, column=column, **options)
+        total = sum(1 for _ in rows) if progress is not None and rows.again else 0
+        parts: list[NDArray[np.float32]] = []
+        done = 0
+        for part in embed(embedder, rows):
+            parts.append(part)
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
         return np.concatenate(parts)
 
     def similarity(

@@ -124,6 +124,11 @@ _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("max_length", "max_len", "model_max_length"), ("max_seq_length",)),
     **dict.fromkeys(("per_device_train_batch_size", "train_batch_size"), ("batch_size",)),
     **dict.fromkeys(("per_device_eval_batch_size", "eval_batch_size"), ("batch_tokens",)),
+    "batch_size": ("batch_tokens",),
+    **dict.fromkeys(("normalize_embeddings", "normalise"), ("normalize",)),
+    **dict.fromkeys(("pooling_mode", "pooling_strategy"), ("pooling",)),
+    "prompt_name": ("prompt",),
+    **dict.fromkeys(("class_weight", "class_weights"), ("balance_classes",)),
     "gradient_accumulation_steps": ("micro_batch_tokens",),
     "lr": ("learning_rate",),
     **dict.fromkeys(("warmup_ratio", "warmup_steps", "num_warmup_steps"), ("warmup",)),
@@ -153,8 +158,39 @@ _NO_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("device", "use_cpu", "no_cuda"), "Give it as --device (device=)"),
     **dict.fromkeys(("num_workers", "dataloader_num_workers"), "No workers are needed here"),
     "load_best_model_at_end": "With dev, the best weights are always kept",
+    **dict.fromkeys(
+        ("show_progress_bar", "show_progress", "verbose"),
+        "Progress is a function: progress=lambda done, total: … (`embed`, `embed_to`)",
+    ),
+    **dict.fromkeys(
+        ("convert_to_numpy", "convert_to_tensor", "return_tensors"),
+        "Vectors are NumPy arrays; torch.from_numpy makes a tensor of one",
+    ),
 }
 """Names that are not settings in this package, with the fix to suggest."""
+
+
+_METHODS: Mapping[str, str] = {
+    **dict.fromkeys(("encode", "transform", "embed_documents", "embed_query"), "embed"),
+    **dict.fromkeys(("encode_to", "encode_multi_process"), "embed_to"),
+    **dict.fromkeys(("fit", "train", "fine_tune"), "finetune (bertworks.finetune)"),
+    **dict.fromkeys(("save_pretrained", "save_to_disk", "push_to_hub"), "save"),
+    **dict.fromkeys(("from_pretrained", "load"), "load (bertworks.load)"),
+    **dict.fromkeys(("tokenize", "decode"), "tokenizer"),
+    **dict.fromkeys(("config", "hidden_size"), "encoder.config"),
+    **dict.fromkeys(("score", "test"), "evaluate"),
+    **dict.fromkeys(("rank", "rerank"), "predict"),
+    **dict.fromkeys(("unmask", "fill"), "fill_mask"),
+    **dict.fromkeys(("cos_sim", "pairwise_similarity"), "similarity"),
+    **dict.fromkeys(("cuda", "cpu"), "to"),
+}
+"""Names of methods in sentence-transformers, transformers and scikit-learn, with ours."""
+
+
+def method_elsewhere(name: str) -> str | None:
+    """Return a sentence with this package's name for another library's; None if there is none."""
+    ours = _METHODS.get(name)
+    return None if ours is None else f"It is called {ours} here"
 
 
 def nearest_setting(name: str, valid: Iterable[str]) -> str:

@@ -31,6 +31,12 @@ def measured(metrics: Mapping[str, float], remarks: Sequence[str] = ()) -> str:
     return "; ".join([shown, *remarks])
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 document, 2 documents, 3 matches."""
+    plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def html_facts(title: str, facts: Mapping[str, object], notes: Sequence[str] = ()) -> str:
     """Names and values as HTML, for notebooks; numbers have four digits."""
     rows = "".join(
@@ -57,6 +63,8 @@ def clock(seconds: float | None) -> str:
     if seconds is None:
         return "-:--"
     whole = int(max(0.0, seconds))
+    if whole >= 2 * 365 * 86400:
+        return f"{whole // (365 * 86400):,} years"
     if whole >= 86400:
         return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
     hours, minutes = whole // 3600, whole % 3600 // 60

@@ -401,7 +401,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> Non
     finally:
         process.kill()
     assert process.returncode == 130
-    assert errors.strip().splitlines()[-1].startswith("error: stopped after step")
+    assert errors.strip().splitlines()[-1].startswith("stopped after step")
     assert "same command" in errors
     assert "Traceback" not in errors
     assert any((run / "checkpoints").iterdir())

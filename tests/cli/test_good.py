@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,7 @@ def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Pa
     page = tmp_path / "errors.html"
     printed = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
     assert printed.exit_code == 0
-    assert "% sure on average" in printed.stdout
+    assert re.search(r"calibration error \d+\.\d% \(mean confidence", printed.stdout)
     assert "report" in printed.stdout
     lines = [line for line in printed.stdout.splitlines() if str(page) not in line]
     assert max(map(len, lines)) <= 80

@@ -96,7 +96,7 @@ def test_an_unknown_claim_is_answered_with_where_they_are_listed(tmp_path: Path)
 
 
 def test_a_picture_is_a_file_of_its_own() -> None:
-    drawn = charts.picture(lambda axes: axes.barh([2, 1], [0.5, 0.25]))
+    drawn = charts.bars({"one": [0.5, 0.7], "a & b": [-0.25]})
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     for name in re.findall(r"var\(--(\w+)\)", drawn):
         assert drawn.count(f"--{name}:#") == 2, name  # light and dark

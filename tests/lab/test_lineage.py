@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bertworks.cli import app
 from bertworks.errors import SettingsError
 from bertworks.lab import bench, lineage
 from bertworks.lab.bench import Lab
-from bertworks.lab.report import bars
 from bertworks.training.report import charts
 
 _PAIRS = "king queen\nman woman\nboy girl\ncity town\nriver lake".splitlines()
@@ -82,7 +80,7 @@ def test_systems_are_trained_alike_and_probed(
         assert one["scores"]["analogies"].keys() == {"frozen"}
     page = (out / "lineage.md").read_text(encoding="utf-8")
     assert "| TREC, fine-tuned |" in page and "the data has no wic-tsv" in page
-    drawn = charts.picture(partial(bars, lineage.arms(found)))
+    drawn = charts.bars(lineage.arms(found))
     assert all(f"{name}, frozen" in drawn for name in systems)
 
     configs = [load(run.parent).encoder.config for run in out.glob("runs/pretrain-*/model")]

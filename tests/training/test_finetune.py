@@ -33,6 +33,10 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", progress=progress)
     assert result.metrics["accuracy"] > 0.9
     assert not result.remarks
+    assert result.history == list(result.run.lines())
+    assert {line["kind"] for line in result.history} == {"train", "eval"}
+    assert result.confusion.matrix.sum() == result.data.dev.rows
+    assert result.report.startswith("loss ")
     assert result.initialized == ("head.linear.weight", "head.linear.bias")
     said = "\n".join(progress.lines)
     assert "columns: text = 'text', label = 'label'" in said

@@ -224,7 +224,9 @@ def signalling(at: int, number: int) -> Callable[[Network], dict[str, float]]:
 def test_a_signal_saves_and_stops_after_the_step(tmp_path: Path, number: int, status: int) -> None:
     whole, _ = train(tmp_path / "whole", evaluate=measure)
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
-    with pytest.raises(Interrupted, match=r"after step 10 of 20, and saved\. Run the same") as info:
+    with pytest.raises(
+        Interrupted, match=r"^stopped after step 10 of 20 \(saved; the same command resumes\)$"
+    ) as info:
         train(tmp_path / "run", evaluate=signalling(2, number))
     assert info.value.status == status
     assert handlers == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]

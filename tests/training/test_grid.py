@@ -534,7 +534,7 @@ def test_what_was_not_learned_is_told(run: Run) -> None:
 
 
 def test_an_interrupted_process_can_say_so() -> None:
-    error = Interrupted("stopped", fix="Again.", signal_number=15)
+    error = Interrupted("stopped", signal_number=15)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.status) == (str(error), 143)
 

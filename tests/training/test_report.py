@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertworks.errors import DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.training.journal import read_run
 from bertworks.training.report import write_evaluation_report, write_report
-from bertworks.training.report.charts import Curve, can_draw, draw
+from bertworks.training.report.charts import Axis, Chart, Curve, draw
 from bertworks.training.report.facts import SMOOTHED_OVER, RunFacts, charts_of, smoothed
 from bertworks.training.report.page import label, value
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
-
-
-@pytest.fixture
-def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts are drawn if they can be, unlike in other tests: that takes most of a page's time."""
-    monkeypatch.setattr("bertworks.training.report.charts.can_draw", can_draw)
 
 
 def _write_lines(file: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -117,7 +113,6 @@ def _charts(page: _Page) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     page = _Page(write_report(run).read_text(encoding="utf-8"))
     for said in (
@@ -136,7 +131,6 @@ def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
     text = write_report(run).read_text(encoding="utf-8")
     page = _Page(text)
@@ -151,17 +145,7 @@ def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
     assert "@import" not in text
 
 
-@pytest.mark.usefixtures("_drawn")
-def test_tables_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    page = _Page(write_report(run).read_text(encoding="utf-8"))
-    assert "svg" not in {tag for tag, _ in page.tags}
-    assert "bertworks[plots]" in page.words
-    assert "4.321" in page.words
-
-
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_the_same_page_every_time(run: Path) -> None:
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
 
@@ -172,7 +156,6 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_losses_and_metrics_that_were_not_finite(run: Path) -> None:
     """The journal writes null for them."""
     lines = [_train(10, mlm=None, nsp=0.5), _train(20, mlm=3.0, nsp=0.5), _eval(20, mlm_loss=2.0)]
@@ -296,7 +279,6 @@ def test_a_grid_is_no_run(run: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_fine_tuning_data_are_told(run: Path) -> None:
     table = {
         "name": "rows.tsv",
@@ -348,7 +330,6 @@ def test_mistakes_are_shown_with_their_text(run: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_errors_of_numbers(run: Path) -> None:
     page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
     for said in ("Largest errors", "off by 2.5", "Predicted by gold value"):
@@ -398,7 +379,6 @@ CALIBRATION = {
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_drawn")
 def test_calibration(run: Path) -> None:
     page = _told(run, calibration=CALIBRATION)
     for said in ("Mean confidence 90.0 %", "accuracy 77.5 %", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
@@ -406,13 +386,6 @@ def test_calibration(run: Path) -> None:
     assert _charts(page) == 8
 
 
-@pytest.mark.usefixtures("_drawn")
-def test_calibration_without_matplotlib(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "80 to 90 %" in _told(run, calibration=CALIBRATION, values=[[1.0, 2.0]]).words
-
-
-@pytest.mark.usefixtures("_drawn")
 def test_a_page_about_one_evaluation(tmp_path: Path) -> None:
     mistake = {**MISTAKE, "probability": 0.875}
     breakdown = Breakdown.parse({"mistakes": [mistake], "calibration": CALIBRATION}, where="here")
@@ -439,6 +412,79 @@ def test_the_text_of_charts_is_readable_on_a_phone_and_on_a_desktop() -> None:
         sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", drawn)}
         assert all(10 <= size * width / float(found[1]) <= 13 for size in sizes), sizes
         assert sizes
+
+
+@given(
+    values=st.lists(
+        st.none() | st.floats(-1e12, 1e12, allow_subnormal=False), min_size=1, max_size=30
+    ).filter(lambda values: any(value is not None for value in values)),
+    percent=st.booleans(),
+    zero=st.booleans(),
+)
+def test_marks_and_labels_of_a_chart_are_inside_it(
+    values: list[float | None], percent: bool, zero: bool
+) -> None:
+    steps = range(10, 10 * len(values) + 10, 10)
+    if zero:
+        values = [None if value is None else abs(value) for value in values]
+    drawn = draw([Curve("<a> & b", steps, values, dots=True)] * 2, percent=percent, zero=zero)
+    for svg in ElementTree.fromstring(f"<page>{drawn}</page>"):
+        _, _, width, height = map(float, svg.attrib["viewBox"].split())
+        for x, y in _coordinates(svg):
+            assert 0 <= x <= width
+            assert 0 <= y <= height
+        labels = [text.text for text in svg.iter("text")]
+        assert len(labels) >= 4
+        assert labels.count("<a> & b") == 2
+
+
+def _coordinates(svg: ElementTree.Element) -> Iterator[tuple[float, float]]:
+    for line in svg.iter("polyline"):
+        for point in line.attrib["points"].split():
+            x, y = point.split(",")
+            yield float(x), float(y)
+    for names, tag in ((("x", "y"), "text"), (("cx", "cy"), "circle"), (("x2", "y2"), "line")):
+        for element in svg.iter(tag):
+            x, y = (element.attrib[name] for name in names)
+            yield float(x), float(y)
+
+
+@given(
+    st.floats(-1e9, 1e9, allow_subnormal=False),
+    st.floats(1e-6, 1e9),
+    st.integers(2, 7),
+    st.sampled_from(("number", "percent", "count")),
+)
+def test_labels_of_an_axis_are_round_and_distinct(
+    low: float, span: float, most: int, kind: str
+) -> None:
+    high = low + max(span, 0.02 * abs(low), 1.0 if kind == "count" else 0)
+    ticks = Axis(is_percent=kind == "percent", is_count=kind == "count").ticks(low, high, most)
+    assert 1 <= len(ticks) <= most + 2
+    assert all(low - 1e-6 * span <= value <= high + 1e-6 * span for value, _ in ticks)
+    labels = [label for _, label in ticks]
+    assert len(set(labels)) == len(labels), labels
+    units = {"k": 1e3, "M": 1e6, "G": 1e9}
+    for position, text in ticks:
+        number = text.removesuffix(" %")
+        unit = units.get(number[-1], 1)
+        written = float(number.rstrip("kMG")) * unit / (100 if kind == "percent" else 1)
+        assert written == pytest.approx(position, rel=6e-3, abs=1e-9)
+
+
+def test_a_long_curve_keeps_its_extremes() -> None:
+    values = [1.0] * 5000
+    values[1234], values[4321] = 7.0, -3.0
+    drawn = draw([Curve("", range(5000), values)])
+    points = re.search(r'points="([^"]+)"', drawn)
+    assert points is not None
+    heights = [float(point.split(",")[1]) for point in points[1].split()]
+    assert len(heights) <= 600
+    chart = Chart(Axis(), Axis())
+    chart.line([(0, 7.0), (1, -3.0)], "first")
+    both = re.search(r'points="[\d.]+,([\d.]+) [\d.]+,([\d.]+)"', chart.svg())
+    assert both is not None
+    assert [min(heights), max(heights)] == [float(both[1]), float(both[2])]
 
 
 def test_a_training_curve_is_drawn_strongly_where_it_is_alone(run: Path) -> None:

@@ -50,8 +50,12 @@ class Verbs(TyperGroup):
                     warnings.warn(_LITTLE_LEFT, BertworksWarning, stacklevel=2)
                 return super().invoke(ctx)
         except BertworksError as error:
-            # The error of an interrupted (and saved) run has the status that the shell expects.
-            fail(str(error), getattr(error, "status", 1))
+            status = getattr(error, "status", 0)
+            if not status:
+                fail(str(error), 1)
+            # A run that was stopped is saved: no error, but it has the status that shells expect.
+            typer.echo(str(error), err=True)
+            raise typer.Exit(status) from None
         except KeyboardInterrupt:
             fail("interrupted. Run the same command again to resume where possible", 130)
         except BrokenPipeError:  # as with `| head`

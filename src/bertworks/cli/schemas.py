@@ -75,6 +75,23 @@ def _declared(verb: str) -> type[Settings]:
     return found
 
 
+def describe_settings(verb: str, task: str | None = None) -> list[SettingHelp]:
+    """List all settings of a verb, such as "finetune": what `bertworks settings` prints.
+
+    Args:
+        task: for "finetune": adds the settings of this task.
+
+    Returns:
+        For each setting its `key`, `type`, `allowed` values, `default` and `description`.
+
+    Raises:
+        SettingsError: the verb takes no settings, or there is no such task.
+    """
+    from ..settings_help import describe
+
+    return describe(schema_of(verb, task))
+
+
 def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
     """The settings that a verb's `--help` lists, and how many only `bertworks settings` lists.
 

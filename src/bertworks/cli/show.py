@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
-from ..wording import TimeLeft, clock, wrapped
+from ..wording import TimeLeft, clock, counted, wrapped
 from ..wording import as_json as json_of
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def read_counts(counts: ReadCounts) -> None:
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
         ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
-        ("left out", f"{counts.left_out:,} documents, by weight", counts.left_out),
-        ("empty", f"{counts.empty:,} documents", counts.empty),
+        ("left out", f"{counted(counts.left_out, 'document')}, by weight", counts.left_out),
+        ("empty", counted(counts.empty, "document"), counts.empty),
         ("cut", f"{counts.cut:,} times: a very long document was split", counts.cut),
     ]
     facts({name: text for name, text, count in rows if count})

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from .. import files
-from ..errors import DataError, brief, some_of
+from ..errors import DataError, brief, need, some_of
 from ..locks import claim
 from ..parts import Part
 from ..tables.rows import PlacedRow, Row
@@ -21,6 +21,9 @@ from ..tables.schema import PREDICTION
 from ..tasks.task import Prediction
 from ..wording import as_json
 from .notes import Note, checksum_of, digest, note_file, note_of_part
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OutputFormat: TypeAlias = Literal["auto", "tsv", "csv", "jsonl"]
 
@@ -170,6 +173,7 @@ def _table_lines(
         yield _encodable(line_of(header, 1), 1)
     for number, (row, prediction) in enumerate(predictions, 1):
         values = _flat(row, prediction)
+        values |= {name: _rounded(values[name]) for name in values.keys() - row.keys()}
         if header is None:
             header = list(values)
             yield _encodable(line_of(header, 1), 1)
@@ -182,9 +186,24 @@ def _table_lines(
         yield _encodable(line_of(cells, number + 1), number + 1)
 
 
+def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None) -> pd.DataFrame:
+    """Return rows with their predictions as a pandas `DataFrame`, its columns named as in a table.
+
+    Args:
+        index: the index of the frame; numbers if it is no index of a pandas object.
+
+    Raises:
+        DataError: the rows already have a column that would be added.
+        BertworksError: pandas is not installed.
+    """
+    pandas = need("pandas", "data", "as_frame=True")
+    lines = [_flat(row, prediction) for row, prediction in predictions]
+    return pandas.DataFrame(lines, index=index if isinstance(index, pandas.Index) else None)
+
+
 def _flat(row: Row, prediction: Prediction) -> dict[str, Any]:
     """The values of a line of a table, by column."""
-    flat = {name: _rounded(value) for name, value in flatten(prediction, PREDICTION)}
+    flat = dict(flatten(prediction, PREDICTION))
     _check_free(row, flat)
     return {**row, **flat}
 

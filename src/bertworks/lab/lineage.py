@@ -31,7 +31,6 @@ from ..word_vectors import WordVectors
 from ..wording import duration, markdown
 from .bench import Lab, Metrics, Rows
 from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
-from .report import bars
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
 _PLAIN: Changes = {"initial_attention": "random"}  # these have no attention to initialize
@@ -239,7 +238,7 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
         files.write_json(lab.out / "lineage.json", found, indent=1)
         files.write(lab.out / "lineage.md", page(lab, found, minutes, seeds))
         if _is_drawn(found):
-            files.write(lab.out / _PICTURE, charts.picture(partial(bars, arms(found))))
+            files.write(lab.out / _PICTURE, charts.bars(arms(found)))
     return found
 
 
@@ -247,7 +246,7 @@ _PICTURE = "images/lineage.svg"
 
 
 def _is_drawn(found: Mapping[str, Any]) -> bool:
-    return charts.can_draw() and all(arms(found).values())
+    return all(arms(found).values())
 
 
 def arms(found: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +122,8 @@ def write_page(lab: Lab) -> Path:
     records = [Record(claim, known) for claim in find_claims() if (known := _known(lab, claim))]
     files.write_json(lab.out / "results.json", [one.to_dict() for one in records], indent=1)
     files.write(lab.out / "lab.md", page(lab, records))
-    if charts.can_draw():
-        for record in records:
-            files.write(lab.out / _picture(record), charts.picture(partial(bars, record.arms)))
+    for record in records:
+        files.write(lab.out / _picture(record), charts.bars(record.arms))
     return lab.out / "lab.md"
 
 
@@ -174,7 +172,6 @@ def _section(record: Record) -> list[str]:
     findings = [
         [str(f.expected), number(f.effect), number(f.spread), f.verdict] for f in record.findings
     ]
-    picture = [f"![{claim.name}]({_picture(record)})", ""] if charts.can_draw() else []
     return [
         f"## {claim.name}",
         "",
@@ -186,8 +183,8 @@ def _section(record: Record) -> list[str]:
         "",
         *markdown(["expected", "effect", "spread", "verdict"], findings, numbers=3),
         "",
-        *picture,
-    ][: -1 if picture else None]
+        f"![{claim.name}]({_picture(record)})",
+    ]
 
 
 def _deviation(values: Sequence[float]) -> str:
@@ -199,15 +196,3 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-
-
-def bars(arms: Mapping[str, Sequence[float]], axes: Any) -> None:
-    """Draw a bar for each arm's mean, from top to bottom, and a dot for each case."""
-    places = range(len(arms), 0, -1)
-    means = [statistics.fmean(values) for values in arms.values()]
-    axes.barh(places, means, 0.6, color=charts.COLOURS["faint"])
-    for place, values in zip(places, arms.values(), strict=True):
-        dots = {"color": charts.COLOURS["second"], "markersize": 3.5}
-        axes.plot(values, [place] * len(values), "o", **dots)
-    axes.set_yticks(list(places), list(arms))
-    axes.grid(axis="y", visible=False)

@@ -43,6 +43,14 @@ class Confusion(_Part):
             raise ValueError("a cell has no label, or no count")
         return self
 
+    @property
+    def matrix(self) -> np.ndarray:
+        """The counts: int64 `[gold labels, predicted labels]`, in the order of `labels`."""
+        counts = np.zeros((len(self.labels), len(self.labels)), np.int64)
+        for gold, predicted, count in self.cells:
+            counts[gold, predicted] = count
+        return counts
+
     @classmethod
     def of(
         cls, counted: str, labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
@@ -85,6 +93,17 @@ class ScoreTable(_Part):
         )
         return cls(by=by, counted=counted, rows=rows)
 
+    def __str__(self) -> str:
+        """The table as text, in the form of scikit-learn's `classification_report`."""
+        names = list(self.rows[0].metrics) if self.rows else []
+        width = max(len(name) for name in (self.by, *(row.name for row in self.rows)))
+        head = [f"{self.by:<{width}}", *(f"{name:>10}" for name in (*names, self.counted))]
+        lines = []
+        for row in self.rows:
+            values = [f"{row.metrics[name]:.3f}" for name in names] + [f"{row.count:,}"]
+            lines.append([f"{row.name:<{width}}", *(f"{value:>10}" for value in values)])
+        return "\n".join("".join(line) for line in (head, *lines))
+
 
 class CalibrationBin(_Part):
     """Predictions whose probability is above `low` and at most `high`."""
@@ -110,8 +129,8 @@ class Calibration(_Part):
 
     def __str__(self) -> str:
         return (
-            f"{self.confidence:.1%} sure on average, {self.accuracy:.1%} right; "
-            f"expected error {self.expected_error:.1%}"
+            f"calibration error {self.expected_error:.1%} "
+            f"(mean confidence {self.confidence:.1%}, accuracy {self.accuracy:.1%})"
         )
 
 
@@ -400,8 +419,34 @@ def means_by(
     return ScoreTable(by=by, counted=counted, rows=tuple(rows))
 
 
+class HasResults:
+    """What an evaluation found, in the words of scikit-learn."""
+
+    metrics: Mapping[str, float]
+    remarks: list[str]
+    breakdown: Breakdown
+
+    @property
+    def confusion(self) -> Confusion | None:
+        """How often each label was predicted for each gold label (`confusion.matrix`)."""
+        return self.breakdown.confusion
+
+    @property
+    def errors(self) -> tuple[Mistake, ...]:
+        """The worst mistakes, at most `MOST_MISTAKES`, the worst first."""
+        return self.breakdown.mistakes
+
+    @property
+    def report(self) -> str:
+        """The metrics, then the scores by label or kind, as text."""
+        width = max(map(len, self.metrics), default=0)
+        lines = [f"{name:<{width}}  {value:.4g}" for name, value in self.metrics.items()]
+        tables = [str(table) for table in self.breakdown.tables]
+        return "\n\n".join(["\n".join([*lines, *self.remarks]), *tables])
+
+
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(HasResults):
     """The outcome of an evaluation.
 
     Attributes:

@@ -28,7 +28,7 @@ from ..model.encoder import Encoder
 from ..model.heads import ClassificationHead
 from ..tables.reading import Table
 from ..tasks import labelled_task
-from ..tasks.breakdown import Breakdown, Evaluation
+from ..tasks.breakdown import Breakdown, Evaluation, HasResults
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
@@ -49,7 +49,7 @@ from .state import Phase, Plan, refusal
 
 
 @dataclass(frozen=True)
-class FinetuneResult:
+class FinetuneResult(HasResults):
     """The result of a fine-tuning run.
 
     Attributes:
@@ -71,6 +71,11 @@ class FinetuneResult:
     remarks: list[str] = field(default_factory=list)
     initialized: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=Breakdown)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of the journal: losses (`kind` "train") and evaluations ("eval"), by step."""
+        return list(self.run.lines())
 
     def __repr__(self) -> str:
         return f"<FinetuneResult {self.run.model}: {measured(self.metrics, self.remarks)}>"

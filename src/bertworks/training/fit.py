@@ -388,8 +388,8 @@ class _Loop:
         self.check_weights()
         self.save()
         raise Interrupted(
-            f"stopped after step {self.state.step} of {self.total}, and saved",
-            fix="Run the same command again to resume.",
+            f"stopped after step {self.state.step} of {self.total} "
+            "(saved; the same command resumes)",
             signal_number=signal_number,
         )
 

@@ -20,13 +20,12 @@ class Interrupted(TrainingError):  # noqa: N818 - a stop on request is not an er
         status: the exit status by the shell's convention: 128 plus the signal's number.
     """
 
-    def __init__(self, what: str, *, fix: str, signal_number: int) -> None:
-        super().__init__(what, fix=fix)
+    def __init__(self, what: str, *, signal_number: int) -> None:
+        super().__init__(what)
         self.status = 128 + signal_number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(type(self), fix=self.fix or "", signal_number=self.status - 128)
-        return made, (self.what,)
+        return partial(type(self), signal_number=self.status - 128), (self.what,)
 
 
 class StopRequest:

@@ -177,7 +177,7 @@ def refusal(run: RunDirectory, plan: Plan) -> str | None:
     ]
     if not differences or None in differences:
         return None
-    return f"no checkpoint fits: of the earliest, {differences[-1]}"
+    return f"{differences[-1]}, so this run cannot be resumed with it"
 
 
 def _forget_best(run: RunDirectory, step: int) -> None:
@@ -276,14 +276,17 @@ class Plan:
         if before == self:
             return None
         if done > self.total:
-            return f"step {done} is already done"
+            return f"the earliest checkpoint is of step {done} already"
         for end_before, end in zip_longest(before._ends(), self._ends(), fillvalue=done):
             if min(end_before, done) != min(end, done):
-                return f"step {min(end_before, end) + 1} was in another phase"
+                return f"that puts step {min(end_before, end) + 1} into another phase"
         for step in range(done):
             was, now = (self.optimizer.rate(step, plan.total) for plan in (before, self))
             if was != now:
-                return f"the learning rate of step {step + 1} was {was:.6g}, and would be {now:.6g}"
+                return (
+                    f"that changes the learning rate from step {step + 1} on "
+                    f"({was:.3g}, now {now:.3g})"
+                )
         return None
 
     def _ends(self) -> list[int]:

@@ -262,7 +262,7 @@ def test_a_random_b_is_of_another_text(tokenizer: Any) -> None:
 
 
 def test_too_few_documents_are_told_of(make_corpus: MakeCorpus, tokenizer: Any) -> None:
-    with pytest.raises(DataError, match="3 documents, too few to hold 2 out"):
+    with pytest.raises(DataError, match="3 documents: too few to hold 2 out"):
         split_held_out(make_corpus(3), 0.01, seed=0)
     with pytest.raises(DataError, match="only one document"):
         source_of(make_corpus(1), tokenizer)

@@ -22,6 +22,7 @@ import numpy as np
 from ...corpus.shards import Corpus
 from ...errors import DataError
 from ...text.tokenizer import Tokenizer
+from ...wording import counted
 from . import hashing
 from .pairs import InstanceSettings, make_instances
 
@@ -323,7 +324,8 @@ def split_held_out(
     count = max(2, held_out if isinstance(held_out, int) else round(held_out * total))
     if total - count < 2:
         raise DataError(
-            f"the corpus has {total} documents, too few to hold {count} out and train on the rest",
+            f"the corpus has {counted(total, 'document')}: too few to hold {count} out and train "
+            "on the rest",
             fix="Separate documents by blank lines, or prepare a larger corpus.",
         )
     order = hashing.permutation(hashing.key_of(seed, _HELD_OUT), total)

@@ -367,8 +367,7 @@ def do_in_processes(
                     yield job, _end(ready, process)
                 if request.signal_number:
                     raise Interrupted(
-                        "stopped; the state of all runs is saved",
-                        fix="Run the same command again to resume.",
+                        "stopped (all runs are saved; the same command resumes)",
                         signal_number=request.signal_number,
                     )
         finally:

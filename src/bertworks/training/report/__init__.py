@@ -1,7 +1,6 @@
 """A self-contained HTML page about a run, from its run directory alone; or about one evaluation.
 
-The page needs no network and no scripts: styles and curves are embedded. Curves are drawn with
-matplotlib (`pip install "bertworks[plots]"`); without it the page says so and has only tables.
+The page needs no network and no scripts: styles and curves are embedded.
 """
 
 from __future__ import annotations
@@ -135,11 +134,6 @@ def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Fi
 def _curves(facts: RunFacts) -> str:
     if not facts.train:
         return page.paragraph("No step has been logged yet.")
-    if not charts.can_draw():
-        return page.paragraph(
-            'Curves need matplotlib: pip install "bertworks[plots]", then write the report again. '
-            "The journal and the tables below contain the numbers."
-        )
     drawn = (
         page.chart(
             chart.title,

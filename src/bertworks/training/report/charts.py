@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Literal, TypeAlias
 
-from ...errors import BertworksError, need
 from ...tasks.breakdown import Calibration
 
-COLOURS = {
-    "ink": "#010101",
-    "grid": "#020202",
-    "first": "#030303",
-    "second": "#040404",
-    "third": "#050505",
-    "faint": "#060606",
-    "card": "#070707",
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "ink": ("#24292f", "#dfe2e5"),
+    "grid": ("#e4e5e1", "#30353b"),
+    "first": ("#22577a", "#7ab8dd"),
+    "second": ("#c2571a", "#eb9860"),
+    "third": ("#3f7d58", "#86c79f"),
+    "faint": ("#6f96b1", "#5a7f97"),
+    "card": ("#ffffff", "#1d2024"),
 }
-"""Placeholders; each is replaced by `var(--NAME)` in the SVG, and the page defines the colours."""
+"""The colours of a file of its own, in the light and the dark theme; a page defines its own."""
 
-SIZES = {"broad": (5.2, 2.9), "narrow": (3.4, 2.5)}
-"""Width and height in inches, by the class of the SVG. Each chart is drawn for desktops and for
+SIZES = {"broad": (374, 209), "narrow": (245, 180)}
+"""Width and height in points, by the class of the SVG. Each chart is drawn for desktops and for
 phones, so that its text is readable on both; the page shows one of them."""
 
-MARGINS, LEGEND = (40, 12, 16, 8), 24
-"""Margins in points: left (room for seven digits), right, bottom, top; and top with a legend.
+FONT_SIZE = 9
+_LETTER = 0.56 * FONT_SIZE  # the width of an average letter
+_RIGHT, _TOP, _LEGEND, _BOTTOM = 18, 10, 24, 18  # margins in points; `_LEGEND`: top with a legend
+_MAX_POINTS = 600  # of a curve: more cannot be seen
 
-They are fixed, since matplotlib's automatic layout takes longer than the drawing.
-"""
-
-DASHED = (0, (4, 3))
-
-Colour = Literal["first", "second", "third", "faint"]
+Colour: TypeAlias = Literal["first", "second", "third", "faint"]
+Format: TypeAlias = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,275 @@ class Curve:
     dashed: bool = False
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    try:
-        need("matplotlib", "plots", "A chart")
-    except BertworksError:
-        return False
-    return True
+@dataclass
+class Axis:
+    """The range of an axis and its labels.
+
+    Attributes:
+        low, high: the range; if None, that of the data.
+        is_percent: whether the numbers are shares, to be written in percent.
+        is_count: whether the numbers are whole, to be written in short form, such as 10k.
+        names: labels for 0, 1, 2, … in place of numbers.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    is_percent: bool = False
+    is_count: bool = False
+    names: Sequence[str] = ()
+
+    def ticks(self, low: float, high: float, most: int) -> list[tuple[float, str]]:
+        """Return about `most` round numbers of a range, each with its label."""
+        if self.names:
+            return [(float(number), name) for number, name in enumerate(self.names)]
+        step = _round_step((high - low) / most, whole=self.is_count)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        unit, mark = (0.01, " %") if self.is_percent else _unit(max(abs(low), abs(high)))
+        numbers = range(first, last + 1)
+        if not self.is_percent and step < 1e-4:
+            return [(number * step, f"{number * step:.3g}") for number in numbers]
+        digits, percent = _decimals(step / unit), mark if self.is_percent else ""
+        return [
+            (number * step, f"{number * step / unit:.{digits}f}{mark}" if number else f"0{percent}")
+            for number in numbers
+        ]
+
+
+def _unit(most: float) -> tuple[float, str]:
+    """Return the unit of numbers up to `most`, thousands, millions, …, and its mark."""
+    units = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    return next((unit for unit in units if most >= unit[0]), (1.0, ""))
+
+
+def _round_step(least: float, *, whole: bool) -> float:
+    """Return the smallest of 1, 2, 5, 10, 20, … that is not much less than `least`."""
+    size = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= 0.95 * least)
+    return max(step, 1.0) if whole else step
+
+
+def _decimals(step: float) -> int:
+    """Return how many decimals distinguish multiples of a step."""
+    return max(0, -math.floor(math.log10(step) + 1e-9))
+
+
+@dataclass
+class Chart:
+    """Marks on two axes; `svg` draws them.
+
+    Attributes:
+        x, y: the axes.
+        has_columns: whether lines of the grid are vertical, not horizontal.
+    """
+
+    x: Axis = field(default_factory=Axis)
+    y: Axis = field(default_factory=Axis)
+    has_columns: bool = False
+    _marks: list[Callable[[_Frame], str]] = field(default_factory=list)
+    _legend: list[tuple[str, Colour, bool]] = field(default_factory=list)
+    _points: list[tuple[float, float]] = field(default_factory=list)
+
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        colour: Colour,
+        *,
+        name: str = "",
+        width: float = 1.8,
+        is_dashed: bool = False,
+    ) -> None:
+        """Add a line through points."""
+        self._points += points
+        shown = _thinned(points)
+        dashes = ' stroke-dasharray="5 4"' if is_dashed else ""
+
+        def mark(frame: _Frame) -> str:
+            path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in shown)
+            return (
+                f'<polyline points="{path}" fill="none" stroke="var(--{colour})" '
+                f'stroke-width="{width}" stroke-linejoin="round" stroke-linecap="round"{dashes}/>'
+            )
+
+        self._add(mark, name, colour, is_dashed)
+
+    def dots(
+        self, points: Sequence[tuple[float, float]], colour: Colour, *, opacity: float = 1
+    ) -> None:
+        """Add a dot at each point."""
+        self._points += points
+        faded = "" if opacity == 1 else f' fill-opacity="{opacity}"'
+
+        def mark(frame: _Frame) -> str:
+            circles = (
+                f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="1.8"/>' for x, y in points
+            )
+            return f'<g fill="var(--{colour})"{faded}>{"".join(circles)}</g>'
+
+        self._add(mark, "", colour, False)
+
+    def boxes(
+        self,
+        boxes: Sequence[tuple[float, float, float, float]],
+        colour: Colour,
+        *,
+        name: str = "",
+    ) -> None:
+        """Add filled boxes: for each, x from and to, y from and to."""
+        self._points += [
+            (x, y) for left, right, low, high in boxes for x, y in ((left, low), (right, high))
+        ]
+
+        def mark(frame: _Frame) -> str:
+            rectangles = []
+            for left, right, low, high in boxes:
+                x, y = frame.x(left), frame.y(high)
+                width, height = frame.x(right) - x, frame.y(low) - y
+                place = f'x="{x:.1f}" y="{y:.1f}"'
+                rectangles.append(f'<rect {place} width="{width:.1f}" height="{height:.1f}"/>')
+            style = f'fill="var(--{colour})" stroke="var(--card)" stroke-width="0.8"'
+            return f"<g {style}>{''.join(rectangles)}</g>"
+
+        self._add(mark, name, colour, False)
+
+    def _add(self, mark: Callable[[_Frame], str], name: str, colour: Colour, dashed: bool) -> None:
+        self._marks.append(mark)
+        if name:
+            self._legend.append((name, colour, dashed))
+
+    def svg(self) -> str:
+        """Return inline `<svg>` elements, one for each of `SIZES`."""
+        return "".join(self._svg(size) for size in SIZES)
+
+    def picture(self) -> str:
+        """Return the text of an SVG file, in light or dark colours as the reader's system has."""
+        light, dark = (
+            ";".join(f"--{name}:{both[theme]}" for name, both in COLOURS.items())
+            for theme in (0, 1)
+        )
+        style = f"svg{{{light};background:var(--card);font-family:sans-serif}}"
+        style += f"text{{fill:var(--ink)}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
+        drawn = self._svg("broad").replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+        return drawn.replace(">", f"><style>{style}</style>", 1) + "\n"
+
+    def _svg(self, size: str) -> str:
+        frame = _Frame.of(self, *SIZES[size], has_legend=len(self._legend) > 1)
+        parts = [self._grid(frame), *(mark(frame) for mark in self._marks)]
+        if len(self._legend) > 1:
+            parts.append(self._drawn_legend())
+        width, height = SIZES[size]
+        return (
+            f'<svg class="{size}" viewBox="0 0 {width} {height}" role="img">'
+            f'<g style="font-size: {FONT_SIZE}px">{"".join(parts)}</g></svg>'
+        )
+
+    def _grid(self, frame: _Frame) -> str:
+        """Return the lines of the grid, the axis below, and the labels."""
+        parts = []
+        for value, label in frame.y_ticks:
+            y = frame.y(value)
+            if not self.has_columns:
+                parts.append(_rule(frame.left, y, frame.right, y))
+            parts.append(_text(frame.left - 6, y + 3, label, "end"))
+        for value, label in frame.x_ticks:
+            x = frame.x(value)
+            if self.has_columns:
+                parts.append(_rule(x, frame.top, x, frame.bottom))
+            parts.append(_text(x, frame.bottom + 13, label, "middle"))
+        parts.append(_rule(frame.left, frame.bottom, frame.right, frame.bottom))
+        return "".join(parts)
+
+    def _drawn_legend(self) -> str:
+        parts, x = [], 4.0
+        for name, colour, is_dashed in self._legend:
+            dashes = ' stroke-dasharray="4 3"' if is_dashed else ""
+            parts.append(
+                f'<line x1="{x:.1f}" y1="10" x2="{x + 12:.1f}" y2="10" stroke="var(--{colour})" '
+                f'stroke-width="3"{dashes}/>'
+            )
+            parts.append(_text(x + 17, 13, name, "start"))
+            x += 17 + _LETTER * len(name) + 14
+        return "".join(parts)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The rectangle of a chart's marks, in points, and the data's range."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+
+    @classmethod
+    def of(cls, chart: Chart, width: int, height: int, *, has_legend: bool) -> _Frame:
+        x_range = _range(chart.x, [x for x, _ in chart._points], margin=0.03)
+        y_range = _range(chart.y, [y for _, y in chart._points], margin=0.05)
+        y_ticks = chart.y.ticks(*y_range, 5)
+        left = 10 + _LETTER * max(len(label) for _, label in y_ticks)
+        room = width - left - _RIGHT
+        most = max(2, int(room / (_LETTER * 9)))
+        return cls(
+            left=left,
+            right=width - _RIGHT,
+            top=_LEGEND if has_legend else _TOP,
+            bottom=height - _BOTTOM,
+            x_range=x_range,
+            y_range=y_range,
+            x_ticks=chart.x.ticks(*x_range, min(6, most)),
+            y_ticks=y_ticks,
+        )
+
+    def x(self, value: float) -> float:
+        """Return the position of a value on the x axis."""
+        low, high = self.x_range
+        return self.left + (value - low) / (high - low) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Return the position of a value on the y axis, which points upwards."""
+        low, high = self.y_range
+        return self.bottom - (value - low) / (high - low) * (self.bottom - self.top)
+
+
+def _range(axis: Axis, values: Sequence[float], margin: float) -> tuple[float, float]:
+    """Return the range of an axis: its own limits, or the data's with a margin.
+
+    A range is at least 2 % of its values: with less, labels would have too many digits.
+    """
+    low = min(values, default=0.0) if axis.low is None else axis.low
+    high = max(values, default=1.0) if axis.high is None else axis.high
+    least = max(0.02 * max(abs(low), abs(high)), 1e-9)
+    if axis.is_count:
+        least = max(least, 1.0)
+    if high - low < least:
+        low, high = (low + high - least) / 2, (low + high + least) / 2
+    room = margin * (high - low)
+    return low - room * (axis.low is None), high + room * (axis.high is None)
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `_MAX_POINTS` points of a curve: the lowest and highest of each stretch."""
+    if len(points) <= _MAX_POINTS:
+        return points
+    stretch = -(-2 * len(points) // _MAX_POINTS)
+    kept = []
+    for start in range(0, len(points), stretch):
+        part = points[start : start + stretch]
+        ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="var(--grid)" stroke-width="0.8"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) -> str:
@@ -66,189 +325,32 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
         percent: whether the values are shares, to be written in percent.
         zero: whether the axis of values starts at zero.
     """
-
-    def paint(axes: Any) -> None:
-        from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
-
-        for curve in curves:
-            points = [
-                (step, value)
-                for step, value in zip(curve.steps, curve.values, strict=True)
-                if value is not None
-            ]
-            axes.plot(
-                [step for step, _ in points],
-                [value for _, value in points],
-                color=COLOURS[curve.colour],
-                linewidth=1.0 if curve.colour == "faint" else 1.8,
-                linestyle=DASHED if curve.dashed else "solid",
-                marker="o" if curve.dots else None,
-                markersize=3.5,
-                label=curve.name,
-                solid_capstyle="round",
-            )
-        _thousands(axes.xaxis)
-        # With one step, or values that hardly differ, tick labels would have too many digits.
-        first, last = axes.get_xlim()
-        if last - first < 2:
-            axes.set_xlim((first + last) / 2 - 1, (first + last) / 2 + 1)
-        low, high = axes.get_ylim()
-        if high - low < (least := 0.02 * max(abs(low), abs(high))):
-            axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
-        axes.ticklabel_format(axis="y", useOffset=False)
-        if percent:
-            in_percent(axes.yaxis, decimals=0 if high - low > 0.05 else 1)
-            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # no 2.5 %
-        elif high >= 1000:
-            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-        elif high < 0.01:
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        if zero:
-            axes.set_ylim(bottom=0)
-
-    return svg(paint, legend=len(curves))
-
-
-def svg(paint: Callable[[Any], None], *, legend: int = 0) -> str:
-    """Return inline `<svg>` elements of what `paint` draws on axes, one for each of `SIZES`.
-
-    Args:
-        paint: draws on matplotlib axes, with colours of `COLOURS`.
-        legend: number of entries in the legend; with fewer than two there is no legend.
-    """
-    return "".join(_svg(paint, legend, size) for size in SIZES)
-
-
-def picture(paint: Callable[[Any], None]) -> str:
-    """Return the text of an SVG file that `paint` draws, in the report's light or dark colours.
-
-    The margins fit the labels.
-    """
-    light, dark = (
-        ";".join(f"--{name}:{colour}" for name, colour in zip(COLOURS, colours, strict=True))
-        for colours in (
-            ("#24292f", "#e4e5e1", "#22577a", "#c2571a", "#3f7d58", "#6f96b1", "#ffffff"),
-            ("#dfe2e5", "#30353b", "#7ab8dd", "#eb9860", "#86c79f", "#5a7f97", "#1d2024"),
-        )
-    )
-    style = f"svg{{{light};background:var(--card);font-family:sans-serif}}"
-    style += f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
-    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    inline = _svg(paint, 0, "broad", "constrained").replace("<svg ", f"<svg {names} ", 1)
-    return inline.replace(">", f"><style>{style}</style>", 1)
-
-
-def _svg(
-    paint: Callable[[Any], None],
-    legend: int,
-    size: str,
-    layout: Literal["constrained"] | None = None,
-) -> str:
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": size, "font.size": 9}):
-        figure = Figure(figsize=SIZES[size], layout=layout)
-        canvas = FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color(COLOURS["grid"])
-        axes.tick_params(length=0, colors=COLOURS["ink"])
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        paint(axes)
-        if legend > 1:
-            figure.legend(
-                loc="upper left",
-                ncols=legend,
-                frameon=False,
-                labelcolor=COLOURS["ink"],
-                handlelength=1.4,
-                columnspacing=1.6,
-                borderaxespad=0.2,
-            )
-        for patch in (figure.patch, axes.patch):
-            patch.set_visible(False)
-        if layout is None:
-            width, height = (inches * 72 for inches in SIZES[size])
-            left, right, bottom, top = MARGINS
-            above = LEGEND if legend > 1 else top
-            figure.subplots_adjust(
-                left / width, bottom / height, 1 - right / width, 1 - above / height
-            )
-        buffer = io.StringIO()
-        canvas.print_svg(  # type: ignore[no-untyped-call]
-            buffer, metadata={"Date": None, "Creator": None}
-        )
-    return _inline(buffer.getvalue(), size)
-
-
-def in_percent(axis: Any, decimals: int = 0) -> None:
-    """Format the tick labels of an axis of shares in percent."""
-    from matplotlib.ticker import PercentFormatter
-
-    axis.set_major_formatter(PercentFormatter(1.0, decimals=decimals, symbol=" %"))
-
-
-def _inline(svg: str, size: str) -> str:
-    """Remove what only a stand-alone file needs, and replace colours by the page's variables."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r'<svg [^>]*viewBox="([^"]+)"[^>]*>',
-        rf'<svg class="{size}" viewBox="\1" role="img">',
-        svg,
-        count=1,
-    )
-    for name, stand_in in COLOURS.items():
-        svg = svg.replace(stand_in, f"var(--{name})")
-    return svg
+    chart = Chart(Axis(is_count=True), Axis(low=0 if zero else None, is_percent=percent))
+    for curve in curves:
+        pairs = zip(curve.steps, curve.values, strict=True)
+        points = [(float(step), value) for step, value in pairs if value is not None]
+        width = 1.0 if curve.colour == "faint" else 1.8
+        chart.line(points, curve.colour, name=curve.name, width=width, is_dashed=curve.dashed)
+        if curve.dots:
+            chart.dots(points, curve.colour)
+    return chart.svg()
 
 
 def reliability(calibration: Calibration) -> str:
     """A reliability diagram: accuracy per bin of confidence (Guo et al. 2017, figure 1)."""
-
-    def paint(axes: Any) -> None:
-        bins = calibration.bins
-        _bars(axes, bins, [one.accuracy for one in bins], "first", "accuracy")
-        axes.plot(
-            [0, 1], [0, 1], color=COLOURS["second"], linestyle=DASHED, label="perfect calibration"
-        )
-        axes.set_ylim(0, 1.02)
-        in_percent(axes.yaxis)
-
-    return svg(paint, legend=2)
+    chart = Chart(Axis(0, 1, is_percent=True), Axis(0, 1.02, is_percent=True))
+    chart.boxes(
+        [(one.low, one.high, 0, one.accuracy) for one in calibration.bins], "first", name="accuracy"
+    )
+    chart.line([(0, 0), (1, 1)], "second", name="perfect calibration", is_dashed=True)
+    return chart.svg()
 
 
 def confidences(calibration: Calibration) -> str:
     """A histogram of confidences: the number of predictions per bin."""
-
-    def paint(axes: Any) -> None:
-        bins = calibration.bins
-        _bars(axes, bins, [one.count for one in bins], "faint", "")
-        _thousands(axes.yaxis)
-
-    return svg(paint)
-
-
-def _bars(axes: Any, bins: Sequence[Any], heights: Sequence[float], colour: str, name: str) -> None:
-    """Draw bars over bins of probability."""
-    axes.bar(
-        [one.low for one in bins],
-        heights,
-        [one.high - one.low for one in bins],
-        align="edge",
-        color=COLOURS[colour],
-        edgecolor=COLOURS["card"],
-        linewidth=1.0,
-        label=name,
-    )
-    axes.set_xlim(0, 1)
-    in_percent(axes.xaxis)
+    chart = Chart(Axis(0, 1, is_percent=True), Axis(0, is_count=True))
+    chart.boxes([(one.low, one.high, 0, one.count) for one in calibration.bins], "faint")
+    return chart.svg()
 
 
 def scatter(values: Sequence[tuple[float, float]]) -> str:
@@ -257,22 +359,12 @@ def scatter(values: Sequence[tuple[float, float]]) -> str:
     Args:
         values: pairs of gold and predicted value.
     """
-
-    def paint(axes: Any) -> None:
-        gold, predicted = zip(*values, strict=True)
-        ends = [min(gold), max(gold)]
-        axes.plot(ends, ends, color=COLOURS["second"], linestyle=DASHED)
-        axes.plot(
-            gold,
-            predicted,
-            "o",
-            color=COLOURS["first"],
-            markersize=3.5,
-            alpha=0.55,
-            markeredgewidth=0,
-        )
-
-    return svg(paint)
+    gold = [one for one, _ in values]
+    ends = [(end, end) for end in (min(gold), max(gold))]
+    chart = Chart()
+    chart.line(ends, "second", is_dashed=True)
+    chart.dots(values, "first", opacity=0.55)
+    return chart.svg()
 
 
 def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str:
@@ -283,30 +375,27 @@ def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str
         bins: all rows per bin.
         cut_bins: truncated rows per bin.
     """
-
-    def paint(axes: Any) -> None:
-        edges = [at * bin_width + 0.5 for at in range(len(bins))]
-        whole = [every - cut for every, cut in zip(bins, cut_bins, strict=True)]
-        style = {"align": "edge", "edgecolor": COLOURS["card"], "linewidth": 0.6}
-        axes.bar(edges, whole, bin_width, color=COLOURS["first"], label="whole", **style)
-        if any(cut_bins):
-            axes.bar(
-                edges,
-                cut_bins,
-                bin_width,
-                bottom=whole,
-                color=COLOURS["second"],
-                label="truncated",
-                **style,
-            )
-        _thousands(axes.yaxis)
-
-    return svg(paint, legend=1 + any(cut_bins))
+    chart = Chart(Axis(is_count=True), Axis(0, is_count=True))
+    whole, truncated = [], []
+    for number, (rows, cut) in enumerate(zip(bins, cut_bins, strict=True)):
+        left, right = number * bin_width + 0.5, (number + 1) * bin_width + 0.5
+        whole.append((left, right, 0, rows - cut))
+        truncated.append((left, right, rows - cut, rows))
+    chart.boxes(whole, "first", name="whole")
+    if any(cut_bins):
+        chart.boxes(truncated, "second", name="truncated")
+    return chart.svg()
 
 
-def _thousands(axis: Any) -> None:
-    """Format the tick labels of an axis of counts in short form, such as 10k."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.set_major_formatter(EngFormatter(sep=""))
+def bars(arms: Mapping[str, Sequence[float]]) -> str:
+    """Return an SVG file with a bar for the mean of each arm, from top to bottom, and a dot for
+    each of its values."""
+    names = list(arms)[::-1]
+    chart = Chart(Axis(), Axis(-0.6, len(names) - 0.4, names=names), has_columns=True)
+    means = [sum(arms[name]) / len(arms[name]) for name in names]
+    chart.boxes(
+        [(min(0, mean), max(0, mean), y - 0.3, y + 0.3) for y, mean in enumerate(means)], "faint"
+    )
+    for y, name in enumerate(names):
+        chart.dots([(value, float(y)) for value in arms[name]], "second")
+    return chart.picture()

@@ -67,8 +67,17 @@ def _confusion(confusion: Confusion, of: str) -> str:
         f'<table class="heat{upright}"><thead><tr><th>gold ↓ predicted →</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
-    said = f"{confusion.counted.capitalize()} by gold and predicted label: {of}."
-    return page.paragraph(said) + f'<div class="wide">{table}</div>'
+    unit = confusion.counted
+    said = (
+        f"{unit.capitalize()} by label in the data (gold, one line each) and predicted label "
+        f"(one column each): {of}."
+    )
+    legend = (
+        f'<p class="soft small legend"><span class="key right"></span> correct '
+        f'<span class="key wrong"></span> mispredicted; the stronger the colour, the larger the '
+        f"share of the gold label's {unit}</p>"
+    )
+    return page.paragraph(said) + f'<div class="wide">{table}</div>{legend}'
 
 
 def _cell(count: int, total: int, *, is_right: bool) -> str:
@@ -110,8 +119,6 @@ def _calibration(calibration: Calibration) -> str:
         f"accuracy {_percent(calibration.accuracy)}. Expected calibration error: "
         f"{_percent(calibration.expected_error)}, over bins of probability (Guo et al. 2017)."
     )
-    if not charts.can_draw():
-        return said + table
     drawn = page.chart(
         "Accuracy by confidence",
         charts.reliability(calibration),
@@ -121,8 +128,6 @@ def _calibration(calibration: Calibration) -> str:
 
 
 def _values(breakdown: Breakdown) -> str:
-    if not charts.can_draw():
-        return ""
     drawn = page.chart(
         "Predicted by gold value",
         charts.scatter(breakdown.values),
@@ -218,7 +223,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
 
 def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Histograms of rows by length; none for runs of earlier versions, which have no bins."""
-    if not charts.can_draw() or not all("bins" in table for table in tables.values()):
+    if not all("bins" in table for table in tables.values()):
         return ""
     drawn = (
         page.chart(

@@ -22,6 +22,14 @@ _SPELLED = {
     "id": "id",
 }
 
+_LABELS = {
+    "guessable": "Accuracy is compared with the most frequent label",
+    "not_next_share": "Pairs whose second text does not follow the first",
+    "full_length_share": "Sequences of the maximum length",
+    "mean_length": "Mean tokens per sequence",
+}
+"""Keys whose words do not explain them."""
+
 
 class Figure(NamedTuple):
     """A headline figure."""
@@ -91,7 +99,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: int
 
 def facts(tree: Mapping[str, Any]) -> str:
     """A mapping as tables in columns: one of its plain values, then one for each nested mapping."""
-    rows = [(label(k), value(item)) for k, item in tree.items() if not isinstance(item, Mapping)]
+    rows = [(label(k), _fact(k, item)) for k, item in tree.items() if not isinstance(item, Mapping)]
     parts = [f"<div>{table(('', ''), rows, numbers=1)}</div>"] if rows else []
     for key, item in tree.items():
         if isinstance(item, Mapping) and item:
@@ -111,9 +119,15 @@ def code(text: str) -> str:
 
 def label(key: str) -> str:
     """A key as readable text: `mlm_accuracy` is “MLM accuracy”."""
+    if key in _LABELS:
+        return _LABELS[key]
     words = [_SPELLED.get(word, word) for word in key.split("_") if word]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
+
+
+def _fact(key: str, item: Any) -> str:
+    return f"{item:.1%}" if key.endswith("_share") and isinstance(item, float) else value(item)
 
 
 def value(item: Any) -> str:
