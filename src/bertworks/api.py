@@ -29,7 +29,7 @@ from .checkpoints.store import (
     read_task,
     read_tensors,
 )
-from .errors import BertworksError, CheckpointError, DataError, SettingsError, brief
+from .errors import BertworksError, CheckpointError, DataError, SettingsError
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
@@ -65,9 +65,9 @@ from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks import is_registered, is_user_task, published_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
+from .tasks.inputs import open_table, task_rows
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.task import Network, Prediction, Task
-from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
 from .wording import html_facts, listed, short
 
@@ -233,10 +233,11 @@ class Model:
         how = EngineSettings.parse(others)
         given = _one_of(rows, data)
         if data is None:
-            filled = not_empty(self._rows(as_texts(given)))
-            if filled is None:
+            task, _ = self._task_and_network()
+            inputs = not_empty(as_texts(given))
+            if inputs is None:
                 return iter(())
-            given = filled
+            given = task_rows(task, _checked_for_files(inputs))
         task, network, table = self._opened(given, labelled=False, **options)
         return engine.predict(network, task, table, how)
 
@@ -324,8 +325,8 @@ class Model:
     ) -> tuple[Task[Any], Network, Rows]:
         """Return the task for a table, the network, and the table's rows."""
         task, network = self._task_and_network()
-        rows = read_rows(table, columns=task.column_names, **options)
-        return task.for_table(rows, labelled=labelled), network, rows
+        task, rows = open_table(task, table, labelled=labelled, **options)
+        return task, network, rows
 
     def _precision(self, asked: InferencePrecision) -> InferencePrecision:
         """Return the precision to use; "auto" is resolved here, also for remote workers."""
@@ -731,28 +732,6 @@ class Model:
             )
         return self.task, self.network
 
-    def _rows(self, given: Iterable[Any]) -> Iterator[Row]:
-        """Convert texts, pairs of texts and rows to rows of the task."""
-        task, _ = self._task_and_network()
-        sizes: set[int] = set()
-
-        def as_row(item: Any) -> Row:
-            if isinstance(item, Mapping):
-                return item
-            texts = (item,) if isinstance(item, str) else item
-            if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
-                raise DataError(
-                    f"{brief(item)} is neither a text, a pair of texts nor a row of columns"
-                )
-            if not sizes:
-                warn_of_file(texts[0])
-            sizes.add(len(texts))
-            if len(sizes) > 1 and isinstance(task, TextTask):
-                raise DataError("single texts and pairs cannot be mixed", where=brief(item))
-            return task.text_row(*texts)
-
-        return map(as_row, given)
-
     def _pretrained(self, text: str, pair: str | None = None, *, top_k: int = 1) -> Prediction:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
@@ -913,6 +892,14 @@ def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSe
     """
     is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
     return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
+
+
+def _checked_for_files(inputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield inputs; warn if the text of the first one is the name of a file."""
+    for number, item in enumerate(inputs):
+        if not number:
+            warn_of_file(item[0] if isinstance(item, list | tuple) and item else item)
+        yield item
 
 
 def _one_of(texts: Any, data: Any) -> Any:

@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..api import of_unit_length
+from ..tables.rows import Row
+from ..tasks.inputs import open_inputs
+from ..tasks.task import Task
 from .failures import invalid
 from .gate import RequestContext
 from .models import Served
 from .queue import LateError, Runner
-from .runners import EmbedRunner, Text
+from .runners import EmbedRunner, TaskRow, TaskRunner, Text
 from .service import Service
 
 _IDS = (
@@ -102,6 +106,40 @@ class Job:
             context.computing += ticket.running
             waited = time.monotonic() - started - ticket.preparing - ticket.running
             context.queueing += max(0.0, waited)
+
+    async def predictions(
+        self,
+        runner: TaskRunner,
+        inputs: Sequence[Text],
+        *,
+        changed: Callable[[Task[Any]], Task[Any]] | None = None,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Compute a task's predictions in the queue, from the rows that `Model.predict` reads too.
+
+        Args:
+            inputs: at least one; the text of each is a text, a list of one or two, or a row.
+            changed: returns the task with other settings for this request.
+            limit: as in `compute`.
+
+        Raises:
+            BertworksError: as `compute`.
+        """
+        name = inputs[0].where.partition("[")[0]
+        task, rows = open_inputs(
+            runner.task,
+            [item.text for item in inputs],
+            name=name,
+            place=lambda at: inputs[at].where,
+        )
+        if changed is not None:
+            task = changed(task)
+        texts, items = [], []
+        for row, seen in task.in_context(rows):
+            texts.append(text_of_row(row.values))
+            items.append(TaskRow(row.where, seen))
+        prepare = partial(runner.prepare, task=task, truncation=self.context.truncation)
+        return await self.compute(runner, items, texts, limit=limit, prepare=prepare)
 
     async def vectors(
         self,
@@ -201,6 +239,12 @@ def context_of(request: Request) -> RequestContext:
     """Return a request's id, client, deadline, counts and times."""
     context: RequestContext = request.state.context
     return context
+
+
+def text_of_row(row: Row) -> str:
+    """Return all texts and words of a row, joined, to be counted before they are tokenised."""
+    parts = (value if isinstance(value, list | tuple) else [value] for value in row.values())
+    return " ".join(part for part in chain.from_iterable(parts) if isinstance(part, str))
 
 
 def placed(field: str, values: Sequence[Any]) -> list[Text]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..tasks.classification import ClassificationTask
+from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .failures import invalid
 from .job import Job, placed
 from .models import Served
-from .runners import Scored, TaskRow, TaskRunner, Text
+from .runners import Scored, TaskRunner, Text
 
 
 async def score_texts(
@@ -34,18 +34,15 @@ async def score_texts(
         way = settings.truncation if settings.truncation in ("first", "second") else "longest_first"
     if way == "windows" and settings.both_orders:
         raise invalid("windows", "the model reads pairs in both orders, which windows exclude")
-    if way != settings.truncation:
-        changed: dict[str, Any] = {"truncation": way}
-        if way != "windows":
-            changed |= {"stride": None}
-        task = type(task)(task.tokenizer, settings.with_values(**changed))
-    return await job.compute(
-        runner,
-        [TaskRow(row.where, task.text_row(*row.text)) for row in rows],
-        [" ".join(row.text) for row in rows],
-        limit=None if way == "windows" else settings.max_seq_length,
-        prepare=partial(runner.prepare, task=task, truncation=job.context.truncation),
-    )
+    stride = settings.stride if way == "windows" else None
+
+    def truncated(task: Task[Any]) -> Task[Any]:
+        assert isinstance(task, TextTask)
+        values = task.settings.with_values(truncation=way, stride=stride)
+        return type(task)(task.tokenizer, values)
+
+    limit = None if way == "windows" else settings.max_seq_length
+    return await job.predictions(runner, rows, changed=truncated, limit=limit)
 
 
 async def ranks(
