@@ -18,7 +18,7 @@ from .checkpoints.families import family_of
 from .checkpoints.heads import Published
 from .checkpoints.locate import locate
 from .checkpoints.saving import save_model
-from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
+from .checkpoints.sentence import SentenceSettings, read_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
     TaskFile,
@@ -805,10 +805,19 @@ def load(
     elif task is not None and task != "encoder":
         raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
     elif task is None:
-        pairs = is_cross_encoder(directory, raw)
+        pairs = read_cross_encoder(directory, raw)
         try:
             found_task = published_task(
-                Published(raw, config, family, tensors, tokenizer, limit, pairs)
+                Published(
+                    raw,
+                    config,
+                    family,
+                    tensors,
+                    tokenizer,
+                    limit,
+                    takes_pairs=pairs is not None,
+                    activation=None if pairs is None else pairs.activation,
+                )
             )
         except BertworksError as error:
             raise CheckpointError(error.what, where=str(name), fix=error.fix) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -122,16 +122,44 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     return SentenceSettings.parse(values, where=str(file))
 
 
-def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Whether sentence-transformers saved a model as a classifier of pairs of texts.
+class CrossEncoder(NamedTuple):
+    """How sentence-transformers saved a classifier of pairs of texts.
+
+    Attributes:
+        activation: the class of the activation after the classifier; None if none is named.
+    """
+
+    activation: str | None
+
+
+_FORMER_ACTIVATION = "sbert_ce_default_activation_function"
+
+
+def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncoder | None:
+    """Read the marks of a cross-encoder; None if sentence-transformers did not save one.
 
     Args:
-        config: its `config.json`, where older versions store the activation after the classifier.
+        config: its `config.json`, where versions before 6 store the activation.
+
+    Raises:
+        CheckpointError: the activation is not a name.
     """
-    if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
-        return True
     file = directory / _MORE
-    return file.is_file() and read_json(file).get("model_type") == "CrossEncoder"
+    marks = dict(read_json(file)) if file.is_file() else {}
+    if marks.get("model_type") != "CrossEncoder":
+        marks = {}
+        if not config.keys() & {"sentence_transformers", _FORMER_ACTIVATION}:
+            return None
+    former = config.get("sentence_transformers") or {}
+    places = (
+        marks.get("activation_fn"),
+        former.get("activation_fn"),
+        config.get(_FORMER_ACTIVATION),
+    )
+    activation = next((name for name in places if name is not None), None)
+    if not isinstance(activation, str | None):
+        raise CheckpointError("activation_fn is not the name of a class", where=str(directory))
+    return CrossEncoder(activation)
 
 
 def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:

@@ -13,6 +13,7 @@ in the same way. The mean weights all windows equally; with the maximum, one pas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
@@ -292,6 +293,14 @@ def _check_single(rows: Rows, columns: Columns) -> None:
 def _is_prose(value: str) -> bool:
     """Whether a value may be a text of words: it has a space, or other signs than ASCII."""
     return " " in value.strip() or not value.isascii()
+
+
+def sigmoid(logit: float) -> float:
+    """Return 1 / (1 + exp(-logit)), computed so that neither end overflows or is cut to 0."""
+    if logit >= 0:
+        return 1 / (1 + math.exp(-logit))
+    power = math.exp(logit)
+    return power / (1 + power)
 
 
 def is_single_value(of: Published) -> bool:
