@@ -52,13 +52,14 @@ from .keywords import (
     GenerateKeywords,
     RowKeywords,
 )
-from .literals import InferencePrecision, SavedPrecision
+from .literals import InferencePrecision, SavedPrecision, SimilarityFunction
 from .locks import check_inputs
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import dtype_of, pick_device, without_weights
 from .model.encoder import Encoder, HasEncoder
 from .remote import written_here
+from .similarity import similarities
 from .tables.reading import Table, TableOptions, read_rows
 from .tables.rows import Row, Rows
 from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
@@ -443,7 +444,10 @@ class Model:
         others: str | Iterable[str] | NDArray[np.floating[Any]],
         **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
-        """The cosine of each text's vector with each of the other texts' vectors.
+        """The similarity of each text's vector with each of the other texts' vectors.
+
+        It is the cosine, or the function that the model's files name (`similarity_fn_name` of
+        sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
 
         Args:
             texts, others: a text, texts, or vectors that `embed` returned.
@@ -455,11 +459,13 @@ class Model:
         Raises:
             DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
-        one, other = (of_unit_length(self._vectors(part, settings)) for part in (texts, others))
-        if one.shape[1] != other.shape[1]:
-            raise DataError(f"vectors of {one.shape[1]} and of {other.shape[1]} numbers")
-        cosines: NDArray[np.float32] = one @ other.T
-        return cosines
+        one, other = (self._vectors(part, settings) for part in (texts, others))
+        return similarities(one, other, self.similarity_function)
+
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function with which `similarity` and `search` compare vectors."""
+        return "cosine" if self.sentence is None else self.sentence.similarity_function
 
     def _vectors(
         self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
 from .. import files
-from ..errors import CheckpointError
+from ..errors import CheckpointError, brief
 from ..files import parse_json
+from ..literals import SimilarityFunction
 from ..settings import Settings
 from .weights import read_json
 
@@ -41,6 +42,15 @@ _NAMES: Mapping[str, SentencePooling] = {
     "lasttoken": "sep",
 }
 _MODULES = "sentence_transformers.models"
+_LIMITS = (
+    "sentence_bert_config.json",
+    *(
+        f"sentence_{name}_config.json"
+        for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+"""Files that may hold the limit of tokens, the first that exists; earlier versions named them by
+the model's family."""
 _POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
 FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
 """The files and directories that `write_sentence_settings` writes."""
@@ -73,6 +83,12 @@ class SentenceSettings(Settings):
         default = self.more.get("default_prompt_name")
         return next(iter(found), "" if default is None else prompts[default])
 
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function that compares vectors; the cosine if the files name none."""
+        function: SimilarityFunction = self.more.get("similarity_fn_name") or "cosine"
+        return function
+
 
 def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
     """Read a directory's sentence settings; None if it does not hold a sentence encoder.
@@ -98,8 +114,9 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     values: dict[str, Any] = {}
     for kind, path in parts:
         if kind == "Transformer":
-            file_of_limits = directory / path / "sentence_bert_config.json"
-            if file_of_limits.is_file():
+            names = (directory / path / name for name in _LIMITS)
+            file_of_limits = next((file for file in names if file.is_file()), None)
+            if file_of_limits is not None:
                 limits = read_json(file_of_limits)
                 values["max_seq_length"] = limits.get("max_seq_length")
                 if limits.get("do_lower_case") and not lowercase:
@@ -185,8 +202,16 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
 
 
 def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
-    """The file's content, after a check that its prompts are valid and fit these poolings."""
+    """The file's content, after a check of its similarity function, and that its prompts are valid
+    and fit these poolings."""
     found = dict(read_json(file))
+    function, known = found.get("similarity_fn_name"), get_args(SimilarityFunction)
+    if function not in (None, *known):
+        raise CheckpointError(
+            f"similarity_fn_name is {brief(function)}, which is not supported",
+            where=str(file),
+            fix=f"Set it to one of {', '.join(known)}, or remove it: then cosines are used.",
+        )
     prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
         raise CheckpointError("has prompts that are not texts by name", where=str(file))

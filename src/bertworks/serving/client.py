@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
+from ..similarity import similarities
 from ..tables.rows import PlacedRow, row_of, unframed
 
 if TYPE_CHECKING:
@@ -254,12 +255,11 @@ class Client(_Connection):
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
-        """The cosine of each text with each of the others: float32 `[texts, others]`."""
-        settings["normalize"] = True
-        cosines: NDArray[np.float32] = (
-            self.embed(texts, **settings) @ self.embed(others, **settings).T
-        )
-        return cosines
+        """The similarity of each text with each of the others, as `Model.similarity`: float32
+        `[texts, others]`."""
+        function = self.info()["similarity_fn_name"]
+        one, other = (self.embed(part, **settings) for part in (texts, others))
+        return similarities(one, other, function)
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
@@ -392,11 +392,10 @@ class AsyncClient(_Connection):
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
         """See `Client.similarity`."""
-        settings["normalize"] = True
+        info = self._send(self._one(_INFO, None, dict))
         parts = (self.embed(part, **settings) for part in (texts, others))
-        one, other = await asyncio.gather(*parts)
-        cosines: NDArray[np.float32] = one @ other.T
-        return cosines
+        facts, one, other = await asyncio.gather(info, *parts)
+        return similarities(one, other, facts["similarity_fn_name"])
 
     async def _send(self, asking: _Asking[T]) -> T:
         try:

@@ -143,30 +143,36 @@ class Job:
 
     async def vectors(
         self,
-        runner: EmbedRunner,
         items: Sequence[Text],
         *,
+        kind: type[EmbedRunner] = EmbedRunner,
         normalize: bool,
         truncate: bool | None,
         side: str = "right",
         dimensions: int | None = None,
         prompt_name: str | None = None,
+        **settings: Any,
     ) -> list[NDArray[np.float32]]:
         """Compute the vectors of texts; shorten and then normalize them if requested.
 
         Args:
             items: texts, token ids, or lists of words.
+            kind: the runner: for vectors of texts, or of tokens.
             normalize: scale vectors to length 1; ignored for vectors of tokens.
             truncate: truncate texts that are too long; otherwise they are an error.
             side: the side at which texts are truncated: "left" or "right", in any letter case.
             dimensions: the length to which vectors are shortened; ignored for vectors of tokens.
             prompt_name: name of the prompt to put before texts; the model's default if omitted.
+            settings: those of `Served.embed`.
 
         Raises:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        self._check_dimensions(runner.embedder.width, dimensions)
+        width = self.served.embed(kind, **settings).embedder.width
+        self._check_dimensions(width, dimensions)
+        is_shortened = dimensions not in (None, width)
+        runner = self.served.embed(kind, normalize=normalize and not is_shortened, **settings)
         if truncate:
             self.context.truncation.side = "left" if side.lower() == "left" else "right"
         if prompt := self.prompt(prompt_name):
@@ -180,8 +186,9 @@ class Job:
             limit=runner.embedder.limit,
             prepare=partial(runner.prepare, truncation=self.context.truncation),
         )
-        if found[0].ndim == 1:
-            found = list(_finished(np.stack(found), normalize=normalize, dimensions=dimensions))
+        if is_shortened:
+            vectors = np.ascontiguousarray(np.stack(found)[:, :dimensions])
+            found = list(of_unit_length(vectors) if normalize else vectors)
         return found
 
     def prompt(self, name: str | None) -> str:
@@ -250,14 +257,6 @@ def text_of_row(row: Row) -> str:
 def placed(field: str, values: Sequence[Any]) -> list[Text]:
     """Return the texts of a list, each with its place, such as `inputs[3]`."""
     return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
-
-
-def _finished(
-    vectors: NDArray[np.float32], *, normalize: bool, dimensions: int | None
-) -> NDArray[np.float32]:
-    """Shorten vectors, then scale them to length 1; a zero vector stays zero."""
-    vectors = np.ascontiguousarray(vectors[:, :dimensions])
-    return of_unit_length(vectors) if normalize else vectors
 
 
 async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
