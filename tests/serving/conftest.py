@@ -158,8 +158,9 @@ def running(
     *,
     local: bool = True,
     max_memory: int | None = None,
+    precision: str = "auto",
 ) -> Iterator[Running]:
-    models = Models(sources, device="cpu", max_memory=max_memory)
+    models = Models(sources, device="cpu", max_memory=max_memory, precision=precision)
     app = make_app(models, settings or ServeSettings(lazy=True), keys, local=local)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)

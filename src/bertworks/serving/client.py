@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
 from ..similarity import similarities
-from ..tables.rows import PlacedRow, row_of, unframed
+from ..tables.rows import Rows as TableRows
+from ..tables.rows import unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -505,16 +506,23 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
             f"the task reads neighbouring rows, and these {count:,} need several requests",
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
-    from ..tasks.tagging.columns import WordColumns, in_context
+    from ..tables.reading import rows_in_memory
+    from ..tasks.tagging.columns import WordColumns, columns_of_table, in_context
 
-    columns = WordColumns(word=context["word"], document=context["document"])
+    def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
+        values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
+        return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
+
+    columns = columns_of_table(
+        placed_rows(chain.from_iterable(parts)),
+        WordColumns(word=context["word"], document=context["document"]),
+        labelled=False,
+        document_context=True,
+    )
 
     def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
         """Yield each row as the task sees it beside these rows, which begin with number `first`."""
-        placed = (
-            PlacedRow(where, row_of(row, where) if isinstance(row, Mapping) else {})
-            for where, row in ((f"rows[{at}]", row) for at, row in enumerate(rows, first))
-        )
+        placed = placed_rows(rows, first)
         return (values for _, values in in_context(placed, columns, context["words"]))
 
     found, first = [], 0
