@@ -470,9 +470,10 @@ def _listed(texts: Any) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    if not isinstance(texts, Iterable):
+    rows = unframed(texts)  # iterating over a data frame yields its columns' names
+    if not isinstance(rows, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    return list(unframed(texts))  # iterating over a data frame yields its columns' names
+    return list(rows)
 
 
 def _parts(texts: Sequence[Any], most: int) -> list[list[Any]]:
