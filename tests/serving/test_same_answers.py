@@ -28,6 +28,7 @@ import bertworks as bw
 from bertworks.errors import DataError
 from bertworks.files import write_json
 from bertworks.serving.client import Client, ServerError
+from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
@@ -430,7 +431,8 @@ def test_the_command_line_has_the_same_answer(
         for suffix in FILES:
             file = tmp_path / f"rows{suffix}"
             write(file, in_json(given))
-            answers = predicted_by_command(directory, out, "--data", file)
+            header = ["--header"] if suffix in (".csv", ".tsv") else []
+            answers = predicted_by_command(directory, out, "--data", file, *header)
             assert answers == expected, (form, suffix)
     if kind in ("texts", "plain"):
         assert predicted_by_command(directory, out, *rows) == expected
@@ -567,6 +569,23 @@ def test_what_does_not_fit_is_refused_everywhere(
     assert ours.value.what in str(theirs.value)
 
 
+def test_columns_of_a_table_hold_for_all_its_requests(
+    models: dict[str, str], model: Callable[[str], bw.Model]
+) -> None:
+    """The last request's rows alone do not tell which column holds the texts."""
+    rows: list[dict[str, Any]] = [
+        {"id": "n", "body": f"the door was open in london {at}"} for at in range(8)
+    ]
+    rows += [{"id": f"the river was deep {at}", "body": f"a deep river {at}"} for at in range(2)]
+    with running(models, ServeSettings(lazy=True, max_texts=8), precision="fp32") as server:
+        for name in ("classifier", "nli"):
+            expected = plain(model(name).predict(rows, **FP32))
+            with Client(server.url, model=name) as client:
+                assert client.predict(rows) == expected
+                with pytest.raises(ServerError, match="cannot tell which column holds the text"):
+                    client.predict(rows[8:])
+
+
 @pytest.mark.parametrize("names", [(), ("word", "document_id"), ("words", "doc_id")])
 def test_documents_are_found_anew(
     saved: dict[str, str], tmp_path: Path, names: tuple[str, ...]
@@ -587,8 +606,6 @@ def test_documents_are_found_anew(
     alone = [own.predict([row], **FP32)[0] for row in rows]
     assert plain(alone) != expected, "the context matters"
     sources = {"tagger": str(tmp_path / "tagger")}
-    from bertworks.serving.settings import ServeSettings
-
     for limits in (ServeSettings(lazy=True), ServeSettings(lazy=True, max_texts=5)):
         with running(sources, limits, precision="fp32") as server, Client(server.url) as client:
             assert client.predict(rows) == expected

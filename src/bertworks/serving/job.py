@@ -20,6 +20,7 @@ from ..api import of_unit_length
 from ..tables.rows import Row
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
+from ..tasks.texts import TextTask
 from .failures import invalid
 from .gate import RequestContext
 from .models import Served
@@ -132,6 +133,9 @@ class Job:
             name=name,
             place=lambda at: inputs[at].where,
         )
+        if isinstance(task, TextTask):
+            columns = task.settings.columns
+            self.context.columns = [name for name in (columns.text, columns.pair) if name]
         if changed is not None:
             task = changed(task)
         texts, items = [], []
