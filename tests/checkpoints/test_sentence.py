@@ -151,6 +151,25 @@ def test_values_follow_the_activation(
         assert [answer["value"] for answer in again] == values, is_bare
 
 
+@pytest.mark.filterwarnings("ignore:. of . rows were too long")
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_cross_encoders_have_length_limits_too(
+    cross_encoder: Callable[..., Path], tmp_path: Path, family: str
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = tmp_path / "theirs"
+    CrossEncoder(str(cross_encoder()), device="cpu").save_pretrained(str(folder))
+    edit(folder / "sentence_bert_config.json", max_seq_length=7)
+    (folder / "sentence_bert_config.json").rename(folder / f"sentence_{family}_config.json")
+    pairs = [("a b c a b c a b", "c"), ("c", "a b b"), ("a", "a")]
+    model = bw.load(folder, device="cpu")
+    assert model.task.settings.max_seq_length == 7
+    values = [answer["value"] for answer in model.predict(pairs, precision="fp32")]
+    theirs = CrossEncoder(str(folder), device="cpu").predict(pairs)
+    assert values == pytest.approx(theirs.tolist(), abs=1e-6)
+
+
 def test_an_activation_that_is_not_supported_is_an_error(
     cross_encoder: Callable[..., Path],
 ) -> None:

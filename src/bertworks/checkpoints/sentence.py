@@ -99,23 +99,14 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
+    parts = _modules(directory)
+    if not parts or [kind for kind, _ in parts] == ["Transformer"]:  # a cross-encoder has its head
+        return None
     file = directory / "modules.json"
-    if not file.is_file():
-        return None
-    try:
-        modules = parse_json(file.read_bytes())
-        parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
-    if any(path.is_absolute() or ".." in path.parts for _, path in parts):
-        raise CheckpointError("names a path outside its directory", where=str(file))
-    if [kind for kind, _ in parts] == ["Transformer"]:  # its head is in it: a cross-encoder
-        return None
     values: dict[str, Any] = {}
     for kind, path in parts:
         if kind == "Transformer":
-            names = (directory / path / name for name in _LIMITS)
-            file_of_limits = next((file for file in names if file.is_file()), None)
+            file_of_limits = _limits_file(directory / path)
             if file_of_limits is not None:
                 limits = read_json(file_of_limits)
                 values["max_seq_length"] = limits.get("max_seq_length")
@@ -137,6 +128,41 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
         values["more"] = _more(directory / _MORE, poolings)
     return SentenceSettings.parse(values, where=str(file))
+
+
+def read_max_seq_length(directory: Path) -> int | None:
+    """Read the limit of tokens of a model that sentence-transformers saved; None if it has none.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    for kind, path in _modules(directory):
+        file = _limits_file(directory / path) if kind == "Transformer" else None
+        limit = None if file is None else read_json(file).get("max_seq_length")
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+            return limit
+    return None
+
+
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    """The kinds and paths of a model's parts; none if sentence-transformers did not save it."""
+    file = directory / "modules.json"
+    if not file.is_file():
+        return []
+    try:
+        modules = parse_json(file.read_bytes())
+        parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
+    if any(path.is_absolute() or ".." in path.parts for _, path in parts):
+        raise CheckpointError("names a path outside its directory", where=str(file))
+    return parts
+
+
+def _limits_file(directory: Path) -> Path | None:
+    """The file with a transformer's limit of tokens, if there is one."""
+    files_of_limits = (directory / name for name in _LIMITS)
+    return next((file for file in files_of_limits if file.is_file()), None)
 
 
 class CrossEncoder(NamedTuple):
