@@ -18,7 +18,7 @@ from .checkpoints.families import family_of
 from .checkpoints.heads import Published
 from .checkpoints.locate import locate
 from .checkpoints.saving import save_model
-from .checkpoints.sentence import SentenceSettings, is_cross_encoder, read_sentence_settings
+from .checkpoints.sentence import SentenceSettings, read_cross_encoder, read_sentence_settings
 from .checkpoints.store import (
     LoadReport,
     TaskFile,
@@ -29,14 +29,7 @@ from .checkpoints.store import (
     read_task,
     read_tensors,
 )
-from .errors import (
-    BertworksError,
-    CheckpointError,
-    DataError,
-    SettingsError,
-    brief,
-    method_elsewhere,
-)
+from .errors import BertworksError, CheckpointError, DataError, SettingsError, method_elsewhere
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
@@ -59,22 +52,23 @@ from .keywords import (
     GenerateKeywords,
     RowKeywords,
 )
-from .literals import InferencePrecision, SavedPrecision
+from .literals import InferencePrecision, SavedPrecision, SimilarityFunction
 from .locks import check_inputs
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import dtype_of, pick_device, without_weights
 from .model.encoder import Encoder, HasEncoder
 from .remote import written_here
+from .similarity import similarities
 from .tables.reading import Table, TableOptions, read_rows
 from .tables.rows import Row, Rows
 from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks import is_registered, is_user_task, published_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
+from .tasks.inputs import open_table, task_rows
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.task import Network, Prediction, Task
-from .tasks.texts import TextTask
 from .text.tokenizer import Tokenizer
 from .wording import html_facts, listed, short
 
@@ -275,10 +269,11 @@ class Model:
         how = EngineSettings.parse(others)
         given = _one_of(rows, data)
         if data is None:
-            filled = not_empty(self._rows(as_texts(given)))
-            if filled is None:
+            task, _ = self._task_and_network()
+            inputs = not_empty(as_texts(given))
+            if inputs is None:
                 return iter(())
-            given = filled
+            given = task_rows(task, _checked_for_files(inputs))
         task, network, table = self._opened(given, labelled=False, **options)
         return engine.predict(network, task, table, how)
 
@@ -366,8 +361,8 @@ class Model:
     ) -> tuple[Task[Any], Network, Rows]:
         """Return the task for a table, the network, and the table's rows."""
         task, network = self._task_and_network()
-        rows = read_rows(table, columns=task.column_names, **options)
-        return task.for_table(rows, labelled=labelled), network, rows
+        task, rows = open_table(task, table, labelled=labelled, **options)
+        return task, network, rows
 
     def _precision(self, asked: InferencePrecision) -> InferencePrecision:
         """Return the precision to use; "auto" is resolved here, also for remote workers."""
@@ -494,7 +489,10 @@ class Model:
         others: str | Iterable[str] | NDArray[np.floating[Any]],
         **settings: Unpack[EmbedKeywords],
     ) -> NDArray[np.float32]:
-        """The cosine of each text's vector with each of the other texts' vectors.
+        """The similarity of each text's vector with each of the other texts' vectors.
+
+        It is the cosine, or the function that the model's files name (`similarity_fn_name` of
+        sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
 
         Args:
             texts, others: a text, texts, or vectors that `embed` returned.
@@ -506,11 +504,13 @@ class Model:
         Raises:
             DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
-        one, other = (of_unit_length(self._vectors(part, settings)) for part in (texts, others))
-        if one.shape[1] != other.shape[1]:
-            raise DataError(f"vectors of {one.shape[1]} and of {other.shape[1]} numbers")
-        cosines: NDArray[np.float32] = one @ other.T
-        return cosines
+        one, other = (self._vectors(part, settings) for part in (texts, others))
+        return similarities(one, other, self.similarity_function)
+
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function with which `similarity` and `search` compare vectors."""
+        return "cosine" if self.sentence is None else self.sentence.similarity_function
 
     def _vectors(
         self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
@@ -783,28 +783,6 @@ class Model:
             )
         return self.task, self.network
 
-    def _rows(self, given: Iterable[Any]) -> Iterator[Row]:
-        """Convert texts, pairs of texts and rows to rows of the task."""
-        task, _ = self._task_and_network()
-        sizes: set[int] = set()
-
-        def as_row(item: Any) -> Row:
-            if isinstance(item, Mapping):
-                return item
-            texts = (item,) if isinstance(item, str) else item
-            if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
-                raise DataError(
-                    f"{brief(item)} is neither a text, a pair of texts nor a row of columns"
-                )
-            if not sizes:
-                warn_of_file(texts[0])
-            sizes.add(len(texts))
-            if len(sizes) > 1 and isinstance(task, TextTask):
-                raise DataError("single texts and pairs cannot be mixed", where=brief(item))
-            return task.text_row(*texts)
-
-        return map(as_row, given)
-
     def _pretrained(self, text: str, pair: str | None = None, *, top_k: int = 1) -> Prediction:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
@@ -878,10 +856,19 @@ def load(
     elif task is not None and task != "encoder":
         raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
     elif task is None:
-        pairs = is_cross_encoder(directory, raw)
+        pairs = read_cross_encoder(directory, raw)
         try:
             found_task = published_task(
-                Published(raw, config, family, tensors, tokenizer, limit, pairs)
+                Published(
+                    raw,
+                    config,
+                    family,
+                    tensors,
+                    tokenizer,
+                    limit,
+                    takes_pairs=pairs is not None,
+                    activation=None if pairs is None else pairs.activation,
+                )
             )
         except BertworksError as error:
             raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
@@ -965,6 +952,14 @@ def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSe
     """
     is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
     return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
+
+
+def _checked_for_files(inputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield inputs; warn if the text of the first one is the name of a file."""
+    for number, item in enumerate(inputs):
+        if not number:
+            warn_of_file(item[0] if isinstance(item, list | tuple) and item else item)
+        yield item
 
 
 def _one_of(texts: Any, data: Any) -> Any:

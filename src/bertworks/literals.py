@@ -77,3 +77,7 @@ Pooling: TypeAlias = Literal[
 
 Combine: TypeAlias = Literal["concat", "sum", "mean"]
 """How the vectors of several layers are combined."""
+
+SimilarityFunction: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How the vectors of two texts are compared; distances are negative, so that more is more similar.
+"""

@@ -50,7 +50,8 @@ class Hit(NamedTuple):
 
     Attributes:
         score: the score for the ranking: the reranker's, if there is one, or else the similarity.
-        similarity: the cosine of the text's vector and the query's.
+        similarity: of the text's vector and the query's: the cosine, or the inner product if the
+            model's files name it.
         row: the text's index among the given texts, from 0; blank ones count.
         where: its place: file and line, or row.
         text: the text.
@@ -69,7 +70,8 @@ class Index:
     Args:
         model: the model that computed the vectors.
         texts: the texts, which are read again for results.
-        vectors: float32 `[texts, width]` of length 1, of the texts that are not blank.
+        vectors: float32 `[texts, width]`, of the texts that are not blank; of length 1 if cosines
+            are compared.
         cells: file of the approximate index; not kept if omitted.
         cut: number of texts that were too long for the model and were truncated.
         checksums: of the texts that are not blank, by which changed ones are recognised; not
@@ -106,8 +108,9 @@ class Index:
         """Compute the vectors of texts, or reuse those in the directory.
 
         Args:
-            model: pooling and prompts are read from its files; vectors have length 1. Models
-                trained for retrieval work best (`finetune retrieval`, or sentence-transformers).
+            model: pooling, prompts and the similarity (cosine or inner product) are read from its
+                files. Models trained for retrieval work best (`finetune retrieval`, or
+                sentence-transformers).
             data: texts, rows, a `.txt` file (one text per line), or a table; blank texts are left
                 out.
             directory: directory of the vectors, which are read as needed; in memory if omitted. An
@@ -120,11 +123,13 @@ class Index:
         Raises:
             DataError: there are no texts; or the directory holds vectors of other texts or of
                 another model.
+            BertworksError: the model's files say that vectors are compared by a distance.
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or is inside an input.
         """
         options, others = TableOptions.split(settings)
         engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
+        compared = _comparison(model)
         if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
@@ -140,8 +145,8 @@ class Index:
                 folder / _VECTORS,
                 _noted(texts.filled(), checksums),
                 progress=progress,
-                normalize=True,
                 prompt=_prompt(model, "document"),
+                **compared,
                 **engine,
             )
             return written.cut
@@ -201,9 +206,9 @@ class Index:
         relevance = None if rerank is None else _relevance(rerank)
         vectors = self.model.embed(
             data=read_texts(queries, called="query"),
-            normalize=True,
             truncation="error",
             prompt=_prompt(self.model, "query"),
+            **_comparison(self.model),
             **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
@@ -211,6 +216,8 @@ class Index:
             scores, rows = self._approximation.search(vectors, count)
         else:
             scores, rows = nearest(vectors, self.vectors, count)
+        if self.model.similarity_function == "cosine":
+            scores = np.clip(scores, -1, 1)  # products of rounded vectors may exceed 1
         texts = self._texts_of(set(rows.ravel().tolist()))
         found = [
             [
@@ -259,6 +266,22 @@ def _noted(texts: Texts, checksums: array[int]) -> Texts:
 
 def _checksum(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _comparison(model: Model) -> dict[str, Any]:
+    """Return settings of vectors whose inner products are the model's similarities.
+
+    Raises:
+        BertworksError: the model's files say that vectors are compared by a distance.
+    """
+    function = model.similarity_function
+    if function not in ("cosine", "dot"):
+        raise BertworksError(
+            f"the model's vectors are compared by similarity_fn_name={function!r}, which search "
+            "does not support",
+            fix="Compare texts with Model.similarity.",
+        )
+    return {"normalize": True} if function == "cosine" else {}
 
 
 def _prompt(model: Model, role: PromptRole) -> str:

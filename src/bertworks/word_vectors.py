@@ -171,7 +171,8 @@ class WordVectors:
         if not signed:
             raise DataError("there is no word to start from", fix="Give at least one.")
         target = sum(sign * self._unit[place] for place, sign in signed)
-        cosines = self._unit @ (target / max(float(np.linalg.norm(target)), 1e-30))
+        products = self._unit @ (target / max(float(np.linalg.norm(target)), 1e-30))
+        cosines = np.clip(products, -1, 1)  # rounding may exceed 1
         order = np.argsort(cosines if farthest else -cosines, kind="stable").tolist()
         given = {place for place, _ in signed}
         chosen = [place for place in order if place not in given][:top_k]

@@ -31,11 +31,10 @@ from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
-from bertworks.tasks.regression import RegressionTask
+from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.tasks.tagging.columns import WordColumns
 from bertworks.tasks.tagging.task import TaggingSettings, TaggingTask
 from bertworks.tasks.task import Task
-from bertworks.tasks.texts import TextSettings
 from bertworks.text.tokenizer import Tokenizer
 
 WORDS = ("the", "door", "was", "open", "river", "deep", "in", "london", "a", "é", "日")
@@ -78,7 +77,7 @@ def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
             tokenizer,
             ClassificationSettings(labels=labels, columns=single, multi_label=True, **limit),
         ),
-        "reranker": RegressionTask(tokenizer, TextSettings(columns=pairs, **limit)),
+        "reranker": RegressionTask(tokenizer, RegressionSettings(columns=pairs, **limit)),
         "tagger": TaggingTask(
             tokenizer,
             TaggingSettings(
@@ -159,8 +158,9 @@ def running(
     *,
     local: bool = True,
     max_memory: int | None = None,
+    precision: str = "auto",
 ) -> Iterator[Running]:
-    models = Models(sources, device="cpu", max_memory=max_memory)
+    models = Models(sources, device="cpu", max_memory=max_memory, precision=precision)
     app = make_app(models, settings or ServeSettings(lazy=True), keys, local=local)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)

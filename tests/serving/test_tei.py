@@ -59,6 +59,8 @@ def _cut(side: str) -> dict[str, object]:
 def test_prompts_are_put_before_texts(server: Running, loaded) -> None:
     asked = server.ask("/embed", {"inputs": "was open", "prompt_name": "query"})
     np.testing.assert_allclose(asked, loaded("encoder").embed([TEXT]), atol=1e-6)
+    empty = server.ask("/embed", {"inputs": TEXT, "prompt_name": "document"})  # its prompt is ""
+    np.testing.assert_array_equal(empty, server.ask("/embed", {"inputs": TEXT}))
     refused = server.post("/embed", {"inputs": TEXT, "prompt_name": "q"})
     assert refused.status_code == 400
     assert refused.json()["error"].startswith("prompt_name: the model has no such prompt")

@@ -96,6 +96,7 @@ class Published:
     tokenizer: Tokenizer
     max_length: int  # the maximum number of tokens of a text
     takes_pairs: bool = False  # whether its classifier classifies pairs of texts
+    activation: str | None = None  # the class that sentence-transformers applies to its outputs
 
     @property
     def architectures(self) -> list[str]:

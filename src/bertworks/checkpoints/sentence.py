@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
 from .. import files
-from ..errors import CheckpointError
+from ..errors import CheckpointError, brief
 from ..files import parse_json
+from ..literals import SimilarityFunction
 from ..settings import Settings
 from .weights import read_json
 
@@ -41,6 +42,15 @@ _NAMES: Mapping[str, SentencePooling] = {
     "lasttoken": "sep",
 }
 _MODULES = "sentence_transformers.models"
+_LIMITS = (
+    "sentence_bert_config.json",
+    *(
+        f"sentence_{name}_config.json"
+        for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+"""Files that may hold the limit of tokens, the first that exists; earlier versions named them by
+the model's family."""
 _POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
 FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
 """The files and directories that `write_sentence_settings` writes."""
@@ -73,6 +83,12 @@ class SentenceSettings(Settings):
         default = self.more.get("default_prompt_name")
         return next(iter(found), "" if default is None else prompts[default])
 
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function that compares vectors; the cosine if the files name none."""
+        function: SimilarityFunction = self.more.get("similarity_fn_name") or "cosine"
+        return function
+
 
 def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
     """Read a directory's sentence settings; None if it does not hold a sentence encoder.
@@ -83,23 +99,15 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
+    parts = _modules(directory)
+    if not parts or [kind for kind, _ in parts] == ["Transformer"]:  # a cross-encoder has its head
+        return None
     file = directory / "modules.json"
-    if not file.is_file():
-        return None
-    try:
-        modules = parse_json(file.read_bytes())
-        parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
-    if any(path.is_absolute() or ".." in path.parts for _, path in parts):
-        raise CheckpointError("names a path outside its directory", where=str(file))
-    if [kind for kind, _ in parts] == ["Transformer"]:  # its head is in it: a cross-encoder
-        return None
     values: dict[str, Any] = {}
     for kind, path in parts:
         if kind == "Transformer":
-            file_of_limits = directory / path / "sentence_bert_config.json"
-            if file_of_limits.is_file():
+            file_of_limits = _limits_file(directory / path)
+            if file_of_limits is not None:
                 limits = read_json(file_of_limits)
                 values["max_seq_length"] = limits.get("max_seq_length")
                 if limits.get("do_lower_case") and not lowercase:
@@ -122,16 +130,79 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     return SentenceSettings.parse(values, where=str(file))
 
 
-def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
-    """Whether sentence-transformers saved a model as a classifier of pairs of texts.
+def read_max_seq_length(directory: Path) -> int | None:
+    """Read the limit of tokens of a model that sentence-transformers saved; None if it has none.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    for kind, path in _modules(directory):
+        file = _limits_file(directory / path) if kind == "Transformer" else None
+        limit = None if file is None else read_json(file).get("max_seq_length")
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+            return limit
+    return None
+
+
+def _modules(directory: Path) -> list[tuple[str, Path]]:
+    """The kinds and paths of a model's parts; none if sentence-transformers did not save it."""
+    file = directory / "modules.json"
+    if not file.is_file():
+        return []
+    try:
+        modules = parse_json(file.read_bytes())
+        parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
+    if any(path.is_absolute() or ".." in path.parts for _, path in parts):
+        raise CheckpointError("names a path outside its directory", where=str(file))
+    return parts
+
+
+def _limits_file(directory: Path) -> Path | None:
+    """The file with a transformer's limit of tokens, if there is one."""
+    files_of_limits = (directory / name for name in _LIMITS)
+    return next((file for file in files_of_limits if file.is_file()), None)
+
+
+class CrossEncoder(NamedTuple):
+    """How sentence-transformers saved a classifier of pairs of texts.
+
+    Attributes:
+        activation: the class of the activation after the classifier; None if none is named.
+    """
+
+    activation: str | None
+
+
+_FORMER_ACTIVATION = "sbert_ce_default_activation_function"
+
+
+def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncoder | None:
+    """Read the marks of a cross-encoder; None if sentence-transformers did not save one.
 
     Args:
-        config: its `config.json`, where older versions store the activation after the classifier.
+        config: its `config.json`, where versions before 6 store the activation.
+
+    Raises:
+        CheckpointError: the activation is not a name.
     """
-    if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
-        return True
     file = directory / _MORE
-    return file.is_file() and read_json(file).get("model_type") == "CrossEncoder"
+    marks = dict(read_json(file)) if file.is_file() else {}
+    if marks.get("model_type") != "CrossEncoder":
+        marks = {}
+        if not config.keys() & {"sentence_transformers", _FORMER_ACTIVATION}:
+            return None
+    former = config.get("sentence_transformers") or {}
+    places = (
+        marks.get("activation_fn"),
+        former.get("activation_fn"),
+        config.get(_FORMER_ACTIVATION),
+    )
+    activation = next((name for name in places if name is not None), None)
+    if not isinstance(activation, str | None):
+        raise CheckpointError("activation_fn is not the name of a class", where=str(directory))
+    return CrossEncoder(activation)
 
 
 def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:
@@ -157,8 +228,16 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
 
 
 def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
-    """The file's content, after a check that its prompts are valid and fit these poolings."""
+    """The file's content, after a check of its similarity function, and that its prompts are valid
+    and fit these poolings."""
     found = dict(read_json(file))
+    function, known = found.get("similarity_fn_name"), get_args(SimilarityFunction)
+    if function not in (None, *known):
+        raise CheckpointError(
+            f"similarity_fn_name is {brief(function)}, which is not supported",
+            where=str(file),
+            fix=f"Set it to one of {', '.join(known)}, or remove it: then cosines are used.",
+        )
     prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
         raise CheckpointError("has prompts that are not texts by name", where=str(file))

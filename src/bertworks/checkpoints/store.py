@@ -32,6 +32,7 @@ from .families import family_named
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
+from .sentence import read_max_seq_length
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 
 FORMAT_VERSION = 1
@@ -94,11 +95,14 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def read_limit(directory: Path, config: EncoderConfig) -> int:
-    """The maximum number of tokens of a text: the positions, or the tokenizer's smaller limit.
+    """The maximum number of tokens of a text: the positions, or a smaller limit in other files.
 
     Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
-    limit only there.
+    limit only there; earlier versions have a file for it, which counts if there are both.
     """
+    limit = read_max_seq_length(directory)
+    if limit is not None:
+        return min(limit, config.max_seqlen)
     file = directory / "tokenizer_config.json"
     said = read_json(file).get("model_max_length") if file.is_file() else None
     if isinstance(said, int) and not isinstance(said, bool) and said > 0:

@@ -291,7 +291,7 @@ def search(
             continue
         if len(asked) > 1:
             typer.echo(query)
-        names = ("score", "line", "text") if rerank is None else ("score", "cosine", "line", "text")
+        compared = () if rerank is None else (opened.model.similarity_function,)
         rows = [
             (
                 *((hit.score,) if rerank is None else (hit.score, hit.similarity)),
@@ -300,4 +300,5 @@ def search(
             )
             for hit in hits
         ]
-        show.table(names, rows, right="score cosine line", cut="text")
+        names = ("score", *compared, "line", "text")
+        show.table(names, rows, right=("score", *compared, "line"), cut="text")

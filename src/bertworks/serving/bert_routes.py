@@ -10,13 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..inference.settings import GenerationSettings
-from ..tables.rows import PlacedRow, Row
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
-from .job import job_of, reply
-from .runners import AnswerRunner, Masked, MaskedRunner, TaskRow, TaskRunner
+from .job import job_of, placed, reply, text_of_row
+from .runners import AnswerRunner, Masked, MaskedRunner, TaskRunner
 from .schemas import (
     AnswerRequest,
     ClassifyRequest,
@@ -98,12 +96,7 @@ async def tag(body: TagRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "predict")
     runner = job.served.runner("tag", TaskRunner)
     texts = job.texts("inputs", body.inputs)
-    items = [TaskRow(place, runner.task.text_row(text)) for place, text in texts]
-    prepare = partial(runner.prepare, truncation=job.context.truncation)
-    found = await job.compute(
-        runner, items, [text for _, text in texts], limit=None, prepare=prepare
-    )
-    return reply(request, found)
+    return reply(request, await job.predictions(runner, texts))
 
 
 @router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
@@ -116,13 +109,8 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
         job.service.check_text(f"inputs[{at}].question", one.question)
         job.service.check_text(f"inputs[{at}].context", one.context)
     task = runner.task
-    items = [
-        TaskRow(f"inputs[{at}]", task.text_row(one.question, one.context))
-        for at, one in enumerate(asked)
-    ]
-    texts = [f"{one.question} {one.context}" for one in asked]
-    prepare = partial(runner.prepare, truncation=job.context.truncation)
-    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
+    pairs = placed("inputs", [[one.question, one.context] for one in asked])
+    found = await job.predictions(runner, pairs)
     if body.null_threshold is not None:
         changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, changed)
@@ -155,26 +143,15 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
 async def predict_rows(body: RowsRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "predict")
     runner = job.served.runner("predict-rows", TaskRunner)
-    rows = [_row(runner.task, row, f"rows[{at}]") for at, row in enumerate(body.rows)]
-    texts = [
-        " ".join(value for value in row.values() if isinstance(value, str)) or "x" for row in rows
-    ]
-    job.service.check_texts("rows", texts)
-    given = (PlacedRow(f"rows[{at}]", dict(row)) for at, row in enumerate(rows))
-    items = [TaskRow(place, seen) for (place, _), seen in runner.task.in_context(given)]
-    prepare = partial(runner.prepare, truncation=job.context.truncation)
-    found = await job.compute(runner, items, texts, limit=None, prepare=prepare)
+    job.service.check_count("rows", len(body.rows))
+    rows = placed("rows", body.rows)
+    for place, row in rows:
+        if isinstance(row, list) and not 1 <= len(row) <= 2:
+            raise invalid(place, f"one text or two, not {len(row)}", 422)
+        if text := text_of_row(row if isinstance(row, dict) else {"text": row}):
+            job.service.check_text(place, text)
+    found = await job.predictions(runner, rows)
     return reply(request, [getattr(answer, "prediction", answer) for answer in found])
-
-
-def _row(task: Task[Any], given: str | list[str] | dict[str, Any], place: str) -> Row:
-    """Return a task's row, given as a row or, if the task allows it, as one or two texts."""
-    if isinstance(given, dict):
-        return given
-    texts = [given] if isinstance(given, str) else given
-    if not 1 <= len(texts) <= 2:
-        raise invalid(place, f"one text or two, not {len(texts)}", 422)
-    return task.text_row(*texts)
 
 
 def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:

@@ -17,14 +17,26 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BertworksError, DataError, SettingsError, need
 from ..literals import Combine, Pooling, Precision
-from ..tables.rows import PlacedRow, row_of, unframed
+from ..similarity import similarities
+from ..tables.rows import Rows as TableRows
+from ..tables.rows import unframed
 
 if TYPE_CHECKING:
     import httpx
@@ -32,9 +44,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 _Body = Mapping[str, Any]
-_Asking = Generator[tuple[str, _Body | None, int], Any, T]
-"""Yields requests (path; body, None for GET; number of the first text), and receives their values;
-returns the result of a verb."""
+
+
+class _Reply(NamedTuple):
+    """A response: its JSON value, and the columns that rows were read from, if it names them."""
+
+    value: Any
+    columns: list[str] | None = None
+
+
+_Asking = Generator[tuple[str, _Body | None, int], _Reply, T]
+"""Yields requests (path; body, None for GET; number of the first text), and receives their
+responses; returns the result of a verb."""
 
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
@@ -132,7 +153,7 @@ class _Connection(ABC):
 
     def _one(self, path: str, body: _Body | None, read: Callable[[Any], T]) -> _Asking[T]:
         """Ask one thing."""
-        return read((yield path, body, 0))
+        return read((yield path, body, 0).value)
 
     def _many(
         self,
@@ -155,15 +176,21 @@ class _Connection(ABC):
             parts, answers, first = _parts(texts, self._most), [], 0
             try:
                 if reads_neighbours and len(parts) > 1:
-                    parts = _with_neighbours(parts, (yield _INFO, None, 0).get("row_context"))
+                    info = (yield _INFO, None, 0).value
+                    parts = _with_neighbours(parts, info.get("row_context"))
+                columns: list[str] | None = None
                 for part in parts:
-                    answers.append((yield path, body(part, texts[:first]), first))
+                    asked = part if columns is None else _in_columns(part, columns)
+                    reply = yield path, body(asked, texts[:first]), first
+                    answers.append(reply.value)
+                    columns = columns or reply.columns
                     first += len(part)
                 return read(answers)
             except ServerError as error:
                 if error.status != 413:
                     raise
-                limit = (yield _INFO, None, 0).get("max_client_batch_size", self._most)
+                info = (yield _INFO, None, 0).value
+                limit = info.get("max_client_batch_size", self._most)
                 if max(map(len, parts)) <= limit:  # something else is too large
                     raise
                 self._most = limit
@@ -174,8 +201,8 @@ class _Connection(ABC):
             return {"method": "GET", "url": path, "params": self._body()}
         return {"method": "POST", "url": path, "content": _encoded(body), "headers": _JSON}
 
-    def _checked(self, answer: httpx.Response, first: int = 0) -> Any:
-        """Return the JSON value of a response.
+    def _checked(self, answer: httpx.Response, first: int = 0) -> _Reply:
+        """Return the content of a response.
 
         Args:
             first: the number of the request's first text among those of the call, for errors.
@@ -184,7 +211,8 @@ class _Connection(ABC):
             ServerError: the response is an error.
         """
         if answer.is_success:
-            return answer.json()
+            columns = answer.headers.get("x-columns")
+            return _Reply(answer.json(), None if columns is None else json.loads(columns))
         try:
             said = answer.json().get("error", "")
             message = said.get("message", "") if isinstance(said, dict) else str(said)
@@ -254,12 +282,11 @@ class Client(_Connection):
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
-        """The cosine of each text with each of the others: float32 `[texts, others]`."""
-        settings["normalize"] = True
-        cosines: NDArray[np.float32] = (
-            self.embed(texts, **settings) @ self.embed(others, **settings).T
-        )
-        return cosines
+        """The similarity of each text with each of the others, as `Model.similarity`: float32
+        `[texts, others]`."""
+        function = self.info()["similarity_fn_name"]
+        one, other = (self.embed(part, **settings) for part in (texts, others))
+        return similarities(one, other, function)
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
@@ -336,7 +363,7 @@ class Client(_Connection):
             found: T = end.value
             return found
 
-    def _ask(self, path: str, body: _Body | None, first: int) -> Any:
+    def _ask(self, path: str, body: _Body | None, first: int) -> _Reply:
         import httpx
 
         request = self._request(path, body)
@@ -392,11 +419,10 @@ class AsyncClient(_Connection):
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
         """See `Client.similarity`."""
-        settings["normalize"] = True
+        info = self._send(self._one(_INFO, None, dict))
         parts = (self.embed(part, **settings) for part in (texts, others))
-        one, other = await asyncio.gather(*parts)
-        cosines: NDArray[np.float32] = one @ other.T
-        return cosines
+        facts, one, other = await asyncio.gather(info, *parts)
+        return similarities(one, other, facts["similarity_fn_name"])
 
     async def _send(self, asking: _Asking[T]) -> T:
         try:
@@ -412,7 +438,7 @@ class AsyncClient(_Connection):
             found: T = end.value
             return found
 
-    async def _ask(self, path: str, body: _Body | None, first: int) -> Any:
+    async def _ask(self, path: str, body: _Body | None, first: int) -> _Reply:
         import httpx
 
         request = self._request(path, body)
@@ -470,9 +496,10 @@ def _listed(texts: Any) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    if not isinstance(texts, Iterable):
+    rows = unframed(texts)  # iterating over a data frame yields its columns' names
+    if not isinstance(rows, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    return list(unframed(texts))  # iterating over a data frame yields its columns' names
+    return list(rows)
 
 
 def _parts(texts: Sequence[Any], most: int) -> list[list[Any]]:
@@ -506,16 +533,23 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
             f"the task reads neighbouring rows, and these {count:,} need several requests",
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
-    from ..tasks.tagging.columns import WordColumns, in_context
+    from ..tables.reading import rows_in_memory
+    from ..tasks.tagging.columns import WordColumns, columns_of_table, in_context
 
-    columns = WordColumns(word=context["word"], document=context["document"])
+    def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
+        values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
+        return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
+
+    columns = columns_of_table(
+        placed_rows(chain.from_iterable(parts)),
+        WordColumns(word=context["word"], document=context["document"]),
+        labelled=False,
+        document_context=True,
+    )
 
     def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
         """Yield each row as the task sees it beside these rows, which begin with number `first`."""
-        placed = (
-            PlacedRow(where, row_of(row, where) if isinstance(row, Mapping) else {})
-            for where, row in ((f"rows[{at}]", row) for at, row in enumerate(rows, first))
-        )
+        placed = placed_rows(rows, first)
         return (values for _, values in in_context(placed, columns, context["words"]))
 
     found, first = [], 0
@@ -525,6 +559,17 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
         found.append([row if alone == values else values for row, alone, values in pairs])
         first += len(part)
     return found
+
+
+def _in_columns(rows: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+    """Return rows with these columns only, so that the server reads them from no others.
+
+    A server detects columns by the rows of a request; those of the first one hold for all.
+    """
+    return [
+        {name: row[name] for name in columns if name in row} if isinstance(row, Mapping) else row
+        for row in rows
+    ]
 
 
 def _joined(answers: list[Any]) -> list[Any]:

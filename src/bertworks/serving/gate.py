@@ -16,7 +16,7 @@ import random
 import re
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +59,11 @@ class RequestContext:
     computing: float = 0.0
     truncation: Truncation = field(default_factory=Truncation)
     error: str | None = None  # its kind
+    columns: Sequence[str] | None = None  # those that the texts of its rows were read from
 
     def headers(self, now: float) -> dict[str, str]:
-        """Return text-embeddings-inference's headers (times in ms), and `x-truncated-texts`."""
+        """Return text-embeddings-inference's headers (times in ms), `x-truncated-texts`, and
+        `x-columns`, a list in JSON, with which a client reads other parts of a table alike."""
         parts = {
             "x-compute-time": now - self.started,
             "x-total-time": now - self.started,
@@ -75,6 +77,7 @@ class RequestContext:
             "x-compute-tokens": str(self.tokens),
             "x-truncated-texts": str(self.truncation.truncated),
             **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
+            **({} if self.columns is None else {"x-columns": json.dumps(self.columns)}),
         }
 
 

@@ -7,6 +7,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..api import of_unit_length
+from ..tables.rows import Row
+from ..tasks.inputs import open_inputs
+from ..tasks.task import Task
+from ..tasks.texts import TextTask
 from .failures import invalid
 from .gate import RequestContext
 from .models import Served
 from .queue import LateError, Runner
-from .runners import EmbedRunner, Text
+from .runners import EmbedRunner, TaskRow, TaskRunner, Text
 from .service import Service
 
 _IDS = (
@@ -103,32 +108,75 @@ class Job:
             waited = time.monotonic() - started - ticket.preparing - ticket.running
             context.queueing += max(0.0, waited)
 
+    async def predictions(
+        self,
+        runner: TaskRunner,
+        inputs: Sequence[Text],
+        *,
+        changed: Callable[[Task[Any]], Task[Any]] | None = None,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Compute a task's predictions in the queue, from the rows that `Model.predict` reads too.
+
+        Args:
+            inputs: at least one; the text of each is a text, a list of one or two, or a row.
+            changed: returns the task with other settings for this request.
+            limit: as in `compute`.
+
+        Raises:
+            BertworksError: as `compute`.
+        """
+        name = inputs[0].where.partition("[")[0]
+        task, rows = open_inputs(
+            runner.task,
+            [item.text for item in inputs],
+            name=name,
+            place=lambda at: inputs[at].where,
+        )
+        if isinstance(task, TextTask):
+            columns = task.settings.columns
+            self.context.columns = [name for name in (columns.text, columns.pair) if name]
+        if changed is not None:
+            task = changed(task)
+        texts, items = [], []
+        for row, seen in task.in_context(rows):
+            texts.append(text_of_row(row.values))
+            items.append(TaskRow(row.where, seen))
+        prepare = partial(runner.prepare, task=task, truncation=self.context.truncation)
+        return await self.compute(runner, items, texts, limit=limit, prepare=prepare)
+
     async def vectors(
         self,
-        runner: EmbedRunner,
         items: Sequence[Text],
         *,
+        kind: type[EmbedRunner] = EmbedRunner,
         normalize: bool,
         truncate: bool | None,
         side: str = "right",
         dimensions: int | None = None,
         prompt_name: str | None = None,
+        **settings: Any,
     ) -> list[NDArray[np.float32]]:
         """Compute the vectors of texts; shorten and then normalize them if requested.
 
         Args:
             items: texts, token ids, or lists of words.
+            kind: the runner: for vectors of texts, or of tokens.
             normalize: scale vectors to length 1; ignored for vectors of tokens.
             truncate: truncate texts that are too long; otherwise they are an error.
             side: the side at which texts are truncated: "left" or "right", in any letter case.
             dimensions: the length to which vectors are shortened; ignored for vectors of tokens.
             prompt_name: name of the prompt to put before texts; the model's default if omitted.
+            settings: those of `Served.embed`.
 
         Raises:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        self._check_dimensions(runner.embedder.width, dimensions)
+        width = self.served.embed(kind, **settings).embedder.width
+        self._check_dimensions(width, dimensions)
+        is_shortened = dimensions not in (None, width)
+        runner = self.served.embed(kind, normalize=normalize and not is_shortened, **settings)
         if truncate:
             self.context.truncation.side = "left" if side.lower() == "left" else "right"
         if prompt := self.prompt(prompt_name):
@@ -142,8 +190,9 @@ class Job:
             limit=runner.embedder.limit,
             prepare=partial(runner.prepare, truncation=self.context.truncation),
         )
-        if found[0].ndim == 1:
-            found = list(_finished(np.stack(found), normalize=normalize, dimensions=dimensions))
+        if is_shortened:
+            vectors = np.ascontiguousarray(np.stack(found)[:, :dimensions])
+            found = list(of_unit_length(vectors) if normalize else vectors)
         return found
 
     def prompt(self, name: str | None) -> str:
@@ -203,17 +252,15 @@ def context_of(request: Request) -> RequestContext:
     return context
 
 
+def text_of_row(row: Row) -> str:
+    """Return all texts and words of a row, joined, to be counted before they are tokenised."""
+    parts = (value if isinstance(value, list | tuple) else [value] for value in row.values())
+    return " ".join(part for part in chain.from_iterable(parts) if isinstance(part, str))
+
+
 def placed(field: str, values: Sequence[Any]) -> list[Text]:
     """Return the texts of a list, each with its place, such as `inputs[3]`."""
     return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
-
-
-def _finished(
-    vectors: NDArray[np.float32], *, normalize: bool, dimensions: int | None
-) -> NDArray[np.float32]:
-    """Shorten vectors, then scale them to length 1; a zero vector stays zero."""
-    vectors = np.ascontiguousarray(vectors[:, :dimensions])
-    return of_unit_length(vectors) if normalize else vectors
 
 
 async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:

@@ -66,7 +66,7 @@ class Prompts(NamedTuple):
         config = read_json(directory / "config.json")
         widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
         return cls(
-            {name: text for name, text in (sentence.get("prompts") or {}).items() if text},
+            dict(sentence.get("prompts") or {}),
             sentence.get("default_prompt_name"),
             frozenset(widths),
             bool(config.get("is_matryoshka")) and not widths,
@@ -150,16 +150,23 @@ class Served:
         kind: type[EmbedRunner] = EmbedRunner,
         *,
         precision: str | None = None,
+        normalize: bool = False,
         **settings: Any,
     ) -> EmbedRunner:
         """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
 
         def make() -> EmbedRunner:
             engine = self.engine(precision).with_values(batch_tokens=WHOLE)
-            how = {**engine.model_dump(), **settings, "normalize": False, "prompt": ""}
+            how = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
             return kind(self.model.embedder(**how))  # prompts belong to the requests
 
-        return self._runner((kind, precision, *sorted(settings.items())), make)
+        return self._runner((kind, precision, normalize, *sorted(settings.items())), make)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the model's files say that vectors have length 1."""
+        sentence = self.model.sentence
+        return sentence is not None and sentence.normalize
 
     def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
         """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""

@@ -28,7 +28,6 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     context = job.context
     context.truncation.max_tokens = MOST_TOKENS
     found = await job.vectors(
-        job.served.embed(),
         job.texts("input", body.input),
         normalize=True,
         truncate=body.truncate,

@@ -264,7 +264,7 @@ class MaskedRunner(TaskRunner):
         task: Task[Any] | None = None,
         truncation: Truncation | None = None,
     ) -> list[MaskedRow]:
-        rows = [TaskRow(item.where, {"text": item.text, "pair": item.pair}) for item in items]
+        rows = [TaskRow(item.where, self.task.text_row(item.text, item.pair)) for item in items]
         made = super().prepare(rows, task, truncation)
         return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
 

@@ -18,13 +18,25 @@ Prompt = Field(None, description="The name of a prompt of the model, put before 
 Truncate = Field(None, description="Truncate texts that are too long; else they are an error.")
 
 
-class LenientRequest(BaseModel):
+class Request(BaseModel):
+    """A request; a field that is null has its default, as if it was omitted."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_omitted(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {k: value for k, value in values.items() if value is not None or k not in optional}
+
+
+class LenientRequest(Request):
     """A request in another server's format; unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class StrictRequest(BaseModel):
+class StrictRequest(Request):
     """A request in a format of this server only: an unknown field is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..tasks.classification import ClassificationTask
-from ..tasks.texts import TextTask
+from ..tasks.task import Task
+from ..tasks.texts import TextTask, sigmoid
 from .failures import invalid
 from .job import Job, placed
 from .models import Served
-from .runners import Scored, TaskRow, TaskRunner, Text
+from .runners import Scored, TaskRunner, Text
 
 
 async def score_texts(
@@ -34,18 +32,15 @@ async def score_texts(
         way = settings.truncation if settings.truncation in ("first", "second") else "longest_first"
     if way == "windows" and settings.both_orders:
         raise invalid("windows", "the model reads pairs in both orders, which windows exclude")
-    if way != settings.truncation:
-        changed: dict[str, Any] = {"truncation": way}
-        if way != "windows":
-            changed |= {"stride": None}
-        task = type(task)(task.tokenizer, settings.with_values(**changed))
-    return await job.compute(
-        runner,
-        [TaskRow(row.where, task.text_row(*row.text)) for row in rows],
-        [" ".join(row.text) for row in rows],
-        limit=None if way == "windows" else settings.max_seq_length,
-        prepare=partial(runner.prepare, task=task, truncation=job.context.truncation),
-    )
+    stride = settings.stride if way == "windows" else None
+
+    def truncated(task: Task[Any]) -> Task[Any]:
+        assert isinstance(task, TextTask)
+        values = task.settings.with_values(truncation=way, stride=stride)
+        return type(task)(task.tokenizer, values)
+
+    limit = None if way == "windows" else settings.max_seq_length
+    return await job.predictions(runner, rows, changed=truncated, limit=limit)
 
 
 async def ranks(
@@ -56,27 +51,26 @@ async def ranks(
     job.service.check_text("query", query)
     rows = [row._replace(text=(query, row.text)) for row in placed(field, texts)]
     found = await score_texts(job, "rerank", rows, truncate=truncate)
-    logits = np.array([scored.logits[0] for scored in found], np.float64)
-    scores = logits if raw else _sigmoid(logits)
-    return [(at, float(scores[at])) for at in np.argsort(-scores, kind="stable").tolist()]
+    order = np.argsort([-scored.logits[0] for scored in found], kind="stable").tolist()
+    return [(at, _scores(found[at], raw=raw)[0]) for at in order]
 
 
 def label_scores(served: Served, scored: Scored, *, raw: bool) -> list[dict[str, Any]]:
     """Each label and its score, the highest first, as text-embeddings-inference returns them."""
-    task = served.task
-    logits = scored.logits.astype(np.float64)
-    labels = task.labels if task is not None and task.labels else ("LABEL_0",)
-    is_multi = isinstance(task, ClassificationTask) and task.settings.multi_label
+    labels = served.model.labels or ("LABEL_0",)
+    scores = _scores(scored, raw=raw)
+    order = np.argsort(-scored.logits, kind="stable").tolist()
+    return [{"score": scores[at], "label": labels[at]} for at in order]
+
+
+def _scores(scored: Scored, *, raw: bool) -> list[float]:
+    """Return the score of each output: its logit, or its probability.
+
+    As in text-embeddings-inference, the probability of a single value is its sigmoid, whatever
+    activation the model has.
+    """
     if raw:
-        scores = logits
-    elif len(labels) == 1 or is_multi:
-        scores = _sigmoid(logits)
-    else:
-        shares = np.exp(logits - logits.max())
-        scores = shares / shares.sum()
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [{"score": float(scores[at]), "label": labels[at]} for at in order]
-
-
-def _sigmoid(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    return 0.5 * (1 + np.tanh(logits / 2))
+        return [float(logit) for logit in scored.logits]
+    if "probabilities" in scored.prediction:
+        return list(scored.prediction["probabilities"].values())
+    return [sigmoid(float(logit)) for logit in scored.logits]

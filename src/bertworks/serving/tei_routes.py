@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from .. import __version__
 from ..errors import DataError
+from ..similarity import similarities
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
@@ -45,7 +46,6 @@ router = APIRouter(tags=["text-embeddings-inference"])
 async def embed(body: EmbedRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "embed")
     found = await job.vectors(
-        job.served.embed(),
         job.texts("inputs", body.inputs),
         normalize=body.normalize,
         truncate=body.truncate,
@@ -60,8 +60,8 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
 async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "embed")
     found = await job.vectors(
-        job.served.embed(TokenStatesRunner),
         job.texts("inputs", body.inputs),
+        kind=TokenStatesRunner,
         normalize=False,
         truncate=body.truncate,
         side=body.truncation_direction,
@@ -115,17 +115,18 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "embed")
     given, more = body.inputs, body.parameters or SimilarityParameters()
     first, *others = await job.vectors(
-        job.served.embed(),
         [
             *job.texts("source_sentence", given.source_sentence),
             *job.texts("sentences", given.sentences),
         ],
-        normalize=True,
+        normalize=job.served.normalizes,
         truncate=more.truncate,
         side=more.truncation_direction,
         prompt_name=more.prompt_name,
     )
-    return reply(request, np.clip(np.stack(others) @ first, -1, 1))
+    function = job.served.model.similarity_function
+    (found,) = similarities(first[None], np.stack(others), function)
+    return reply(request, found)
 
 
 @router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
@@ -188,15 +189,12 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
         settings["layers"] = tuple(body.layers)
     if body.pooling is not None:
         settings["pooling"] = body.pooling
-    sentence = job.served.model.sentence
-    normalize = body.normalize
-    if normalize is None:
-        normalize = sentence is not None and sentence.normalize
     found = await job.vectors(
-        job.served.embed(precision=body.precision, **settings),
         placed("texts", body.texts),
-        normalize=normalize,
+        normalize=job.served.normalizes if body.normalize is None else body.normalize,
         truncate=body.truncate,
+        precision=body.precision,
+        **settings,
     )
     results = await encoded(found, body.encoding_format)
     return reply(request, {"id": body.id, "results": results, "status": 200})
@@ -227,6 +225,7 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "precision": served.engine().precision,
         "prompts": dict(served.prompts.texts),
         "default_prompt_name": served.prompts.default,
+        "similarity_fn_name": served.model.similarity_function,
         "models": list(service.models.sources),
         "row_context": row_context(served.task),
     }

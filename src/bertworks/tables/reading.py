@@ -145,13 +145,13 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
     if isinstance(table, Rows):
         return table
     if not isinstance(table, str | os.PathLike):
-        return _rows_in_memory(paired(unframed(table)))
+        return rows_in_memory(paired(unframed(table)))
     path = os.fspath(table)
     if path == "-":
         return _open_stdin(columns, said)
     source = CorpusSource(path)
     if source.is_dataset:
-        return _rows_in_memory(open_dataset(source), path)
+        return rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, said)
 
 
@@ -404,8 +404,19 @@ def _open_parquet(path: str, limit: int) -> Rows:
     return Rows(path, columns, None, sample_of(rows), rows)
 
 
-def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
-    """Open rows in memory; label numbers of a Hugging Face data set become label names."""
+def rows_in_memory(
+    table: Iterable[Any], name: str = NAME, *, place: Callable[[int], str] | None = None
+) -> Rows:
+    """Open rows in memory; label numbers of a Hugging Face data set become label names.
+
+    Args:
+        table: rows in a form that `row_of` accepts; an iterator can be read once.
+        name: what errors call the table.
+        place: returns what errors call the row at an index; by default its number, from 1.
+
+    Raises:
+        DataError: there are no rows, or a row has another form.
+    """
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
     kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
     names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
@@ -413,7 +424,7 @@ def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
 
     def rows() -> Iterator[PlacedRow]:
         for number, row in enumerate(passes, 1):
-            where = f"{name}, row {number}"
+            where = f"{name}, row {number}" if place is None else place(number - 1)
             values = row_of(row, where)
             for column, labels in names.items():
                 at = values.get(column)

@@ -27,6 +27,7 @@ LABEL_TEXT_FIX = (
 )
 
 PAIR_NAMES = (
+    ("text", "pair"),
     ("sentence1", "sentence2"),
     ("question1", "question2"),
     ("question", "sentence"),

@@ -97,9 +97,10 @@ def as_texts(given: Any) -> Any:
         raise DataError(
             "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
         )
-    if not isinstance(given, Iterable):
+    rows = [given] if isinstance(given, str | Mapping) else unframed(given)
+    if not isinstance(rows, Iterable):  # an Arrow table itself is not
         raise DataError(f"expected a text, or several, got {type(given).__name__}")
-    return [given] if isinstance(given, str | Mapping) else unframed(given)
+    return rows
 
 
 def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:

@@ -44,6 +44,7 @@ from .texts import (
     in_one,
     is_single_value,
     shared_settings,
+    sigmoid,
 )
 
 
@@ -294,9 +295,9 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         if not self.settings.multi_label:
             return super().decode(outputs, batch)
         found: dict[int, Prediction] = {}
-        chances = torch.sigmoid(outputs["logits"].double().cpu()).tolist()
-        for example, row in zip(batch.examples, chances, strict=True):
-            named = dict(zip(self.labels, row, strict=True))
+        logits = outputs["logits"].double().tolist()
+        for example, row in zip(batch.examples, logits, strict=True):
+            named = dict(zip(self.labels, map(sigmoid, row), strict=True))
             likely = [name for name, chance in named.items() if chance > 0.5]
             found[example.index] = {"labels": likely, "probabilities": named}
         return found

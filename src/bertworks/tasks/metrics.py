@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -127,20 +127,24 @@ class MultiLabelEvaluator(Evaluator):
 class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
     """`loss` (the mean squared error), and the correlations of `RegressionScores`.
 
+    Args:
+        value_of: the function from the network's output for a row to its value.
+
     Raises:
         BertworksError: SciPy is not installed.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ("loss", "pearson", "spearman")
 
-    def __init__(self) -> None:
+    def __init__(self, value_of: Callable[[float], float] = float) -> None:
         super().__init__(RegressionScores())
+        self._value_of = value_of
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels, values = batch.targets["labels"].double(), outputs["values"].double()
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, gold, predicted in rows:
-            self._scores.add(example, example.shown, gold, predicted)
+            self._scores.add(example, example.shown, gold, self._value_of(predicted))
 
     def result(self) -> dict[str, float]:
         return {"loss": self._scores.mean_squared_error(), **self._scores.result()}

@@ -4,29 +4,66 @@
 
 Source: paper §4.1 and appendix B.1 (STS-B). The loss is the squared error, as in Hugging Face's
 implementation.
+
+A published model with a single output may be a cross-encoder, whose value is an activation of the
+output: the one that sentence-transformers' files name, or else the sigmoid, as in
+sentence-transformers and Hugging Face's pipeline. A model whose `problem_type` is "regression" has
+none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
-from ..errors import DataError
+from ..errors import CheckpointError, DataError
 from ..model.config import EncoderConfig
 from ..model.heads import wide
 from ..packed import Batch
 from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch
+from .labelled import TaskSettings
 from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
 from .task import Evaluator, Prediction, Shown
-from .texts import TextNetwork, TextSettings, TextTask, is_single_value, shared_settings
+from .texts import (
+    TextNetwork,
+    TextSettings,
+    TextTask,
+    is_single_value,
+    shared_settings,
+    sigmoid,
+)
+
+Activation = Literal["identity", "sigmoid", "tanh"]
+
+_ACTIVATIONS: Mapping[Activation, Callable[[float], float]] = {
+    "identity": float,
+    "sigmoid": sigmoid,
+    "tanh": math.tanh,
+}
+_MODULES: Mapping[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "tanh": "torch.nn.modules.activation.Tanh",
+}
+"""Their names in sentence-transformers' files."""
 
 _MOST = float(np.finfo(np.float32).max)  # targets are float32
+
+
+class RegressionSettings(TextSettings):
+    """Settings of a regression that are saved with the weights."""
+
+    activation: Activation = Field(
+        "identity", description="function of the network's output that gives the value"
+    )
 
 
 class RegressionNetwork(TextNetwork):
@@ -50,18 +87,24 @@ class RegressionTask(TextTask):
     head = CLASSIFIER
     best_metric = "pearson"
     is_guessable = False
+    settings_class: ClassVar[type[TaskSettings]] = RegressionSettings
+    settings: RegressionSettings
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
-        is_regression = of.has_head(cls.head) and is_single_value(of)
-        return cls(of.tokenizer, TextSettings.parse(shared_settings(of))) if is_regression else None
+        if not of.has_head(cls.head) or not is_single_value(of):
+            return None
+        settings = {**shared_settings(of), "activation": _activation_of(of)}
+        return cls(of.tokenizer, RegressionSettings.parse(settings))
 
     def config_entries(self) -> dict[str, Any]:
-        entries = {**label_entries(("value",)), "problem_type": "regression"}
-        if self.settings.columns.pair is not None:
-            # Otherwise sentence-transformers applies a sigmoid to a cross-encoder's single output.
-            entries["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+        entries = label_entries(("value",))
+        activation = self.settings.activation
+        if activation == "identity":
+            entries["problem_type"] = "regression"  # otherwise others apply a sigmoid
+        if self.settings.columns.pair is not None or activation == "tanh":
+            entries["sentence_transformers"] = {"activation_fn": _MODULES[activation]}
         return entries
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
@@ -88,12 +131,35 @@ class RegressionTask(TextTask):
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `value`."""
-        values = outputs["values"].double().tolist()
-        examples = zip(batch.examples, values, strict=True)
-        return {example.index: {"value": value} for example, value in examples}
+        outcomes = zip(batch.examples, outputs["values"].double().tolist(), strict=True)
+        return {example.index: {"value": self.value_of(output)} for example, output in outcomes}
+
+    @property
+    def value_of(self) -> Callable[[float], float]:
+        """The function from the network's output for a row to its value."""
+        return _ACTIVATIONS[self.settings.activation]
 
     def shown(self, prediction: Prediction) -> list[Shown]:
         return [(prediction["value"], None)]
 
     def evaluator(self) -> Evaluator:
-        return RegressionEvaluator()
+        return RegressionEvaluator(self.value_of)
+
+
+def _activation_of(of: Published) -> Activation:
+    """Return the activation of another tool's model with a single output.
+
+    Raises:
+        CheckpointError: its files name an activation that is not supported.
+    """
+    if of.activation is None:
+        return "identity" if of.raw.get("problem_type") == "regression" else "sigmoid"
+    name = of.activation.rpartition(".")[2].lower()
+    for activation in _ACTIVATIONS:
+        if of.activation.startswith("torch.") and name == activation:
+            return activation
+    raise CheckpointError(
+        f"the activation {of.activation!r} is not supported; supported are "
+        + ", ".join(_MODULES.values()),
+        fix="Change activation_fn in the model's files, or load only the encoder.",
+    )

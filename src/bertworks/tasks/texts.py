@@ -13,6 +13,7 @@ in the same way. The mean weights all windows equally; with the maximum, one pas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
@@ -31,7 +32,7 @@ from ..model.heads import ClassificationHead, wide
 from ..packed import Batch, Packed, Padded, Sequences
 from ..settings import Settings
 from ..tables.rows import Row, Rows
-from ..tables.schema import Columns, Role, RoleColumns, Schema, find_columns
+from ..tables.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens
@@ -160,6 +161,8 @@ class TextTask(LabelledTask[LabelledExample]):
     ) -> list[LabelledExample]:
         """Tokenise all rows in one call, so that the tokenizer can use several threads."""
         columns = self.settings.columns
+        if self.settings.takes_either and columns.pair is None:
+            _check_no_pairs(rows, where)
         pairs = None if columns.pair is None else texts_of(rows, columns.pair, where)
         texts = texts_of(rows, columns.text, where)
         truncation = self.settings.truncation
@@ -218,9 +221,8 @@ class TextTask(LabelledTask[LabelledExample]):
         return rows
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns = self.settings.columns
-        either = self.settings.takes_either and {columns.text, _SECOND} <= set(rows.columns)
-        if either and all(isinstance(row.get(_SECOND), str) for row in rows.sample):
+        columns, either = self.settings.columns, self.settings.takes_either
+        if either and columns.pair is None and _has_pairs(rows, columns.text):
             columns = columns.with_values(pair=_SECOND)
         if self.schema.is_met(rows, dict(columns), labelled=labelled):
             return self.reading(columns, rows.name)
@@ -228,8 +230,10 @@ class TextTask(LabelledTask[LabelledExample]):
         known = {"text": columns.text, "pair": columns.pair} if has_texts else {}
         if columns.label in rows.columns:
             known["label"] = columns.label
-        found = self.schema.find(rows, known, labelled=labelled)
-        return self.reading(Columns.parse(found), rows.name)
+        found = Columns.parse(self.schema.find(rows, known, labelled=labelled))
+        if either and found.pair is None and not known.get("text"):
+            _check_single(rows, found)
+        return self.reading(found, rows.name)
 
     def reading(self, columns: Columns, where: str) -> Self:
         """Return the same task for the columns of another table.
@@ -246,6 +250,57 @@ class TextTask(LabelledTask[LabelledExample]):
             )
             raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
+
+
+def _has_pairs(rows: Rows, text: str) -> bool:
+    """Whether a table has columns of both texts, and a row has a second one."""
+    has_columns = {text, _SECOND} <= set(rows.columns)
+    return has_columns and any(isinstance(row.get(_SECOND), str) for row in rows.sample)
+
+
+def _check_no_pairs(rows: Sequence[Row], where: Sequence[str]) -> None:
+    """Raise a DataError if one of rows that are read as single texts has a second text."""
+    for row, place in zip(rows, where, strict=True):
+        if isinstance(row.get(_SECOND), str):
+            raise DataError(
+                f"the column {_SECOND!r} holds a second text, but the rows are read as single "
+                "texts",
+                where=place,
+                fix="Give single texts or pairs, not both; the columns of pairs are text and pair.",
+            )
+
+
+def _check_single(rows: Rows, columns: Columns) -> None:
+    """Check that a table whose text column has no usual name holds no second text.
+
+    Raises:
+        DataError: another column holds texts too, so the rows may be pairs.
+    """
+    others = [name for name in rows.columns if name not in (columns.text, columns.label)]
+    if columns.text.strip().lower() in TEXT_NAMES:
+        return
+    for name in others:
+        values = [row.get(name) for row in rows.sample]
+        if 2 * sum(isinstance(value, str) and _is_prose(value) for value in values) > len(values):
+            raise DataError(
+                f"cannot tell whether the rows are single texts (column {columns.text!r}) or "
+                f"pairs with the column {name!r}",
+                where=rows.name,
+                fix="Call the columns of pairs text and pair; call that of single texts text.",
+            )
+
+
+def _is_prose(value: str) -> bool:
+    """Whether a value may be a text of words: it has a space, or other signs than ASCII."""
+    return " " in value.strip() or not value.isascii()
+
+
+def sigmoid(logit: float) -> float:
+    """Return 1 / (1 + exp(-logit)), computed so that neither end overflows or is cut to 0."""
+    if logit >= 0:
+        return 1 / (1 + math.exp(-logit))
+    power = math.exp(logit)
+    return power / (1 + power)
 
 
 def is_single_value(of: Published) -> bool:

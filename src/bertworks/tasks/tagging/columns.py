@@ -11,7 +11,7 @@ from ...errors import DataError, brief
 from ...settings import Settings
 from ...tables.formats import DOCUMENT
 from ...tables.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
-from ...tables.schema import Role, Schema
+from ...tables.schema import Role, RoleColumns, Schema
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
@@ -50,6 +50,32 @@ SCHEMA = Schema(
         fix="; for a file with one word per line, give --format conll (format=conll)",
     ),
 )
+
+
+def columns_of_table(
+    rows: Rows, saved: WordColumns, *, labelled: bool, document_context: bool
+) -> WordColumns:
+    """Return the columns that are read from a table.
+
+    Args:
+        saved: the columns of the training table, which are used where the table has them.
+        labelled: whether columns of tags, and of documents if they are read, are required.
+        document_context: whether the document of each row is read.
+
+    Raises:
+        DataError: a required column cannot be found.
+    """
+    if not labelled and saved.word not in rows.columns and "text" in rows.columns:
+        return saved  # plain texts
+    columns: RoleColumns = {"word": saved.word, "tag": saved.tag}
+    if not SCHEMA.is_met(rows, columns, labelled=labelled):
+        known = {role: column for role, column in columns.items() if column in rows.columns}
+        columns = SCHEMA.find(rows, known, labelled=labelled)
+    document = saved.document
+    if document_context:
+        named = document if document in rows.columns else None
+        document = find_document_column(rows, named, required=labelled)
+    return WordColumns.parse({**columns, "document": document})
 
 
 def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:

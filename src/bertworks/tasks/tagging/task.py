@@ -40,6 +40,7 @@ from .columns import (
     BEHIND,
     SCHEMA,
     WordColumns,
+    columns_of_table,
     find_document_column,
     in_context,
     strings_of,
@@ -241,16 +242,13 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return {"text": text}
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns = self.settings.columns
-        if not labelled and columns.word not in rows.columns and "text" in rows.columns:
+        settings = self.settings
+        columns = columns_of_table(
+            rows, settings.columns, labelled=labelled, document_context=settings.document_context
+        )
+        if columns == settings.columns:
             return self
-        task = super().for_table(rows, labelled=labelled)
-        if not self.settings.document_context:
-            return task
-        named = columns.document if columns.document in rows.columns else None
-        document = find_document_column(rows, named, required=labelled)
-        found = task.settings.columns.with_values(document=document)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=found))
+        return type(self)(self.tokenizer, settings.with_values(columns=columns))
 
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         settings = self.settings
