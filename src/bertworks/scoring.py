@@ -45,6 +45,7 @@ from .tasks.tagging.notation import (
     without_unlabelled,
 )
 from .tasks.tagging.scores import TaggingScores
+from .tasks.tagging.tags import OUTSIDE
 
 T = TypeVar("T", str, float)
 Sentence = tuple[Place, list[str], list[str], list[str]]
@@ -277,8 +278,13 @@ def _score_sentences(sentences: Sequence[Sentence]) -> Evaluation:
     for _, _, gold, predicted in sentences:
         gold_counts.update(gold)
         predicted_counts.update(predicted)
-    # A predicted tag that marks no span does not make the gold ones plain tags.
-    notation = find_notation(gold_counts) or find_notation(gold_counts | predicted_counts)
+    # A predicted tag that marks no span does not make the gold ones plain tags; and a predicted O
+    # does not make gold parts of speech types of spans.
+    notation = find_notation(gold_counts)
+    if notation is None and (
+        _have_markers(gold_counts | predicted_counts) or {*gold_counts} <= {OUTSIDE}
+    ):
+        notation = find_notation(gold_counts | predicted_counts)
     remarks = [span_doubt(gold_counts + predicted_counts)]
     if notation is not None:
         other = find_notation(predicted_counts)

@@ -187,6 +187,12 @@ def test_types_alone_are_spans_of_adjacent_words(rows):
     assert "adjacent words of one are a span" in found.remarks[-1]
 
 
+def test_a_predicted_o_makes_no_spans_of_parts_of_speech():
+    metrics = score_of([["NOUN", "NOUN", "VERB"]], [["NOUN", "O", "VERB"]]).metrics
+    assert "macro_f1" in metrics
+    assert score_of([["O", "O"]], [["PER", "O"]]).metrics["f1"] == 0
+
+
 @given(made=spans(), data=st.data())
 def test_words_that_are_none_are_not_scored(made, data):
     """`X`, `[CLS]` and `[SEP]` of scripts for BERT: leaving these words out changes no figure."""

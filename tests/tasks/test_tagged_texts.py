@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 import bertworks as bw
@@ -248,3 +253,110 @@ def test_a_word_without_visible_characters_is_said_to_be_unknown():
     (window,) = example.sequences
     tokens = task.tokenizer.tokens(window.input_ids)
     assert tokens == ["[CLS]", "anna", "[UNK]", "os", "##lo", "[SEP]"]
+
+
+def published(source: Model, path: Path, labels: str) -> Model:
+    """The tagger as another tool would publish it, with other names for its labels."""
+    assert source.source is not None
+    shutil.copytree(source.source, path)
+    (path / "bertworks.json").unlink()
+    config = json.loads((path / "config.json").read_text())
+    config["id2label"] = {str(at): label for at, label in enumerate(labels.split())}
+    config["label2id"] = {label: int(at) for at, label in config["id2label"].items()}
+    (path / "config.json").write_text(json.dumps(config))
+    return bw.load(path, device="cpu")
+
+
+TEXT = "Obama's speech: John Smith, Google, New York 王明 London Paris"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "O B_PER I_PER B_LOC I_LOC B_ORG",
+        "O PER-B PER-I LOC-B LOC-I ORG-B",
+        "o b-PER i-PER b-LOC i-LOC b-ORG",
+        "O B-PER E-PER B-LOC E-LOC S-ORG",
+        "O B-PER L-PER B-LOC L-LOC U-ORG",
+        "O B-PER M-PER B-LOC M-LOC W-ORG",
+    ],
+)
+def test_a_published_model_has_the_same_entities_in_every_notation(ours, tmp_path, labels):
+    model = published(ours, tmp_path / "model", labels)
+    assert entities_of(model, TEXT) == entities_of(ours, TEXT)
+    assert model.predict(["Obama"])[0]["tags"] == [labels.split()[1]]
+    row = {"words": ["Obama", "John", "Smith"], "tags": ["B-PER", "B-PER", "I-PER"]}
+    assert model.evaluate([row]).metrics["f1"] == 1
+
+
+@pytest.mark.parametrize("labels", ["O PER NAME LOC PLACE ORG", "O I-PER I-B I-LOC I-I B-ORG"])
+def test_a_published_model_groups_words_as_the_pipeline_does(ours, tmp_path, labels):
+    model = published(ours, tmp_path / "model", labels)
+    assert model.source is not None
+    entities = [(kind, start, end) for kind, _, start, end in entities_of(model, TEXT)]
+    for strategy in ("simple", "first"):
+        other = pipeline("token-classification", model.source, aggregation_strategy=strategy)
+        assert entities == [(e["entity_group"], e["start"], e["end"]) for e in other(TEXT)]
+
+
+def test_labels_of_no_word_are_no_entities(ours, tmp_path):
+    model = published(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC X")
+    assert entities_of(model, "Google London") == [("LOC", "London", 7, 13)]
+    rows = [{"words": ["Google", "London"], "tags": ["X", "B-LOC"]}]
+    assert model.evaluate(rows).metrics["accuracy"] == 1
+    assert model.evaluate([{"words": ["Google"], "tags": ["O"]}]).metrics["accuracy"] == 0
+
+
+def test_gold_spans_that_the_labels_cannot_tell_apart_are_counted(ours, tmp_path):
+    """Without markers, adjacent names are one: the metrics say what is missed."""
+    model = published(ours, tmp_path / "model", "O PER NAME LOC PLACE ORG")
+    row = {"words": ["Obama", "John", "in", "London"], "tags": ["B-PER", "B-PER", "O", "B-LOC"]}
+    metrics = model.evaluate([row]).metrics
+    assert (metrics["precision"], metrics["recall"]) == (1 / 2, 1 / 3)
+    assert metrics["accuracy"] == 1
+
+
+def test_labels_that_only_look_like_spans_are_warned_of(ours, tmp_path):
+    with pytest.warns(BertworksWarning, match="since these mark none: 'NOUN'"):
+        model = published(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC NOUN")
+    assert "entities" not in model.predict(["Obama"])[0]
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory) -> Tokenizer:
+    """A tokenizer like SentencePiece's, whose pieces begin words with a mark of the space."""
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", "<pad>"]
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>")
+    library.train_from_iterator(["Obama's Anna lives in 王明 さんは ที่ London-based."] * 9, trainer)
+    path = tmp_path_factory.mktemp("unigram")
+    library.save(str(path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
+    (path / "tokenizer_config.json").write_text(json.dumps({**config, "pad_token": "<pad>"}))
+    return Tokenizer.load(path)
+
+
+@given(parts=st.lists(PARTS | st.sampled_from(["さん", "は", "ที่", "สมชาย"]), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_words_of_other_tokenizers_are_in_order_and_whole(unigram, parts):
+    text = "".join(parts)
+    (words,) = Spellings(unigram, ("'s", "ที่")).read([text])
+    assert all(0 <= start < end <= len(text) for start, end in words.places)
+    assert all(end <= start for (_, end), (start, _) in pairwise(words.places))
+    assert {*words.segment.word_ids.tolist()} == {*range(len(words.places))}
+    assert sorted(words.segment.word_ids.tolist()) == words.segment.word_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Obama's lives", ["Obama", "'s", "lives"]),
+        ("王明  London-based.", ["王", "明", "London", "-", "based", "."]),
+        ("An\u00adna \u200b", ["An\u00adna"]),
+        ("\u200b", []),
+    ],
+)
+def test_words_of_other_tokenizers_are_those_of_basic_tokenization(unigram, text, words):
+    (read_text,) = Spellings(unigram, ("'s",)).read([text])
+    assert read_text.of(text) == words

@@ -239,23 +239,21 @@ def _words(
 
     numbers: list[int] = []
     places: list[Place] = []
-    is_open = False  # whether the last word may get more pieces
-    for start, end in segment.offsets.tolist():
+    for at, (start, end) in enumerate(segment.offsets.tolist()):
         visible = start + np.flatnonzero(tokens[start:end] >= 0)
-        if start == end:  # it stands for a space
-            is_open = False
-        elif len(visible):
-            first, past = int(visible[0]), int(visible[-1]) + 1
-            if is_open and is_same(places[-1][1] - 1, first):
-                places[-1] = places[-1][0], max(past, places[-1][1])
-            else:
-                places.append((first, past))
-                is_open = True
-        numbers.append(len(places) - is_open)
+        if not len(visible):  # it stands for a space, or for what BERT removes
+            continue
+        first, past = int(visible[0]), int(visible[-1]) + 1
+        if places and is_same(places[-1][1] - 1, first):
+            places[-1] = places[-1][0], max(past, places[-1][1])
+        else:
+            places.append((first, past))
+        # Pieces without a visible character belong to the next word, at the end to the last one.
+        numbers += [len(places) - 1] * (at + 1 - len(numbers))
     if not places:
         return TextWords(segment[:0], [])
-    # Pieces that stand for nothing visible belong to the next word, at the end to the last one.
-    word_ids = np.minimum(np.array(numbers, np.int32), len(places) - 1)
+    numbers += [len(places) - 1] * (len(segment) - len(numbers))
+    word_ids = np.array(numbers, np.int32)
     with_accents = with_marks(np.array(places, np.int32), text).tolist()
     return TextWords(
         Segment(segment.input_ids, segment.offsets, word_ids),
