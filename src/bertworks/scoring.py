@@ -280,12 +280,11 @@ def _score_sentences(sentences: Sequence[Sentence]) -> Evaluation:
         predicted_counts.update(predicted)
     # A predicted tag that marks no span does not make the gold ones plain tags; and a predicted O
     # does not make gold parts of speech types of spans.
+    counts = gold_counts + predicted_counts
     notation = find_notation(gold_counts)
-    if notation is None and (
-        _have_markers(gold_counts | predicted_counts) or {*gold_counts} <= {OUTSIDE}
-    ):
-        notation = find_notation(gold_counts | predicted_counts)
-    remarks = [span_doubt(gold_counts + predicted_counts)]
+    if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE}):
+        notation = find_notation(counts)
+    remarks = [span_doubt(counts)]
     if notation is not None:
         other = find_notation(predicted_counts)
         types = notation.types | (other or notation).types_in(predicted_counts)
