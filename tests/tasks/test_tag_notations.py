@@ -83,7 +83,7 @@ def spelled(tags: Sequence[str], spelling: str) -> list[str]:
 
 def conlleval(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The spans by the rules of conlleval.pl, transcribed: its `startOfChunk` and `endOfChunk`."""
-    found, start = [], None
+    chunks, start = [], None
     before, kind_before = "O", ""
     for at, tag in enumerate([*tags, "O"]):
         mark, _, kind = tag.partition("-")
@@ -98,12 +98,12 @@ def conlleval(tags: Sequence[str]) -> list[tuple[str, int, int]]:
             or (mark not in "O." and kind_before != kind)
         )
         if ends and start is not None:
-            found.append((kind_before, start, at))
+            chunks.append((kind_before, start, at))
             start = None
         if starts:
             start = at
         before, kind_before = mark, kind
-    return found
+    return chunks
 
 
 def score_of(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> bw.Evaluation:
@@ -160,12 +160,12 @@ def test_markers_alone_are_spans_of_one_type(rows):
     gold = [[*own[: len(other)], "B"] for own, other in rows]
     predicted = [[*other[: len(own)], "B"] for own, other in rows]
     metrics = score_of(gold, predicted).metrics
-    right = told = expected = 0
+    right = proposed = expected = 0
     for own, other in zip(gold, predicted, strict=True):
         right += len({*conlleval(own)} & {*conlleval(other)})
-        told += len(conlleval(other))
+        proposed += len(conlleval(other))
         expected += len(conlleval(own))
-    assert metrics["precision"] == pytest.approx(right / told)
+    assert metrics["precision"] == pytest.approx(right / proposed)
     assert metrics["recall"] == pytest.approx(right / expected)
     assert metrics["f1"] == pytest.approx(f1_score(gold, predicted))
 
@@ -178,13 +178,13 @@ TYPES = st.lists(st.sampled_from(["O", "PER", "LOC"]), min_size=1, max_size=12)
 def test_types_alone_are_spans_of_adjacent_words(rows):
     gold = [[*own[: len(other)], "O", "PER"] for own, other in rows]
     predicted = [[*other[: len(own)], "O", "PER"] for own, other in rows]
-    found = score_of(gold, predicted)
+    result = score_of(gold, predicted)
     known, guess = (
         [["O" if tag == "O" else f"I-{tag}" for tag in tags] for tags in side]
         for side in (gold, predicted)
     )
-    assert found.metrics["f1"] == pytest.approx(f1_score(known, guess))
-    assert "adjacent words of one are a span" in found.remarks[-1]
+    assert result.metrics["f1"] == pytest.approx(f1_score(known, guess))
+    assert "adjacent words of one are a span" in result.remarks[-1]
 
 
 def test_a_predicted_o_makes_no_spans_of_parts_of_speech():
@@ -205,9 +205,9 @@ def test_words_that_are_none_are_not_scored(made, data):
         some = data.draw(st.integers(0, 2))
         gold += [own, *["X"] * some]
         predicted += [other, *data.draw(st.permutations(["X", "O"]))[:some]]
-    found = score_of([[*gold, "[SEP]"]], [[*predicted, "[SEP]"]])
-    assert found.metrics == clean
-    assert any("'X', '[CLS]', '[SEP]' are left out" in remark for remark in found.remarks) or (
+    result = score_of([[*gold, "[SEP]"]], [[*predicted, "[SEP]"]])
+    assert result.metrics == clean
+    assert any("'X', '[CLS]', '[SEP]' are left out" in remark for remark in result.remarks) or (
         "X" not in gold
     )
 
