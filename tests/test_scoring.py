@@ -260,20 +260,20 @@ def test_plain_tags_have_a_macro_f1(tmp_path):
 
 def test_a_predicted_tag_that_marks_no_span_counts_as_none(tmp_path):
     file = tmp_path / "system.conll"
-    lines = ["Ann B-PER B-PER", "left O X", "Bonn B-LOC B-LOC", "Rye I-LOC B-LOC"]
+    lines = ["Ann B-PER B-PER", "left O Q", "Bonn B-LOC B-LOC", "Rye I-LOC B-LOC"]
     file.write_text("\n".join(lines) + "\n")
     found = bw.score("tagging", file)
     assert (found.metrics["precision"], found.metrics["recall"]) == (1 / 3, 1 / 2)
     assert found.metrics["accuracy"] == 1 / 2
-    assert found.remarks[-1] == "these predicted tags mark no span, and count as none: 'X'"
-    file.write_text("\n".join(lines).replace("O X", "O O"))
+    assert found.remarks[-1] == "these predicted tags mark no span, and count as none: 'Q'"
+    file.write_text("\n".join(lines).replace("O Q", "O O"))
     clean = bw.score("tagging", file)
     assert clean.metrics["f1"] == found.metrics["f1"]
     assert clean.remarks == found.remarks[:-1]
-    file.write_text("\n".join(lines).replace("O X", "X O"))
+    file.write_text("\n".join(lines).replace("O Q", "Q O"))
     mixed = bw.score("tagging", file)
     assert "macro_f1" in mixed.metrics
-    assert mixed.remarks == ["tags are scored one by one, not as spans, since these mark none: 'X'"]
+    assert mixed.remarks == ["tags are read one by one, not as spans, since these mark none: 'Q'"]
 
 
 def test_tags_of_rows():

@@ -322,7 +322,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     balance_classes: bool
     word_column: str | None
     tag_column: str | None
-    scheme: Literal["bio", "bioes"]
+    scheme: Literal["bio", "bioes", "plain"]
     labelled_piece: Literal["first", "last", "all"]
     decoding: Literal["constrained", "free"]
     document_context: bool
@@ -373,7 +373,7 @@ class AblationKeywords(TableKeywords, total=False):
     dropout: float | None
     word_column: str | None
     tag_column: str | None
-    scheme: Literal["bio", "bioes"]
+    scheme: Literal["bio", "bioes", "plain"]
     labelled_piece: Literal["first", "last", "all"]
     decoding: Literal["constrained", "free"]
     stride: int | None

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,10 +38,19 @@ from .tasks.breakdown import Evaluation, Place
 from .tasks.labels import finite_number, label_name, sort_labels
 from .tasks.scores import ClassificationScores, RegressionScores
 from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
+from .tasks.tagging.notation import (
+    find_notation,
+    read_tag,
+    span_doubt,
+    without_unlabelled,
+)
 from .tasks.tagging.scores import TaggingScores
-from .tasks.tagging.tags import mark_spans, parts_of
+from .tasks.tagging.tags import OUTSIDE
 
 T = TypeVar("T", str, float)
+Sentence = tuple[Place, list[str], list[str], list[str]]
+"""The place of a sentence, its words, and their gold and predicted tags."""
+
 _PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
 _WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # a whole number in a table's column of floats
 _PREDICTED_TAGS = f"{PREDICTION}.tags"
@@ -245,7 +255,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
     if word_column is None and numbered(rows) and first not in (tag_column, predicted_column):
         word_column = first
-    sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
+    sentences: list[Sentence] = []
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
@@ -259,29 +269,52 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
         sentences.append((Place(len(sentences), where), words, gold, predicted))
     if word_column is None and numbered(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
-    gold_tags = {tag for _, _, tags, _ in sentences for tag in tags}
-    labels = sorted(gold_tags.union(*(tags for _, _, _, tags in sentences)))
+    return _score_sentences(sentences)
+
+
+def _score_sentences(sentences: Sequence[Sentence]) -> Evaluation:
+    """Score gold and predicted tags: as spans if the gold ones mark spans in any notation."""
+    gold_counts, predicted_counts = Counter[str](), Counter[str]()
+    for _, _, gold, predicted in sentences:
+        gold_counts.update(gold)
+        predicted_counts.update(predicted)
+    # A predicted tag that marks no span does not make the gold ones plain tags; and a predicted O
+    # does not make gold parts of speech types of spans.
+    counts = gold_counts + predicted_counts
+    notation = find_notation(gold_counts)
+    if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE}):
+        notation = find_notation(counts)
+    remarks = [span_doubt(counts)]
+    if notation is not None:
+        other = find_notation(predicted_counts)
+        types = notation.types | (other or notation).types_in(predicted_counts)
+        unread = [tag for tag in sorted(predicted_counts) if read_tag(tag, types) is None]
+        none = f"these predicted tags mark no span, and count as none: {some_of(unread)}"
+        remarks = [notation.remark, none if unread else None]
+        sentences = [_as_spans(sentence, types) for sentence in sentences]
+    labels = sorted({tag for _, _, *sides in sentences for side in sides for tag in side})
     numbers = {label: number for number, label in enumerate(labels)}
-    # A predicted tag that marks no span does not make the gold ones plain tags.
-    spans = mark_spans(gold_tags) or mark_spans(labels)
-    scores = TaggingScores(labels, spans=spans)
-    for place, words, *tags in sentences:
+    scores = TaggingScores(labels, spans=notation is not None)
+    for place, words, *sides in sentences:
         gold_numbers, predicted_numbers = (
-            np.array([numbers[tag] for tag in side], np.int64) for side in tags
+            np.array([numbers[tag] for tag in side], np.int64) for side in sides
         )
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
-    found = Evaluation.of(scores, len(sentences))
-    return replace(found, remarks=[*found.remarks, *_mixed(labels, spans=spans)])
+    result = Evaluation.of(scores, len(sentences))
+    return replace(result, remarks=[*result.remarks, *filter(None, remarks)])
 
 
-def _mixed(labels: Sequence[str], *, spans: bool) -> list[str]:
-    """Return a remark if some of the tags mark spans and others, apart from O, do not."""
-    plain = [tag for tag in labels if tag != "O" and parts_of(tag)[0] == "O"]
-    if not plain or not any(parts_of(tag)[0] != "O" for tag in labels):
-        return []
-    if spans:
-        return [f"these predicted tags mark no span, and count as none: {some_of(plain)}"]
-    return [f"tags are scored one by one, not as spans, since these mark none: {some_of(plain)}"]
+def _as_spans(sentence: Sentence, types: frozenset[str]) -> Sentence:
+    """Return a sentence with tags as this package writes them, without unlabelled words."""
+    place, words, gold, predicted = sentence
+    gold, words, predicted = without_unlabelled(types, gold, words, predicted)
+    gold, predicted = ([read_tag(tag, types) or tag for tag in side] for side in (gold, predicted))
+    return place, words, gold, predicted
+
+
+def _have_markers(tags: Iterable[str]) -> bool:
+    notation = find_notation(tags)
+    return notation is not None and notation.has_markers
 
 
 def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -295,7 +328,7 @@ def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
     words, tags = (set(side) for side in zip(*pairs, strict=True))
     # Part-of-speech tags may be punctuation, as words may.
     alike = any(word == tag and any(map(str.isalnum, word)) for word, tag in pairs)
-    if not alike or (mark_spans(tags) and not mark_spans(words)):
+    if not alike or (_have_markers(tags) and not _have_markers(words)):
         raise DataError(
             "its two columns seem to be words and their tags; there are no predictions",
             where=name,

@@ -20,6 +20,8 @@ from bertworks.text.tokenizer import Tokenizer
 
 from .test_tagging import CONFIG, PIECES
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*the tokenizer removes all characters")
+
 ROOM = 10
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 

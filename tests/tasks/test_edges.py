@@ -160,6 +160,7 @@ def test_training_rows_of_one_class() -> None:
     assert kind.from_table(tokenizer, rows, kind.options()).settings.labels == ("X",)
 
 
+@pytest.mark.filterwarnings("ignore:.*the tokenizer removes all characters")
 @pytest.mark.parametrize("words", [[], [""], [" ", "\x00"], ["a"], ["a" * 100_000]], ids=repr_short)
 def test_every_word_has_one_tag(models: dict[str, Model], words: list[str]) -> None:
     (answer,) = models["tagging"].predict([{"words": words}])

@@ -18,7 +18,6 @@ from ..errors import DataError, LengthError
 from ..inference.activations import Activations, activations
 from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
-from ..tasks.tagging.words import split_words
 from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
 from .needs import check, is_causal_lm, is_masked_lm
@@ -161,13 +160,9 @@ def _segments(model: Model, texts: Sequence[str], where: str) -> list[Segment]:
     is_tagger = isinstance(model.task, TaggingTask)
     if len(texts) > 1 and (is_tagger or is_causal_lm(model)):
         raise DataError("the model takes single texts", where="pair", fix="Leave it out.")
-    if is_tagger:
-        places = split_words(texts[0])
-        words = [texts[0][start:end] for start, end in places]
-        (segment,) = tokenizer.segments([words], where=[where])
-        starts = np.array([start for start, _ in places], np.int32)
-        segment.offsets[:] += starts[segment.word_ids][:, None]
-        return [segment]
+    if isinstance(model.task, TaggingTask):
+        (words,) = model.task.spellings.read(texts, where=[where])
+        return [words.segment]
     names = [where, "pair"][: len(texts)]
     return tokenizer.segments(texts, typed_mask=is_masked_lm(model), where=names)
 

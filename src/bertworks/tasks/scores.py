@@ -102,7 +102,7 @@ class OneOfSeveralScores(Measure):
         names: the names of the classes, if they have names.
     """
 
-    gathered = ("_gold", "_predicted", "_calibration", "_worst")
+    gathered: ClassVar[tuple[str, ...]] = ("_gold", "_predicted", "_calibration", "_worst")
     counted: ClassVar[str] = "rows"
 
     def __init__(self, names: Sequence[str] = ()) -> None:

@@ -94,7 +94,7 @@ class Normalization:
         the clean-up removes are ignored. `İ` is the only character that `str.lower` turns into two;
         it is replaced by another letter, so that positions stay the same.
         """
-        kept = [at for at, char in enumerate(text) if not (self.clean_text and _removed(char))]
+        kept = [at for at, char in enumerate(text) if not (self.clean_text and is_removed(char))]
         cleaned = "".join(text[at] for at in kept).replace("İ", "I")
         lowered = cleaned.lower()
         assert len(lowered) == len(kept)
@@ -124,7 +124,7 @@ def check_text(text: str, *, where: str | None = None) -> None:
         )
 
 
-def _removed(char: str) -> bool:
+def is_removed(char: str) -> bool:
     """Whether the clean-up removes a character."""
     if char in "\t\n\r":
         return False

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import DataError
 from ..breakdown import Breakdown, Confusion, Placed, ScoreTable
 from ..scores import OneOfSeveralScores
-from .tags import Span, parts_of, spans_of
+from .tags import OUTSIDE, Span, parts_of, spans_of
+
+UNNAMED = "span"
+"""The name of the empty type, for display."""
 
 
 class TaggingScores(OneOfSeveralScores):
@@ -19,15 +23,18 @@ class TaggingScores(OneOfSeveralScores):
     do not mark spans, `macro_f1` of tags.
 
     Args:
-        names: every tag that may occur.
+        names: every tag that may occur; those of spans as in `tags.py`.
         spans: whether tags mark spans.
     """
 
+    gathered = (*OneOfSeveralScores.gathered, "_gold_spans", "_predicted_spans")
     counted = "words"
 
     def __init__(self, names: Sequence[str], *, spans: bool) -> None:
         super().__init__(names)
         self._spans = spans
+        self._gold_spans: list[list[Span]] = []
+        self._predicted_spans: list[list[Span]] = []
 
     def add_sentence(
         self,
@@ -36,6 +43,8 @@ class TaggingScores(OneOfSeveralScores):
         gold: np.ndarray,
         predicted: np.ndarray,
         confidence: np.ndarray | None = None,
+        *,
+        gold_spans: Sequence[Span] | None = None,
     ) -> None:
         """Add a sentence, and record its most confident mistake.
 
@@ -43,8 +52,14 @@ class TaggingScores(OneOfSeveralScores):
             gold: `[words]`, the indices of the gold tags in `names`.
             predicted: `[words]`, the indices of the predicted tags.
             confidence: `[words]`, the probabilities of the predicted tags, if known.
+            gold_spans: the gold spans, if `gold` may not mark them exactly; None: those of `gold`.
         """
         self.add(gold, predicted, confidence)
+        if self._spans:
+            self._gold_spans.append(
+                self._spans_of(gold) if gold_spans is None else list(gold_spans)
+            )
+            self._predicted_spans.append(self._spans_of(predicted))
         is_right = gold == predicted
         if is_right.all():
             return
@@ -60,20 +75,19 @@ class TaggingScores(OneOfSeveralScores):
             mark=(start, start + len(words[at])),
         )
 
+    def _spans_of(self, numbers: np.ndarray) -> list[Span]:
+        return spans_of([self.names[number] for number in numbers])
+
     @cached_property
-    def _rates(self) -> Mapping[str, Rates]:
+    def _rates(self) -> SpanRates:
         """The rates of spans by type, or of tags. Cached: access it only after the last row."""
+        if self._spans:
+            return span_rates(self._gold_spans, self._predicted_spans)
         gold, predicted = (
             [[self.names[number] for number in numbers] for numbers in rows]
             for rows in (self._gold, self._predicted)
         )
-        return span_scores(gold, predicted) if self._spans else tag_scores(gold, predicted)
-
-    @property
-    def _rates_by_type(self) -> Mapping[str, Rates]:
-        """`_rates` without the total of all spans."""
-        total = {""} if self._spans else set()
-        return {kind: rates for kind, rates in self._rates.items() if kind not in total}
+        return tag_rates(gold, predicted)
 
     def result(self) -> dict[str, float]:
         """The metrics.
@@ -85,29 +99,31 @@ class TaggingScores(OneOfSeveralScores):
             raise DataError("there is not a single word to measure on")
         result = super().result()
         if not self._spans:
-            scores = [f1 for _, _, f1, _ in self._rates.values()]
+            scores = [f1 for _, _, f1, _ in self._rates.by_type.values()]
             return {**result, "macro_f1": sum(scores) / len(scores)}
-        precision, recall, f1, _ = self._rates[""]
+        precision, recall, f1, _ = self._rates.total
         return {**result, "precision": precision, "recall": recall, "f1": f1}
 
     def remarks(self) -> list[str]:
         """One line per type of span; only the base class's remark if nothing has been learned."""
-        by_type = self._rates_by_type if self._spans else {}
+        by_type = self._rates.by_type if self._spans else {}
         return super().remarks() or [
             f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
             for kind, (p, r, f1, count) in by_type.items()
+            if kind  # an empty type is the only one, or nearly: the total says the same
         ]
 
     def breakdown(self) -> Breakdown:
         """Scores and confusions by type of span; by tag if tags do not mark spans."""
         by = ("type", "spans") if self._spans else ("tag", "words")
-        kinds = [(parts_of(tag)[1] or "O") if self._spans else tag for tag in self.names]
+        kinds = [_kind_of(tag) if self._spans else tag for tag in self.names]
         names = list(dict.fromkeys(kinds))
         kind_of = np.array([names.index(kind) for kind in kinds])
         gold, predicted = (kind_of[numbers] for numbers in self.answers())
+        rates = {kind or UNNAMED: values for kind, values in self._rates.by_type.items()}
         parts = {
             "confusion": Confusion.of("words", names, gold, predicted),
-            "tables": (ScoreTable.of_rates(*by, self._rates_by_type),),
+            "tables": (ScoreTable.of_rates(*by, rates),),
         }
         return super().breakdown().model_copy(update=parts)
 
@@ -119,19 +135,33 @@ Rates = tuple[float, float, float, int]
 """Precision, recall, F1 and the number of gold spans or words; undefined rates are 0."""
 
 
-def span_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
-    """The rates of spans by type; the key "" holds those of all types together.
+class SpanRates(NamedTuple):
+    """The rates of spans, or of words with their tags."""
+
+    total: Rates  # of all types together
+    by_type: Mapping[str, Rates]
+
+
+def span_rates(gold: Iterable[list[Span]], predicted: Iterable[list[Span]]) -> SpanRates:
+    """The rates of the spans of sentences.
 
     A span is correct if its type and both ends are correct, as in `conlleval`.
     """
-    right, found, expected = _counts(map(spans_of, gold), map(spans_of, predicted))
-    total = _rates(right.total(), found.total(), expected.total())
-    return {"": total, **_rates_of_each(right, found, expected)}
+    right, proposed, expected = _counts(gold, predicted)
+    total = _rates(right.total(), proposed.total(), expected.total())
+    kinds = sorted(proposed | expected)
+    by_type = {kind: _rates(right[kind], proposed[kind], expected[kind]) for kind in kinds}
+    return SpanRates(total, by_type)
 
 
-def tag_scores(gold: Tags, predicted: Tags) -> dict[str, Rates]:
+def tag_rates(gold: Tags, predicted: Tags) -> SpanRates:
     """The rates, over words, of each tag that is gold or predicted."""
-    return _rates_of_each(*_counts(map(_words, gold), map(_words, predicted)))
+    return span_rates(map(_words, gold), map(_words, predicted))
+
+
+def _kind_of(tag: str) -> str:
+    letter, kind = parts_of(tag)
+    return OUTSIDE if letter == OUTSIDE else kind or UNNAMED
 
 
 def _words(tags: Sequence[str]) -> list[Span]:
@@ -143,23 +173,16 @@ def _counts(
     gold: Iterable[list[Span]], predicted: Iterable[list[Span]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """The numbers of correctly predicted, predicted and gold spans of each type."""
-    right, found, expected = Counter[str](), Counter[str](), Counter[str]()
+    right, proposed, expected = Counter[str](), Counter[str](), Counter[str]()
     for ours, others in zip(gold, predicted, strict=True):
         expected.update(span.type for span in ours)
-        found.update(span.type for span in others)
+        proposed.update(span.type for span in others)
         right.update(span.type for span in {*ours} & {*others})
-    return right, found, expected
+    return right, proposed, expected
 
 
-def _rates_of_each(
-    right: Counter[str], found: Counter[str], expected: Counter[str]
-) -> dict[str, Rates]:
-    kinds = sorted(found | expected)
-    return {kind: _rates(right[kind], found[kind], expected[kind]) for kind in kinds}
-
-
-def _rates(right: int, found: int, expected: int) -> Rates:
-    precision = right / found if found else 0.0
+def _rates(right: int, proposed: int, expected: int) -> Rates:
+    precision = right / proposed if proposed else 0.0
     recall = right / expected if expected else 0.0
-    both = found + expected
+    both = proposed + expected
     return precision, recall, 2 * right / both if both else 0.0, expected

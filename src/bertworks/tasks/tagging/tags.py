@@ -4,11 +4,12 @@
 |---|---|---|---|---|
 | bio (IOB2) | B-X | I-X | I-X | B-X |
 | iob1 | I-X; B-X after a span of the same type | I-X | I-X | I-X |
-| bioes (BILOU) | B-X | I-X | E-X (L-X) | S-X (U-X) |
+| bioes | B-X | I-X | E-X | S-X |
 
-Words outside any span are O. Tags are read by the rules of `conlleval`, the scorer of the CoNLL
-shared tasks: a tag that continues no span starts one. These rules read every scheme, so the scheme
-of a table need not be given.
+A type may be empty: B, I, E, S. Words outside any span are O. Tags are read by the rules of
+`conlleval`, the scorer of the CoNLL shared tasks: a tag that continues no span starts one. These
+rules read every scheme, so the scheme of a table need not be given. Tags that are written in
+another way, such as `B_PER` or BILOU, are converted first (`notation.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 Scheme = Literal["bio", "bioes"]
-_TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
-_SAME = {"L": "E", "U": "S"}
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIES])(?:-(.+))?", re.DOTALL)
 
 
 class Span(NamedTuple):
@@ -36,21 +37,20 @@ class Span(NamedTuple):
 @lru_cache(maxsize=4096)
 def parts_of(tag: str) -> tuple[str, str]:
     """A tag's letter (B, I, E, S or O) and type; `O` and "" if the tag marks no span."""
-    found = _TAG.fullmatch(tag)
-    if found is None:
-        return "O", ""
-    letter, kind = found.groups()
-    return _SAME.get(letter, letter), kind
+    match = _TAG.fullmatch(tag)
+    if match is None:
+        return OUTSIDE, ""
+    letter, kind = match.groups()
+    return letter, kind or ""
 
 
-def mark_spans(tags: Iterable[str]) -> bool:
-    """Whether tags mark spans; otherwise they are plain tags, such as parts of speech."""
-    kinds = set(tags) - {"O"}
-    return bool(kinds) and all(_TAG.fullmatch(tag) for tag in kinds)
+def tag_of(letter: str, kind: str) -> str:
+    """The tag with a letter and a type, which may be empty."""
+    return f"{letter}-{kind}" if kind else letter
 
 
 def spans_of(tags: Sequence[str]) -> list[Span]:
-    """The spans that tags of any scheme mark, by the rules of `conlleval`."""
+    """The spans that tags mark, by the rules of `conlleval`."""
     spans: list[Span] = []
     start: int | None = None
     before, kind_before = "O", ""
@@ -78,7 +78,7 @@ def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]
             letters = "B" + "I" * (size - 1)
             if scheme == "bioes":
                 letters = letters[:-1] + "E"
-        tags[span.start : span.end] = [f"{letter}-{span.type}" for letter in letters]
+        tags[span.start : span.end] = [tag_of(letter, span.type) for letter in letters]
     return tags
 
 
@@ -90,7 +90,7 @@ def converted(tags: Sequence[str], scheme: Scheme) -> list[str]:
 def labels_of(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
     """All tags of a scheme for spans of these types."""
     letters = "BI" if scheme == "bio" else "BIES"
-    return ("O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in letters))
+    return (OUTSIDE, *(tag_of(letter, kind) for kind in sorted(set(types)) for letter in letters))
 
 
 def legal(labels: Sequence[str]) -> np.ndarray:

@@ -3,16 +3,18 @@
     words ─► pieces ─► encoder ─► dropout ─► W on the first piece of each word ─► its tag
 
 A word's tag is predicted from its first piece (paper §5.3); `labelled_piece` chooses others. Tags
-that mark spans are converted to one scheme, and predicted as a sequence that is legal in it (unless
-`decoding` is "free"). With `document_context`, the encoder also reads the surrounding words of the
-document.
+that mark spans are read in any notation (`notation.py`), converted to one scheme, and predicted as
+a sequence that is legal in it (unless `decoding` is "free"). With `document_context`, the encoder
+also reads the surrounding words of the document.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -21,13 +23,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import TAGS, Published
-from ...errors import DataError, brief, nearest
+from ...errors import BertworksWarning, DataError, brief, nearest
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
 from ...model.heads import TokenHead, cross_entropy_sum
 from ...packed import Batch, Padded
 from ...tables.rows import PlacedRow, Row, Rows
 from ...tables.schema import RoleColumns
+from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
 from ..classifying import ClassifyingNetwork
 from ..example import by_length, pack
@@ -45,20 +48,27 @@ from .columns import (
     in_context,
     strings_of,
 )
+from .notation import find_notation, read_tag, span_doubt, without_unlabelled
 from .scores import TaggingScores
 from .tags import (
+    OUTSIDE,
     Scheme,
+    Span,
     best_path,
-    converted,
     labels_of,
     legal,
-    mark_spans,
     parts_of,
     spans_of,
+    tag_of,
+    write_spans,
 )
-from .words import Around, LabelledPiece, TaggingExample, split_words, windows_of
+from .texts import Place, Spellings, find_spellings
+from .words import Around, LabelledPiece, TaggingExample, windows_of
 
 Decoding = Literal["constrained", "free"]
+
+_INSTEAD = {"B": "ISE", "I": "EBS", "E": "IBS", "S": "BIE", OUTSIDE: ""}
+"""The letters to take where a published model has no label with a letter."""
 
 
 class TaggingOptions(TaskOptions):
@@ -66,7 +76,10 @@ class TaggingOptions(TaskOptions):
 
     word_column: str | None = Field(None, description="column name or number; detected if omitted")
     tag_column: str | None = Field(None, description="column name or number; detected if omitted")
-    scheme: Scheme = Field("bio", description="scheme that span tags are converted to")
+    scheme: Literal[Scheme, "plain"] = Field(
+        "bio",
+        description="scheme that span tags are converted to; plain: tags are read one by one",
+    )
     labelled_piece: LabelledPiece = Field(
         "first", description="pieces of a word that its tag is predicted from"
     )
@@ -100,23 +113,65 @@ class TaggingSettings(TaskSettings):
 
     labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
     spans: bool = Field(description="whether tags mark spans")
+    notation: str | None = Field(
+        None, description="how the table writes tags that mark spans, if not as usual"
+    )
+    spellings: tuple[str, ...] = Field(
+        (), description="words of the training data that BERT's basic tokenization would split"
+    )
     columns: WordColumns = Field(description="the columns that rows are read from")
     stride: int | None = Field(None, ge=1)
     labelled_piece: LabelledPiece = "first"
     decoding: Decoding = "constrained"
     document_context: bool = False
 
+    @model_validator(mode="after")
+    def _labels_mark_spans(self) -> Self:
+        if self.spans and find_notation(self.labels) is None:
+            raise ValueError("spans=true, but the labels mark no spans")
+        return self
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types of spans; empty if tags mark none."""
+        notation = find_notation(self.labels) if self.spans else None
+        return frozenset() if notation is None else notation.types
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The labels as this package writes tags (`B-PER`): those of published models differ."""
+        if not self.spans:
+            return self.labels
+        return tuple(read_tag(label, self.types) or label for label in self.labels)
+
     @property
     def scheme(self) -> Scheme:
         """The scheme of tags that mark spans."""
-        return "bioes" if any(parts_of(label)[0] in "ES" for label in self.labels) else "bio"
+        return "bioes" if any(parts_of(tag)[0] in "ES" for tag in self.tags) else "bio"
+
+
+@dataclass
+class _Input:
+    """The words of a row: those of a plain text are added when it is tokenised."""
+
+    words: Sequence[str] = ()
+    before: Sequence[str] = ()  # context words, which are not tagged
+    behind: Sequence[str] = ()
+    text: str | None = None
+    places: Sequence[Place] | None = None  # the characters of each word of a plain text
+    target: np.ndarray | None = None
+    spans: Sequence[Span] = ()
+
+    @property
+    def all_words(self) -> list[str]:
+        return [*self.before, *self.words, *self.behind]
 
 
 class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
     """Computes `loss` per labelled piece and the scores of `TaggingScores`."""
 
     def __init__(self, task: TaggingTask) -> None:
-        super().__init__(TaggingScores(task.settings.labels, spans=task.settings.spans))
+        super().__init__(TaggingScores(task.settings.tags, spans=task.settings.spans))
         self._task = task
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
@@ -126,7 +181,20 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         for example, path, chances in self._task.paths(outputs, batch):
             predicted = np.array(path, np.int64)
             sure = chances[np.arange(len(path)), predicted]
-            self._scores.add_sentence(example, example.words, example.target, predicted, sure)
+            self._scores.add_sentence(
+                example,
+                example.words,
+                example.target,
+                predicted,
+                sure,
+                gold_spans=example.spans,
+            )
+
+    def remarks(self) -> list[str]:
+        """The remarks on the scores, and how the table writes its tags if that is unusual."""
+        notation = self._task.settings.notation
+        said = [] if notation is None else [notation]
+        return [*super().remarks(), *said]
 
 
 class TaggingNetwork(ClassifyingNetwork):
@@ -172,7 +240,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         super().__init__(tokenizer, settings)
         self._legal = None
         if settings.spans and settings.decoding == "constrained":
-            self._legal = legal(settings.labels)
+            self._legal = legal(settings.tags)
+        self._places = {tag: settings.tags.index(tag) for tag in settings.tags}
+        self._has_warned = False
         self.best_metric = "f1" if settings.spans else "accuracy"
 
     @classmethod
@@ -180,28 +250,44 @@ class TaggingTask(LabelledTask[TaggingExample]):
         assert isinstance(options, TaggingOptions)
         column = columns["tag"]
         assert isinstance(column, str), "tags were asked for"
-        counts = Counter(tag for where, row in rows for tag in strings_of(row, column, where))
+        word_column = columns["word"]
+        assert isinstance(word_column, str), "words were asked for"
+        counts: Counter[str] = Counter()
+        words: set[str] = set()
+        for where, row in rows:
+            counts.update(strings_of(row, column, where))
+            words.update(strings_of(row, word_column, where))
         if not counts:
             raise DataError("there is not a single tag", where=rows.name)
         document = None
         if options.document_context:
             document = find_document_column(rows, options.document_column, required=True)
-        spans = mark_spans(counts)
-        if spans:
-            labels = labels_of((parts_of(tag)[1] for tag in counts if tag != "O"), options.scheme)
-        else:
-            labels = tuple(sorted(counts))
-        return {"labels": labels, "spans": spans, "columns": {**columns, "document": document}}
+        labels, notation = tuple(sorted(counts)), None
+        if options.scheme != "plain":
+            notation = find_notation(counts)
+            _warn_of(span_doubt(counts), rows.name)
+            if notation is not None:
+                labels = labels_of(notation.types, options.scheme)
+        return {
+            "labels": labels,
+            "spans": notation is not None,
+            "notation": None if notation is None else notation.remark,
+            "spellings": find_spellings(words),
+            "columns": {**columns, "document": document},
+        }
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
         if not of.has_head(cls.head):
             return None
         labels = of.labels(cls.head)
+        notation = find_notation(labels)
+        _warn_of(span_doubt(Counter(labels)), "the model's labels")
         settings = TaggingSettings.parse(
             {
                 "labels": labels,
-                "spans": mark_spans(labels),
+                "spans": notation is not None,
+                "notation": None if notation is None else notation.remark,
                 "columns": WordColumns(word="words", tag="tags"),
                 "max_seq_length": of.max_length,
                 "dropout": of.dropout(cls.head),
@@ -234,7 +320,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     @property
     def columns_text(self) -> str:
-        return str(self.settings.columns)
+        text = str(self.settings.columns)
+        notation = self.settings.notation or "tags mark spans"
+        return f"{text}; {notation}" if self.settings.spans else text
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is not None:
@@ -246,9 +334,11 @@ class TaggingTask(LabelledTask[TaggingExample]):
         columns = columns_of_table(
             rows, settings.columns, labelled=labelled, document_context=settings.document_context
         )
-        if columns == settings.columns:
-            return self
-        return type(self)(self.tokenizer, settings.with_values(columns=columns))
+        if columns != settings.columns:
+            settings = settings.with_values(columns=columns)
+        if labelled and settings.spans:
+            settings = settings.with_values(notation=_notation_of(rows, columns.tag))
+        return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
     def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         settings = self.settings
@@ -266,43 +356,90 @@ class TaggingTask(LabelledTask[TaggingExample]):
         `context_before` and `context_behind`, the context words that `in_context` adds.
         """
         settings = self.settings
-        words: list[Sequence[str]] = []
-        offsets: list[list[tuple[int, int]] | None] = []
-        for row, at in zip(rows, where, strict=True):
-            is_text = (
-                not labelled
-                and settings.columns.word not in row
-                and isinstance(row.get("text"), str)
-            )
-            places = split_words(row["text"]) if is_text else None
-            offsets.append(places)
-            words.append(
-                strings_of(row, settings.columns.word, at)
-                if places is None
-                else [row["text"][start:end] for start, end in places]
-            )
-        made = windows_of(
+        inputs = [
+            _Input(text=row["text"])
+            if not labelled and self._is_text(row)
+            else self._words_of(row, place, labelled=labelled)
+            for row, place in zip(rows, where, strict=True)
+        ]
+        segments = self._read(inputs, where)
+        windows_of_rows = windows_of(
             self.tokenizer,
-            words,
-            [self._around(row, at) for row, at in zip(rows, where, strict=True)],
+            segments,
+            [(len(one.before), len(one.words), len(one.behind)) for one in inputs],
             max_seq_length=settings.max_seq_length,
             stride=settings.stride,
             labelled_piece=settings.labelled_piece,
-            where=where,
         )
         return [
             TaggingExample(
                 index=first_index + at,
                 sequences=windows,
-                target=self._tags(row, words[at], where[at]) if labelled else None,
+                target=one.target,
                 truncated_tokens=cut,
-                texts=() if offsets[at] is None else (row["text"],),
+                texts=() if one.text is None else (one.text,),
                 where=where[at],
-                words=words[at],
-                offsets=offsets[at],
+                words=one.words,
+                spans=one.spans,
+                offsets=one.places,
             )
-            for at, (row, (windows, cut)) in enumerate(zip(rows, made, strict=True))
+            for at, (one, (windows, cut)) in enumerate(zip(inputs, windows_of_rows, strict=True))
         ]
+
+    def _is_text(self, row: Row) -> bool:
+        return self.settings.columns.word not in row and isinstance(row.get("text"), str)
+
+    @cached_property
+    def spellings(self) -> Spellings:
+        """The words of a plain text."""
+        return Spellings(self.tokenizer, self.settings.spellings)
+
+    def _read(self, inputs: Sequence[_Input], where: Sequence[str]) -> list[Segment]:
+        """Tokenise rows, and add its words to each plain text."""
+        plain = [at for at, one in enumerate(inputs) if one.text is not None]
+        listed = [at for at, one in enumerate(inputs) if one.text is None]
+        segments: dict[int, Segment] = {}
+        texts = [inputs[at].text or "" for at in plain]
+        read = self.spellings.read(texts, where=[where[at] for at in plain])
+        for at, text, words in zip(plain, texts, read, strict=True):
+            inputs[at].words, inputs[at].places = words.of(text), words.places
+            segments[at] = words.segment
+        rows = [inputs[at].all_words for at in listed]
+        tokens = self.tokenizer.segments(rows, where=[where[at] for at in listed])
+        segments |= zip(listed, tokens, strict=True)
+        self._warn_of_invisible(rows, tokens, [where[at] for at in listed])
+        return [segments[at] for at in range(len(inputs))]
+
+    def _warn_of_invisible(
+        self, rows: Sequence[Sequence[str]], tokens: Sequence[Segment], where: Sequence[str]
+    ) -> None:
+        """Warn once, for this task, of a word that has only characters that are removed."""
+        for words, segment, place in zip(rows, tokens, where, strict=True):
+            missing = sorted({*range(len(words))} - {*segment.word_ids.tolist()})
+            if missing and not self._has_warned:
+                self._has_warned = True
+                what = (
+                    f"{place}: the tokenizer removes all characters of the word "
+                    f"{words[missing[0]]!a}; such words are read as the unknown token"
+                )
+                warnings.warn(what, BertworksWarning, stacklevel=2)
+
+    def _words_of(self, row: Row, where: str, *, labelled: bool) -> _Input:
+        """A row's words and, if labelled, the targets of those that have a tag."""
+        settings = self.settings
+        words = strings_of(row, settings.columns.word, where)
+        before, behind = self._around(row, where)
+        if not labelled:
+            return _Input(words, before, behind)
+        if settings.columns.tag is None:
+            raise DataError("the task knows no column of tags", where=where)
+        tags = strings_of(row, settings.columns.tag, where)
+        if len(tags) != len(words):
+            raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
+        if settings.spans:
+            tags, words = without_unlabelled(settings.types, tags, words)
+        target, spans = self._targets(tags, where)
+        return _Input(words, before, behind, target=target, spans=spans)
 
     def _around(self, row: Row, where: str) -> Around:
         """The context words before and after a row; none without `document_context`."""
@@ -314,23 +451,37 @@ class TaggingTask(LabelledTask[TaggingExample]):
         )
         return before, behind
 
-    def _tags(self, row: Row, words: Sequence[str], where: str) -> np.ndarray:
-        column = self.settings.columns.tag
-        if column is None:
-            raise DataError("the task knows no column of tags", where=where)
-        tags = strings_of(row, column, where)
-        if len(tags) != len(words):
-            raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
-        labels = converted(tags, self.settings.scheme) if self.settings.spans else tags
-        for tag, label in zip(tags, labels, strict=True):
-            marks_nothing = label == "O" and tag != "O"
-            if label not in self.numbers or marks_nothing:
+    def _targets(self, tags: Sequence[str], where: str) -> tuple[np.ndarray, list[Span]]:
+        """The indices of the labels of tags, and the spans that these mark.
+
+        Raises:
+            DataError: a tag was not seen in training.
+        """
+        settings = self.settings
+        if settings.spans:
+            read = [read_tag(tag, settings.types) for tag in tags]
+            spans = spans_of([tag or OUTSIDE for tag in read])
+            written = write_spans(spans, len(tags), settings.scheme)
+            numbers = [self._label_of(tag) for tag in written]
+            is_known = [tag is not None for tag in read]
+        else:
+            spans = []
+            numbers = [self.numbers.get(tag) for tag in tags]
+            is_known = [True] * len(tags)
+        for tag, number, known in zip(tags, numbers, is_known, strict=True):
+            if number is None or not known:
                 raise DataError(
                     f"the tag {brief(tag)} was not seen in training",
                     where=where,
                     fix=f"{nearest(tag, self.numbers)}.",
                 )
-        return np.array([self.numbers[label] for label in labels], np.int64)
+        return np.array(numbers, np.int64), spans
+
+    def _label_of(self, tag: str) -> int | None:
+        """The index of a tag's label: a published model may lack some tags of its scheme."""
+        letter, kind = parts_of(tag)
+        tags = [tag, *(tag_of(other, kind) for other in _INSTEAD[letter])]
+        return next((at for tag in tags if (at := self._places.get(tag)) is not None), None)
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
         """One example for each window that labels a word."""
@@ -368,12 +519,12 @@ class TaggingTask(LabelledTask[TaggingExample]):
         found: dict[int, Prediction] = {}
         for example, path, chances in self.paths(outputs, batch):
             tags = [labels[number] for number in path]
+            spans = spans_of([self.settings.tags[number] for number in path])
             sure = [float(row[number]) for row, number in zip(chances, path, strict=True)]
             answer: Prediction = {"words": list(example.words), "tags": tags, "probabilities": sure}
             if self.settings.spans:
                 answer["entities"] = [
-                    _entity(example, span.type, span.start, span.end, sure)
-                    for span in spans_of(tags)
+                    _entity(example, span.type, span.start, span.end, sure) for span in spans
                 ]
             found[example.index] = answer
         return found
@@ -381,7 +532,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def shown(self, prediction: Prediction) -> list[Shown]:
         if self.settings.spans:
             entities = prediction["entities"]
-            return [(f"{one['type']}: {one['text']}", one["probability"]) for one in entities]
+            return [
+                (": ".join(filter(None, (one["type"], one["text"]))), one["probability"])
+                for one in entities
+            ]
         words = zip(prediction["words"], prediction["tags"], strict=True)
         tagged = [f"{word}: {tag}" for word, tag in words]
         return list(zip(tagged, prediction["probabilities"], strict=True))
@@ -431,6 +585,20 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def evaluator(self) -> Evaluator:
         return TaggingEvaluator(self)
+
+
+def _notation_of(rows: Rows, column: str | None) -> str | None:
+    """How a table writes tags that mark spans, judged by its first rows."""
+    if column is None:
+        return None
+    tags = {tag for row in rows.sample for tag in strings_of(row, column, rows.name)}
+    notation = find_notation(tags)
+    return None if notation is None else notation.remark
+
+
+def _warn_of(doubt: str | None, where: str) -> None:
+    if doubt is not None:
+        warnings.warn(f"{where}: {doubt}", BertworksWarning, stacklevel=3)
 
 
 def _entity(

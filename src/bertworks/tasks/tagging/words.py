@@ -7,7 +7,6 @@ words ─► pieces of each ─► windows of whole words, a stride apart
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,18 +14,19 @@ from typing import Literal
 import numpy as np
 
 from ...errors import DataError
-from ...text.encoding import Segment, continues_letter
+from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
 from ...text.windows import most_context
 from ..example import LabelledExample
+from .tags import Span
 
 Around = tuple[Sequence[str], Sequence[str]]
 """The context words before and after those of a row, which are not tagged."""
 
-LabelledPiece = Literal["first", "last", "all"]
+Sizes = tuple[int, int, int]
+"""The numbers of context words before a row's words, of these words, and of context words after."""
 
-# Letters and digits, with apostrophes, periods or hyphens inside; or a single other character.
-_WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
+LabelledPiece = Literal["first", "last", "all"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -40,51 +40,27 @@ class Window:
     words: np.ndarray
 
 
-def split_words(text: str) -> list[tuple[int, int]]:
-    """Split a plain text into words, given as characters `[start, end)`.
-
-    Accents, vowel signs and joiners belong to the letter before them.
-    """
-    return [found.span() for found in _WORD.finditer(_marks_as_letters(text))]
-
-
-def _marks_as_letters(text: str) -> str:
-    r"""Replace each mark and joiner inside a word by a letter, since `\w` does not match them."""
-    if text.isascii():
-        return text
-    found = []
-    inside = False
-    for sign in text:
-        if inside and continues_letter(sign):
-            found.append("x")
-        else:
-            found.append(sign)
-            inside = sign.isalnum() or sign == "_"
-    return "".join(found)
-
-
 def windows_of(
     tokenizer: Tokenizer,
-    rows: Sequence[Sequence[str]],
-    around: Sequence[Around],
+    rows: Sequence[Segment],
+    sizes: Sequence[Sizes],
     *,
     max_seq_length: int,
     stride: int | None,
     labelled_piece: LabelledPiece,
-    where: Sequence[str],
 ) -> list[tuple[list[Window], int]]:
     """Each row's windows, and its number of truncated tokens (words longer than a window).
 
     Args:
-        around: the context words of each row. They fill a window's free tokens: half on each side,
-            more if the other side has fewer.
+        rows: the tokens of each row with the numbers of their words, those of the context included.
+        sizes: the numbers of words of each row. Context words fill a window's free tokens: half on
+            each side, more if the other side has fewer.
         max_seq_length: maximum tokens of a window, including special tokens.
         stride: tokens between the starts of windows; half a window if None.
         labelled_piece: which pieces of a word are labelled.
 
     Raises:
-        DataError: `stride` does not fit the window, or a row is not a list of words or contains a
-            lone surrogate.
+        DataError: `stride` does not fit the window.
     """
     room = max_seq_length - tokenizer.num_special_tokens(pair=False)
     step = room // 2 if stride is None else stride
@@ -93,22 +69,19 @@ def windows_of(
             f"stride={step} is not between 1 and the {room} tokens of a window",
             fix="Give a smaller stride, so that no word falls between two windows.",
         )
-    found = []
-    seen = [[*before, *row, *behind] for row, (before, behind) in zip(rows, around, strict=True)]
-    for segment, words, (before, behind) in zip(
-        tokenizer.segments(seen, where=where), rows, around, strict=True
-    ):
-        first, past = len(before), len(before) + len(words)
-        pieces = _pieces(segment, past + len(behind), tokenizer.unk_id)
+    windows = []
+    for segment, (before, words, behind) in zip(rows, sizes, strict=True):
+        first, past = before, before + words
+        pieces = _pieces(segment, past + behind, tokenizer.unk_id)
         cut = sum(max(0, len(ids) - room) for ids in pieces[first:past])
-        kept = [ids[:room] for ids in pieces[first:past]]
+        whole = [ids[:room] for ids in pieces[first:past]]
         sides = pieces[:first], pieces[past:]
-        found.append((_windows(tokenizer, kept, sides, room, step, labelled_piece), cut))
-    return found
+        windows.append((_windows(tokenizer, whole, sides, room, step, labelled_piece), cut))
+    return windows
 
 
 def _pieces(segment: Segment, num_words: int, unknown: int) -> list[np.ndarray]:
-    """The ids of each word; a word without pieces (only control characters) gets `unknown`."""
+    """The ids of each word; a word without pieces (only invisible characters) gets `unknown`."""
     counts = np.bincount(segment.word_ids, minlength=num_words)
     ids = np.split(segment.input_ids, np.cumsum(counts)[:-1]) if num_words else []
     return [row if len(row) else np.array([unknown], np.int32) for row in ids]
@@ -207,5 +180,7 @@ class TaggingExample(LabelledExample):
 
     sequences: Sequence[Window]  # the windows; each word is tagged in one of them
     words: Sequence[str]  # the words to tag
+    # the gold spans, which the labels of a published model may be unable to express
+    spans: Sequence[Span] = ()
     # characters `[start, end)` of each word of a plain text; None if the row is a list of words
     offsets: Sequence[tuple[int, int]] | None = None

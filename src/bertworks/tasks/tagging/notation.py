@@ -1,0 +1,232 @@
+"""How tables and published models write tags that mark spans, and conversion to one way.
+
+A tag has a marker (the place of a word in its span) and the type of the span.
+
+| notation | examples |
+|---|---|
+| marker first | `B-PER`, `B_PER`, `B:PER`, `b-per`, `BEGIN-PER` |
+| marker last | `PER-B`, `PER_B`, `PER.I` |
+| marker alone | `B`, `I`, `O`: the type is empty |
+| type alone, with `O` | `PER`, `LOC`: adjacent words of one type are one span |
+
+All markers of IOB1, IOB2, IOE1, IOE2, IOBES, BILOU, BMES, BMEWO and BMEWO+ are read. Some scripts
+for BERT label more than words: the rest of a word (`X`), `[CLS]`, `[SEP]` and padding. These are no
+tags: what has them is neither trained nor scored.
+
+The result is written `B-PER`, with the markers B, I, E and S (see `tags.py`), and O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from ...errors import some_of
+from .tags import OUTSIDE, parts_of, tag_of
+
+_MARKERS: Mapping[str, str] = {
+    **dict.fromkeys(("B", "BEG", "BEGIN", "START"), "B"),
+    **dict.fromkeys(("I", "M", "INSIDE", "MID", "MIDDLE", "INTERMEDIATE"), "I"),
+    **dict.fromkeys(("E", "L", "END", "LAST"), "E"),
+    **dict.fromkeys(("S", "U", "W", "SINGLE", "SINGLETON", "UNIT", "WHOLE"), "S"),
+}
+"""The markers in capital letters, and the letters that they mean."""
+
+_JOINT = r"(?:[^\w\s]|_)"
+_FIRST = re.compile(rf"([A-Za-z]+){_JOINT}(.+)", re.DOTALL)
+_LAST = re.compile(rf"(.+){_JOINT}([A-Za-z]+)", re.DOTALL)
+_SHORT_START = re.compile(rf"[A-Z]{{1,2}}{_JOINT}(.+)", re.DOTALL)
+_USUAL = re.compile(r"[BIESLU]-.+", re.DOTALL)
+# LingPipe's BMEWO+ also marks the words outside that are next to a span.
+_OUTSIDE_OF_BMEWO = re.compile(r"(?:BB|EE|MM|WW)[-_]O(?:[-_].+)?", re.DOTALL)
+_OUTSIDE = frozenset({"O", "0", "OUT", "OUTSIDE", "OTHER", "NONE", "NULL", "NIL", "_", "-"})
+_UNLABELLED = re.compile(
+    r"X|\[(?:CLS|SEP|PAD|MASK|START|END)\]|<(?:CLS|SEP|PAD|MASK|START|STOP|END|s|/s)>",
+    re.IGNORECASE,
+)
+
+_Position = Literal["first", "last", "alone", "none"]
+_SCHEMES = (
+    ("IO", "I"),
+    ("BIO", "BI"),
+    ("IOE", "IE"),
+    ("IOBES", "BIES"),
+    ("BILOU", "BILU"),
+    ("BMES", "BMES"),
+    ("BMEWO", "BMEW"),
+)
+"""Schemes by their markers: the first that has all markers of a table names them."""
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How a set of tags marks spans."""
+
+    types: frozenset[str]  # the types of the spans; "" is the type of markers alone
+    position: _Position  # of the marker
+    markers: frozenset[str]  # as the tags have them, in capital letters
+    example: str  # one of the tags
+    is_usual: bool  # whether all tags are written as this package writes them
+    unlabelled: tuple[str, ...] = ()  # tags such as `X` and `[CLS]`, which are no tags of words
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether tags have markers, and are not types alone."""
+        return self.position != "none"
+
+    @property
+    def scheme(self) -> str:
+        """The usual name of the scheme with these markers."""
+        names = (name for name, letters in _SCHEMES if self.markers <= {*letters})
+        return next(names, "marked with " + ", ".join(sorted(self.markers)))
+
+    @property
+    def text(self) -> str:
+        """A short description for people: the scheme, and how a tag is written."""
+        if not self.has_markers:
+            text = f"types without markers ({self.example!r}); adjacent words of one are a span"
+        else:
+            text = f"{self.scheme} ({self.example!r})"
+        if self.unlabelled:
+            text += f"; words with {some_of(self.unlabelled)} are left out"
+        return text
+
+    @property
+    def remark(self) -> str | None:
+        """What was recognised, unless tags are written as usual: `B-PER`, `I-PER`."""
+        return None if self.is_usual else f"tags mark spans: {self.text}"
+
+    def types_in(self, tags: Iterable[str]) -> frozenset[str]:
+        """The types of other tags that are written in the same way."""
+        if not self.has_markers:
+            return frozenset(tag for tag in tags if _is_name(tag) and not _is_outside(tag))
+        parts = (_split(tag, self.position) or _split(tag, "alone") for tag in tags)
+        return frozenset(part[1] for part in parts if part is not None)
+
+
+def find_notation(tags: Iterable[str]) -> Notation | None:
+    """How tags mark spans; None if they are plain tags, such as parts of speech.
+
+    Args:
+        tags: all tags that occur, or all labels of a model.
+    """
+    unlabelled = tuple(sorted(tag for tag in {*tags} if _UNLABELLED.fullmatch(tag)))
+    words = sorted({*tags} - {*unlabelled})
+    marked = [tag for tag in words if not _is_outside(tag)]
+    if not marked:
+        return None
+    for position in ("first", "last", "alone"):
+        parts = [_split(tag, position) or _split(tag, "alone") for tag in marked]
+        pairs = [part for part in parts if part is not None]
+        if len(pairs) < len(marked) or (position != "alone" and not any(kind for _, kind in pairs)):
+            continue
+        markers = frozenset(marker for marker, _ in pairs)
+        if _are_of_spans(markers) or all(map(_USUAL.fullmatch, marked)):
+            types = frozenset(kind for _, kind in pairs)
+            written = {tag for tag in words if tag == OUTSIDE or parts_of(tag)[1]}
+            is_usual = len(written) == len(words) and not unlabelled
+            return Notation(types, position, markers, marked[0], is_usual, unlabelled)
+    names = [tag for tag in words if tag.upper() != OUTSIDE]
+    # With letters alone, as in some tag sets of parts of speech, O may be a tag like the others.
+    has_outside = len(names) < len(words)
+    is_odd = _begin_spans(names) is not None or _unknown_markers(names)
+    if has_outside and not is_odd and all(map(_is_name, names)):
+        return Notation(frozenset(names), "none", frozenset(), names[0], False, unlabelled)
+    return None
+
+
+def _are_of_spans(markers: Collection[str]) -> bool:
+    """Whether markers are of spans. By chance, other tags look like marked ones: NOUN-S and VERB-S,
+    start-date and end-date."""
+    letters = {_MARKERS[marker] for marker in markers}
+    are_words = any(len(marker) > 1 for marker in markers)
+    return letters >= {*"BI"} if are_words else bool(letters & {*"BI"})
+
+
+def _is_outside(tag: str) -> bool:
+    return tag.upper() in _OUTSIDE or _OUTSIDE_OF_BMEWO.fullmatch(tag) is not None
+
+
+def _is_name(tag: str) -> bool:
+    """Whether a tag may be the name of a type."""
+    return len(tag) > 1 and tag[0].isalpha()
+
+
+def _split(tag: str, position: _Position) -> tuple[str, str] | None:
+    """The marker, in capital letters, and the type of a tag; None if it has no marker there."""
+    if position == "alone":
+        marker, kind = tag, ""
+    elif (parts := (_FIRST if position == "first" else _LAST).fullmatch(tag)) is None:
+        return None
+    else:
+        marker, kind = parts.groups() if position == "first" else reversed(parts.groups())
+    marker = marker.upper()
+    return (marker, kind) if marker in _MARKERS else None
+
+
+def is_unlabelled(tag: str, types: Collection[str]) -> bool:
+    """Whether a tag of spans of these types says that its word has none, such as `X`, `[CLS]`."""
+    return tag not in types and _UNLABELLED.fullmatch(tag) is not None
+
+
+@lru_cache(maxsize=4096)
+def read_tag(tag: str, types: frozenset[str]) -> str | None:
+    """A tag as this package writes it: `B-PER`, or `O`; None if it is no tag of these types."""
+    if tag in types and tag:
+        return tag_of("I", tag)
+    for position in ("first", "last", "alone"):
+        parts = _split(tag, position)
+        if parts is not None and parts[1] in types:
+            return tag_of(_MARKERS[parts[0]], parts[1])
+    return OUTSIDE if _is_outside(tag) else None
+
+
+def without_unlabelled(
+    types: Collection[str], tags: Sequence[str], *others: Sequence[str]
+) -> tuple[list[str], ...]:
+    """Tags, and the sequences beside them, without the words whose tag says that they have none."""
+    places = [at for at, tag in enumerate(tags) if not is_unlabelled(tag, types)]
+    return tuple([side[at] for at in places] for side in (tags, *others))
+
+
+def span_doubt(counts: Mapping[str, int]) -> str | None:
+    """A remark that tags which are read as plain tags look like spans; None if they do not.
+
+    Args:
+        counts: how often each tag occurs.
+    """
+    names = [tag for tag in counts if not _is_outside(tag) and not _UNLABELLED.fullmatch(tag)]
+    if not names or find_notation(counts) is not None:
+        return None
+    begun = _begin_spans(names)
+    plain = [tag for tag in names if not (_split(tag, "first") or _split(tag, "last"))]
+    if begun and plain and begun not in plain:
+        return f"tags are read one by one, not as spans, since these mark none: {some_of(plain)}"
+    in_brackets = any(tag.startswith("(") for tag in names) and any("*" in tag for tag in names)
+    mostly_outside = counts.get(OUTSIDE, 0) > sum(counts.values()) / 2
+    if begun or in_brackets or mostly_outside or (OUTSIDE in counts and _unknown_markers(names)):
+        return (
+            "tags are read one by one, though they look like spans in an unknown notation: "
+            f"{some_of(names)}; write B-PER, I-PER, O"
+        )
+    return None
+
+
+def _unknown_markers(tags: Collection[str]) -> bool:
+    """Whether tags beside O seem to have markers that are not known: DB-PER and HB-PER."""
+    ends = [match[1] for tag in tags if (match := _SHORT_START.fullmatch(tag))]
+    return len({*ends}) < len(ends)
+
+
+def _begin_spans(tags: Collection[str]) -> str | None:
+    """A tag that begins a span, in any notation, also without a joint (BPER beside IPER)."""
+    for tag in tags:
+        splits = _split(tag, "first"), _split(tag, "last")
+        if any(part is not None and part[0] in ("B", "BEGIN") for part in splits):
+            return tag
+        if len(tag) > 2 and tag[0] == "B" and {f"I{tag[1:]}", f"M{tag[1:]}"} & {*tags}:
+            return tag
+    return None
