@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .. import explorer
 from ..explorer.comparing import Claim
 from ..explorer.explaining import LIMITS
+from ..explorer.layers import Matrix
 from ..explorer.needs import missing
 from ..explorer.page import POLICY, assets
 from .failures import RequestError
@@ -103,6 +104,16 @@ class AttentionRequest(MaskedRequest):
     off: list[Two] = Off
 
 
+class LayerRequest(MaskedRequest):
+    layer: Number = 0
+
+
+class WeightsRequest(StrictRequest):
+    layer: Number
+    matrix: Matrix
+    row: Number
+
+
 class PredictRequest(TargetRequest):
     off: list[Two] = Off
 
@@ -127,6 +138,8 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
     "pieces": (PiecesRequest, explorer.pieces),
     "fill": (FillRequest, explorer.fill),
     "attention": (AttentionRequest, explorer.attention),
+    "layer": (LayerRequest, explorer.layer),
+    "weights": (WeightsRequest, explorer.weights),
     "predict": (PredictRequest, explorer.predict),
     "heads": (TargetRequest, explorer.heads),
     "occlusion": (TargetRequest, explorer.occlusion),

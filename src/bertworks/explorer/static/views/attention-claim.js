@@ -33,7 +33,7 @@ export default function claims(root, ctx, pick) {
     explorerCall(ctx, "claim", body));
     return "";
   }, status);
-  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head attend to a certain word more often than a fixed offset finds it? Test it on many sentences."),
+  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head find, say, the previous word more often than counting one to the left does? Test it on many sentences."),
     h("div", { class: "form" }, field("Each word attends most to", select(Object.entries(CLAIMS), kind(), (claim) => (ctx.set({ claim }), note()))), explain,
       field("Sentences, one per line", sentences), h("div", {}, button("Test it", run))), status, results);
 }
