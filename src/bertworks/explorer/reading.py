@@ -244,7 +244,7 @@ def rounded(values: Any) -> Any:
     """Nested numbers as lists of floats, rounded to five significant digits."""
     if isinstance(values, Tensor):
         values = values.float().cpu().numpy()
-    if isinstance(values, np.ndarray | np.generic):
+    if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, list):
         return [rounded(value) for value in values]
@@ -267,8 +267,7 @@ def as_shorts(values: Tensor) -> dict[str, Any]:
     The error is at most 1 / 65,534 of the largest number of the row.
     """
     rows = values.float().cpu().numpy()
-    largest = np.maximum(np.abs(rows).max(-1), 1e-30)
-    scales = np.array(rounded(largest / 32767))
+    scales = np.maximum(np.abs(rows).max(-1), 1e-30).astype(np.float64) / 32767
     coded = np.rint(rows / scales[..., None]).astype("<i2")
     return {
         "shape": list(coded.shape),
