@@ -225,7 +225,7 @@ def test_from_text_to_answer(visit, loaded) -> None:
     assert page.get_by_text(f"[{count}, 16]").count() == 2
     at = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
     page.get_by_role("group", name="Pieces").get_by_role("button", name="london").click()
-    rows = cells(page.get_by_role("table", name="The states of london"))
+    rows = cells(page.get_by_role("table", name="The states of “london”"))
     shown = [float(number.replace("−", "-")) for number in rows[-1][1:9]]
     assert shown == pytest.approx(steps["states"][-1]["rows"][at], abs=0.006)
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()

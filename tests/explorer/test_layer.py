@@ -238,7 +238,12 @@ def test_the_view_shows_a_head_step_by_step(visit, loaded) -> None:
     check(0, 2)
     pieces = page.get_by_role("group", name="Pieces; press one to follow it")
     pieces.get_by_role("button", name="london").click()
-    check(0, [one["token"] for one in explorer.pieces(model, SENTENCE)["pieces"]["tokens"]].index("london"))
+    check(
+        0,
+        [one["token"] for one in explorer.pieces(model, SENTENCE)["pieces"]["tokens"]].index(
+            "london"
+        ),
+    )
     assert page.evaluate("document.activeElement.textContent") == "london"
     assert "at most" in page.locator("main").inner_text()
     page.get_by_role("button", name="Head 2").click()
@@ -256,7 +261,8 @@ def test_the_view_shows_a_head_step_by_step(visit, loaded) -> None:
 def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
     tab = visit()
     page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
-    steps = {name: step.numpy() for name, step in steps_of(loaded("pretrained"), SENTENCE, 1).items()}
+    model = loaded("pretrained")
+    steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     card = page.locator(".steps > li").nth(1)
     card.get_by_text("Down to the weights").click()
     card.get_by_role("button", name="value", exact=True).click()
@@ -266,7 +272,7 @@ def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
     assert shown(card.locator(".sum").inner_text()) == pytest.approx(expected, rel=6e-3, abs=6e-5)
     rows = cells(card.get_by_role("table", name="The sum of value"))
     assert sum(shown(row[3]) for row in rows[:-1]) == pytest.approx(expected, abs=0.06)
-    weight, _ = matrices_of(loaded("pretrained").encoder, 1)["value"]
+    weight, _ = matrices_of(model.encoder, 1)["value"]
     products = steps["input"][2] * weight[8 + 3].numpy()
     best = int(np.abs(products).argmax())
     assert rows[0][0] == f"number {best + 1}"

@@ -49,9 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         causal = {"attention": "causal"} if name == "causal" else {}
         geometry = config(max_position_embeddings=LENGTH, **causal)
         if isinstance(task, PretrainingTask):
-            task = PretrainingTask(
-                tokenizer, task.instances, causal=task.causal, max_length=LENGTH
-            )
+            task = PretrainingTask(tokenizer, task.instances, causal=task.causal, max_length=LENGTH)
         elif task is not None:
             settings = task.settings.with_values(max_seq_length=LENGTH)
             task = type(task)(tokenizer, settings)
@@ -154,9 +152,7 @@ def test_a_text_with_a_blank_needs_no_other(loaded: Callable[[str], Model]) -> N
 def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     loaded: Callable[[str], Model],
 ) -> None:
-    says = {
-        (name, view): str(missing(loaded(name), view)) for name in OPENED for view in NEEDS
-    }
+    says = {(name, view): str(missing(loaded(name), view)) for name in OPENED for view in NEEDS}
     assert says["pretrained", "classify"] == (
         "pretrained is only pre-trained: it has no labels. "
         "Serve a classifier: bertworks finetune classification trains one."
@@ -207,8 +203,9 @@ def test_the_examples_show_with_mini_what_their_views_teach(visit) -> None:
     words = {"words": [sentence["word"]]}
     (blank,) = explorer.fill(mini, sentence["text"], **words)["blanks"]
     both, left = blank["both"], blank["left"]["original"]
-    assert both["original"]["rank"] == 1, "both sides find the word"
-    assert both["original"]["probability"] > 0.4 > 20 * left["probability"], "the left alone does not"
+    assert both["original"]["rank"] == 1
+    assert both["original"]["probability"] > 0.4, "both sides find the word"
+    assert left["probability"] < 0.02, "the left side alone does not"
     chances = explorer.occlusion(mini, sentence["text"], **words)["words"]
     assert min(one["change"] for one in chances) < -0.4, "one word decides"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,26 +76,7 @@ def test_each_step_follows_from_the_steps_before_it(watched) -> None:
 def computed(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Each step from those before it (Vaswani et al. 2017, §3.1 to §3.3)."""
     config = encoder.config
-    maps = {
-        name: (weight.double().numpy(), 0 if bias is None else bias.double().numpy())
-        for name, (weight, bias) in matrices_of(encoder, number).items()
-    }
-    norms = norms_of(encoder, number)
-
-    def mapped(name: str, source: str) -> np.ndarray:
-        weight, bias = maps[name]
-        result: np.ndarray = steps[source] @ weight.T + bias
-        return result
-
-    def normed(name: str, x: np.ndarray) -> np.ndarray:
-        if name not in norms:
-            return x
-        norm = norms[name]
-        scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
-        bias = 0 if norm.bias is None else norm.bias.detach().double().numpy()
-        result: np.ndarray = scaled * norm.weight.detach().double().numpy() + bias
-        return result
-
+    mapped, normed = partial(_mapped, encoder, number, steps), partial(_normed, encoder, number)
     expected = {}
     source = "input"
     if config.norm_first:
@@ -105,14 +87,10 @@ def computed(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np
         expected[name] = mapped(name, source).reshape(shape)
     query, key = "query", "key"
     if config.positions == "rotary":
-        theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
-        half = config.head_size // 2
-        angles = np.arange(LENGTH)[:, None] * theta ** (-np.arange(half) / half)
-        turn = np.exp(1j * angles)[:, None]
-        for name in ("query", "key"):
-            pairs = (steps[name][..., :half] + 1j * steps[name][..., half:]) * turn
-            expected[f"rotated_{name}"] = np.concatenate([pairs.real, pairs.imag], -1)
         query, key = "rotated_query", "rotated_key"
+        theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
+        for name in ("query", "key"):
+            expected[f"rotated_{name}"] = _rotated(steps[name], theta)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     ahead = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
     window = config.window(number)
@@ -138,3 +116,28 @@ def computed(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np
     expected["feed_forward_sum"] = before + steps["feed_forward_output"]
     expected["output"] = normed("output", steps["feed_forward_sum"])
     return expected
+
+
+def _mapped(encoder, number: int, steps: dict[str, np.ndarray], name: str, source: str):
+    weight, bias = matrices_of(encoder, number)[name]
+    return steps[source] @ weight.double().numpy().T + (0 if bias is None else bias.numpy())
+
+
+def _normed(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
+    norm = norms_of(encoder, number).get(name)
+    if norm is None:
+        return x
+    weight, bias = (
+        None if one is None else one.detach().numpy() for one in (norm.weight, norm.bias)
+    )
+    scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
+    result: np.ndarray = scaled * weight + (0 if bias is None else bias)
+    return result
+
+
+def _rotated(x: np.ndarray, theta: float) -> np.ndarray:
+    """Pairs of features as complex numbers, turned by the angle of their position."""
+    half = x.shape[-1] // 2
+    angles = np.arange(LENGTH)[:, None] * theta ** (-np.arange(half) / half)
+    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)[:, None]
+    return np.concatenate([pairs.real, pairs.imag], -1)

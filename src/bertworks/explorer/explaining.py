@@ -93,9 +93,8 @@ def explain(
         letters = [one for one in masks if reading.words[one["word"]]["text"].isalpha()]
         best = max(letters or masks, key=_gain)["word"]
         masked = {"word": best} | _results(*both, [best])
-    layers, rows = [], []
-    if not missing(model, "layer"):
-        layers, rows = layers_for_file(reading, NUMBERS)
+    has_layers = missing(model, "layer") is None
+    layers, rows = layers_for_file(reading, NUMBERS) if has_layers else ([], [])
     return {
         "format": FORMAT,
         "model": {"name": name or name_of(model), "default": True, "loaded": True}
@@ -135,7 +134,8 @@ def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
 
 def _gain(masked: dict[str, Any]) -> float:
     """How much more probable both sides make the original word than the left side alone."""
-    return min(
-        blank["both"]["original"]["probability"] - blank["left"]["original"]["probability"]
-        for blank in masked["blanks"]
+    both, left = (
+        [float(blank[side]["original"]["probability"]) for blank in masked["blanks"]]
+        for side in ("both", "left")
     )
+    return min(one - other for one, other in zip(both, left, strict=True))

@@ -29,8 +29,10 @@ Matrix = Literal[
 
 Coding = Callable[[Tensor], dict[str, Any]]
 
-_SENT = ("input", "query", "key", "value", "rotated_query", "rotated_key", "attention_output")
-_SENT += ("intermediate", "gate", "feed_forward_output", "output")
+_SENT = (
+    *("input", "query", "key", "value", "rotated_query", "rotated_key", "attention_output"),
+    *("intermediate", "gate", "feed_forward_output", "output"),
+)
 """The steps that a view has; the others follow from them, the norms' parameters and the config."""
 
 
@@ -128,6 +130,7 @@ def _described(
         "intermediate_size": config.intermediate_size,
         "activation": config.hidden_act,
         "gated": config.gated,
+        "bias": config.use_bias,
         "norm_first": config.norm_first,
         "causal": config.attention == "causal",
         "window": config.window(number),

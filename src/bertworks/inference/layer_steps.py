@@ -158,8 +158,7 @@ def matrices_of(
     found: dict[str, tuple[Tensor, Tensor | None]] = {}
     for linear, names in maps:
         weights = linear.weight.detach().chunk(len(names))
-        biases = [None] * len(names)
-        if linear.bias is not None:
-            biases = list(linear.bias.detach().chunk(len(names)))
+        bias = linear.bias
+        biases = [None] * len(names) if bias is None else bias.detach().chunk(len(names))
         found |= zip(names, zip(weights, biases, strict=True), strict=True)
     return found

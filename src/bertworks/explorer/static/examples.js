@@ -13,8 +13,8 @@ export const FOLLOWING = ["He was born in Paris in 1890.", "He died in London in
 
 export const QUESTION = {
   text: "Who discovered radium?",
-  pair: "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral from "
-    + "Joachimsthal.",
+  pair: "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral "
+    + "from Joachimsthal.",
 };
 const PAIR = { text: "A man is playing a guitar.", pair: "Somebody plays an instrument." };
 

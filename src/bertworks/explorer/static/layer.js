@@ -6,8 +6,8 @@ export function decode({ shape, dtype, scales, base64 }) {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   const width = shape.at(-1);
   const coded = new (dtype === "int16" ? Int16Array : Float32Array)(bytes.buffer);
-  const values = scales ? Float32Array.from(coded, (one, at) => one * scales[Math.floor(at / width)])
-    : coded;
+  const scale = (one, at) => one * scales[Math.floor(at / width)];
+  const values = scales ? Float32Array.from(coded, scale) : coded;
   return { width, row: (at) => values.subarray(at * width, (at + 1) * width) };
 }
 
@@ -30,8 +30,9 @@ export function layerSteps(data, token, head) {
   for (const name of ["query", "key", "value", "rotated_query", "rotated_key"])
     if (name in data.numbers) steps[name] = ofHead(name);
   const places = Array.from({ length: count }, (_, at) => at);
+  const root = Math.sqrt(data.head_size);
   const scored = (one) => places.map((at) => (sees(data, token, at)
-    ? dot(ofHead(query, token, one), ofHead(key, at, one)) / Math.sqrt(data.head_size) : -Infinity));
+    ? dot(ofHead(query, token, one), ofHead(key, at, one)) / root : -Infinity));
   steps.keys = places.map((at) => ofHead(key, at));
   steps.values = places.map((at) => ofHead("value", at));
   const all = Array.from({ length: data.heads }, (_, one) => scored(one));

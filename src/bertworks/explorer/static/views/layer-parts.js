@@ -9,7 +9,7 @@ const TERMS = 6; // how many products of a sum are shown one by one
 // A number with about three digits.
 export function brief(value) {
   const size = Math.abs(value);
-  const digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.0995 ? 2 : size >= 0.00995 ? 3 : 4;
+  const digits = [99.95, 9.995, 0.0995, 0.00995].filter((one) => size < one).length;
   return (size < 0.00005 ? "0" : value.toFixed(digits)).replace("-", "−");
 }
 
@@ -25,7 +25,8 @@ export function strip(values, scale = largest(values), name = "") {
   canvas.getContext("2d").putImageData(pixels(1, values.length, shares), 0, 0);
   canvas.addEventListener("pointermove", (event) => {
     const { left, width } = canvas.getBoundingClientRect();
-    const at = Math.min(values.length - 1, Math.floor(((event.clientX - left) / width) * values.length));
+    const place = Math.floor(((event.clientX - left) / width) * values.length);
+    const at = Math.min(values.length - 1, place);
     showTip(event, at < 0 ? "" : `number ${at + 1}: ${brief(values[at])}`);
   });
   canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
@@ -45,6 +46,9 @@ const first = (values) => h("span", { class: "first mono" },
 export const share = (value) => h("span", { class: "share",
   style: { "--share": `${(100 * value).toFixed(1)}%` } }, percent(value));
 
+const strongest = (values) => values.reduce((best, one, at) =>
+  (Math.abs(one) > Math.abs(values[best]) ? at : best), 0);
+
 // `maps`: what may be taken apart, each { name, matrix, start, input, from, outputs }: outputs are
 // those of the rows from `start` on, `input` the vector that they multiply, `from` its name.
 export function takenApart(ctx, layer, maps) {
@@ -57,8 +61,10 @@ export function takenApart(ctx, layer, maps) {
     : Array.from(outputs, (_, at) => at));
   async function load() {
     const { matrix, start } = map;
+    const row = start + number;
     try {
-      const found = await ctx.ask("weights", { layer, matrix, row: start + number });
+      const found = await ctx.ask("weights", { layer, matrix, row });
+      if (matrix !== map.matrix || row !== start + number) return; // another one is chosen by now
       clear(result, sumOf(map, number, { ...found, values: decode(found.weights).row(0) }));
     } catch (error) {
       if (error.name !== "AbortError") ctx.say(error.message, true);
@@ -66,9 +72,10 @@ export function takenApart(ctx, layer, maps) {
   }
   function draw() {
     const numbers = rows(map);
-    [number] = numbers;
+    number = ctx.source.data ? numbers[0] : strongest(map.outputs);
     clear(body, h("div", { class: "row end" },
-      maps.length > 1 && choice("Vector", maps.map((one) => [one.matrix, one.name]), map.matrix,
+      maps.length > 1 && choice("Vector", maps.map((one) =>
+        [one.matrix, one.name.replace("the ", "")]), map.matrix,
         (matrix) => {
           map = maps.find((one) => one.matrix === matrix);
           draw();
@@ -87,7 +94,8 @@ export function takenApart(ctx, layer, maps) {
 // One output as the sum that it is: input times weight for each number, plus the bias.
 function sumOf({ name, input, from, outputs }, number, { values, bias, matrix }) {
   const products = Array.from(input, (one, at) => one * values[at]);
-  const order = products.map((_, at) => at).sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]));
+  const order = products.map((_, at) => at)
+    .sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]));
   const rest = order.slice(TERMS);
   const total = dot(input, values) + (bias ?? 0);
   const cells = order.slice(0, TERMS).map((at) =>
@@ -96,9 +104,10 @@ function sumOf({ name, input, from, outputs }, number, { values, bias, matrix })
     brief(rest.reduce((sum, at) => sum + products[at], 0))]);
   if (bias !== null) cells.push(["bias", "", "", brief(bias)]);
   cells.push([h("strong", {}, "sum"), "", "", h("strong", { class: "sum" }, brief(total))]);
-  return [h("p", {}, `Number ${number + 1} of the ${name} is `, h("strong", {}, brief(outputs[number])),
+  const value = h("strong", {}, brief(outputs[number]));
+  return [h("p", {}, `Number ${number + 1} of ${name} is `, value,
     `: row ${number + 1} of its trained weights, times ${from}, number by number, added up.`),
-  vectors([["weights", values]]), vectors([["× input", products]]),
-  table([`Of ${from}`, { text: "Input", number: true }, { text: "Weight", number: true },
-    { text: "Product", number: true }], cells, { caption: `The sum of ${matrix}`, className: "fit" })];
+  vectors([["weights", values]]), vectors([[`× ${from}`, products]]),
+  table([`Of ${from}`, ...["Input", "Weight", "Product"].map((text) => ({ text, number: true }))],
+    cells, { caption: `The sum of ${matrix}`, className: "fit" })];
 }

@@ -35,6 +35,18 @@ function numbersTable(caption, rows, width) {
     h("tbody", {}, rows.map(([name, row, note]) => h("tr", {}, h("th", { scope: "row" }, name, note && h("span", { class: "soft small" }, ` ${note}`)), vector(row, width))))));
 }
 
+// Each layer opens in the view that takes it apart.
+function layerLinks(ctx, count) {
+  const layers = ctx.source.data?.layers.length ?? count;
+  const link = (layer) => {
+    const values = new URLSearchParams(location.hash.split("?")[1]);
+    values.set("layer", layer);
+    return h("a", { href: `#/layer?${values}` }, `layer ${layer + 1}`);
+  };
+  return h("p", {}, "How attention works, step by step: ", Array.from({ length: layers },
+    (_, layer) => [layer ? ", " : "", link(layer)]), ".");
+}
+
 function draw(ctx, answer, why) {
   const { pieces, embeddings, states, head, prediction } = answer;
   const count = pieces.tokens.length;
@@ -62,7 +74,7 @@ function draw(ctx, answer, why) {
   return h("ol", { class: "steps" },
     step(++number, ["The text becomes pieces ", shape(count)], h("p", { class: "soft" }, "Choose a piece to follow its vector below."), roving(strip)),
     step(++number, ["Embeddings are looked up and added ", shape(count, width)], sums),
-    step(++number, [`${states.length - 1} layers transform them, each with attention between all pieces `, shape(count, width)], layers),
+    step(++number, [`${states.length - 1} layers transform them, each with attention between all pieces `, shape(count, width)], ctx.lacks("layer") === null && layerLinks(ctx, states.length - 1), layers),
     head && step(++number, ["The head computes logits ", shape(...head.shape)], h("p", { class: "soft" }, `${head.shape.at(-1).toLocaleString("en")} numbers; the largest:`),
       table(["", { text: "Logit", number: true }], head.logits.map((one) => [shown(one.name), fixed(one.logit, 3)]), { caption: "Logits", className: "fit" })),
     head && head.probabilities.length > 0 && step(++number, ["Softmax turns them into probabilities ", shape(...head.shape)], bars(head.probabilities.map((one) => ({ text: shown(one.name), value: one.probability })), { caption: "Probabilities" })),
