@@ -65,8 +65,8 @@ def explain(
     """Compute in advance all that a page shows about one text, as JSON.
 
     If the model predicts masked pieces, each word is masked once. If it predicts nothing for the
-    text itself, `masked` has the results for one masked word: the one that both sides predict most
-    better than the left side alone.
+    text itself, `masked` has the results for one masked word: of those of four letters or more, the
+    one that gains most from both sides, compared with the left side alone.
 
     Args:
         model: any.
@@ -90,8 +90,10 @@ def explain(
     results = _results(*both)
     masked = None
     if results["prediction"] is None and masks:
-        letters = [one for one in masks if reading.words[one["word"]]["text"].isalpha()]
-        best = max(letters or masks, key=_gain)["word"]
+        texts = [word["text"] for word in reading.words]
+        # Short words and punctuation are mostly grammar.
+        long = [one for one in masks if texts[one["word"]].isalpha() and len(texts[one["word"]]) > 3]
+        best = max(long or masks, key=_gain)["word"]
         masked = {"word": best} | _results(*both, [best])
     has_layers = missing(model, "layer") is None
     layers, rows = layers_for_file(reading, NUMBERS) if has_layers else ([], [])
