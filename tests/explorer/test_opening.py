@@ -161,8 +161,9 @@ def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     assert says["encoder", "predict"].startswith("encoder is an encoder without a head: it predic")
     assert says["choice", "tag"].startswith("choice is trained for choice: it has no tags. Serve a")
     assert all(one == "None" or ". Serve " in one for one in says.values())
-    described = explorer.describe(loaded("classifier"))["views"]
+    described = explorer.describe(loaded("classifier"), "shop")["views"]
     assert list(described) == list(VIEWS)
+    assert described["fill"].startswith("shop is a classifier: it predicts no words.")
 
 
 @pytest.mark.long

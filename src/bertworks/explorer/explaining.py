@@ -24,12 +24,17 @@ NUMBERS = 1_500_000
 """The most numbers of layers and weights in a file: 4 MB."""
 
 _FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
-VIEWS = (*_FREE, *(view for view in NEEDS if view not in ("mask", "weights")))
-"""The page's views."""
+VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
+"""The page's views, and the routes that they use."""
 
 
-def describe(model: Model) -> dict[str, Any]:
-    """Describe a model and its views, as JSON."""
+def describe(model: Model, name: str | None = None) -> dict[str, Any]:
+    """Describe a model and its views, as JSON.
+
+    Args:
+        model: any.
+        name: the model's name in reasons; derived from its source if omitted.
+    """
     config, task = model.encoder.config, model.task
     mask = model.tokenizer.id_of("mask") if is_masked_lm(model) else None
     return {
@@ -48,7 +53,8 @@ def describe(model: Model) -> dict[str, Any]:
         "compares": model.sentence is not None,
         "checkpoints": list(checkpoints(model)),
         "views": {
-            view: None if (error := missing(model, view)) is None else str(error) for view in VIEWS
+            view: None if (error := missing(model, view, name)) is None else str(error)
+            for view in VIEWS
         },
     }
 
@@ -92,7 +98,9 @@ def explain(
     if results["prediction"] is None and masks:
         texts = [word["text"] for word in reading.words]
         # Short words and punctuation are mostly grammar.
-        long = [one for one in masks if texts[one["word"]].isalpha() and len(texts[one["word"]]) > 3]
+        long = [
+            one for one in masks if texts[one["word"]].isalpha() and len(texts[one["word"]]) > 3
+        ]
         best = max(long or masks, key=_gain)["word"]
         masked = {"word": best} | _results(*both, [best])
     has_layers = missing(model, "layer") is None
@@ -100,7 +108,7 @@ def explain(
     return {
         "format": FORMAT,
         "model": {"name": name or name_of(model), "default": True, "loaded": True}
-        | describe(model),
+        | describe(model, name),
         "text": text,
         "pair": pair,
         **results,

@@ -139,8 +139,14 @@ def name_of(model: Model) -> str:
     return source.resolve().name if source.exists() else str(source)
 
 
-def missing(model: Model, view: str) -> NoHeadError | None:
-    """The error for a view that the model does not support; None if it does."""
+def missing(model: Model, view: str, name: str | None = None) -> NoHeadError | None:
+    """The error for a view that the model does not support; None if it does.
+
+    Args:
+        model: any.
+        view: its name.
+        name: the model's name in the message; derived from its source if omitted.
+    """
     need = NEEDS.get(view)
     if need is None or need.has(model):
         return None
@@ -148,7 +154,7 @@ def missing(model: Model, view: str) -> NoHeadError | None:
     known = (says for kind, says in _TRAINED.items() if isinstance(task, kind))
     other = "is an encoder without a head" if task is None else f"is trained for {task.name}"
     return NoHeadError(
-        f"{name_of(model)} {next(known, other)}: {need.lack}", fix=f"Serve {need.remedy}."
+        f"{name or name_of(model)} {next(known, other)}: {need.lack}", fix=f"Serve {need.remedy}."
     )
 
 

@@ -167,7 +167,7 @@ def _entry(every: Models, name: str) -> dict[str, Any]:
     entry = {"name": name, "default": name == every.default, "loaded": served is not None}
     if served is None:
         return entry
-    described = explorer.describe(served.model)
+    described = explorer.describe(served.model, name)
     for view, reason in described["views"].items():
         described["views"][view] = reason and reason + _elsewhere(every, view)
     return {**entry, **described, "source": served.source, "verbs": sorted(served.verbs)}
@@ -186,7 +186,7 @@ def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
         _check(job.service, values)
-        if (reason := missing(job.served.model, view)) is not None:
+        if (reason := missing(job.served.model, view, job.served.name)) is not None:
             message = str(reason) + _elsewhere(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
         found = await job.service.lane.run(

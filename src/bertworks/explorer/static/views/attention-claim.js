@@ -1,5 +1,5 @@
 // A claim such as “this head finds the previous word”, tested over sentences against a fixed offset.
-import { area, button, clear, field, h, percent, select, table } from "../dom.js";
+import { area, button, clear, counted, field, h, percent, select, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { linesOf } from "../parts.js";
 import { headHeat, headName } from "./attention-maps.js";
@@ -24,7 +24,7 @@ export default function claims(root, ctx, pick) {
     const found = await ctx.ask("claim", body, signal);
     const best = found.ranked[0];
     const holds = best.score > found.baseline.share;
-    const verdict = `Tested on ${found.words.toLocaleString("en")} words: ${headName(best.layer, best.head).toLowerCase()} is correct for ${percent(best.score)}; the fixed offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} is correct for ${percent(found.baseline.share)}. `
+    const verdict = `Tested on ${counted(found.words, "word")}: ${headName(best.layer, best.head).toLowerCase()} is correct for ${percent(best.score)}; the fixed offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} is correct for ${percent(found.baseline.share)}. `
       + (holds ? `${found.beats} ${found.beats === 1 ? "head beats" : "heads beat"} the fixed offset.` : "No head beats the fixed offset.");
     clear(results, h("p", { class: "notice" }, verdict), h("div", { class: "cards" },
       headHeat(found.scores, { title: `Heads that attend most to ${CLAIMS[kind()]}`, name: `claim-${kind()}`, format: percent, max: 1, onpick: pick }),
