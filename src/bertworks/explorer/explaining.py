@@ -11,7 +11,7 @@ from .comparing import SENTENCES
 from .filling import checkpoints, fill
 from .layers import layers_for_file
 from .needs import NEEDS, is_causal_lm, is_masked_lm, missing, name_of
-from .reading import TOKENS, read
+from .reading import TOKENS, Reading, read
 from .target import target_of
 from .views import attention, heads, occlusion, predict, steps
 
@@ -20,8 +20,8 @@ FORMAT = 1
 
 LIMITS = {"tokens": TOKENS, "sentences": SENTENCES}
 
-NUMBERS = 1_500_000
-"""The most numbers of layers and weights in a file: 4 MB."""
+NUMBERS = 2_000_000
+"""The most numbers of layers and weights in a file: 5 MB."""
 
 _FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
 VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
@@ -96,12 +96,7 @@ def explain(
     results = _results(*both)
     masked = None
     if results["prediction"] is None and masks:
-        texts = [word["text"] for word in reading.words]
-        # Short words and punctuation are mostly grammar.
-        long = [
-            one for one in masks if texts[one["word"]].isalpha() and len(texts[one["word"]]) > 3
-        ]
-        best = max(long or masks, key=_gain)["word"]
+        best = _best_word(reading, masks)
         masked = {"word": best} | _results(*both, [best])
     has_layers = missing(model, "layer") is None
     layers, rows = layers_for_file(reading, NUMBERS) if has_layers else ([], [])
@@ -140,6 +135,20 @@ def _results(
 def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
     """The blanks of one word, without mask tokens typed in the text."""
     return [blank for blank in filled["blanks"] if blank["word"] == word]
+
+
+def _best_word(reading: Reading, masks: Sequence[dict[str, Any]]) -> int:
+    """The word that gains most from both sides; of four letters or more, if there is one.
+
+    Shorter words and punctuation are mostly grammar.
+    """
+
+    def is_long(masked: dict[str, Any]) -> bool:
+        text = reading.words[masked["word"]]["text"]
+        return text.isalpha() and len(text) >= 4
+
+    best: int = max(filter(is_long, masks), key=_gain, default=max(masks, key=_gain))["word"]
+    return best
 
 
 def _gain(masked: dict[str, Any]) -> float:
