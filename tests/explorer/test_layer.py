@@ -210,6 +210,11 @@ def test_the_page_computes_the_steps_of_the_network(visit, variant: str) -> None
         assert found["difference"] < 1e-5
 
 
+def near(value: float) -> Any:
+    """A number up to the digits that the page writes."""
+    return pytest.approx(value, rel=6e-3, abs=6e-3 if abs(value) > 0.09 else 6e-4)
+
+
 def shown(text: str) -> float:
     """A number as the page writes it."""
     return float(text.replace("−", "-").replace("∞", "inf").removesuffix("%"))
@@ -269,14 +274,32 @@ def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
     card.get_by_label("Number", exact=True).select_option(index=3)
     card.get_by_text("Number 4 of the value").wait_for()
     expected = float(steps["value"][2, 1, 3])
-    assert shown(card.locator(".sum").inner_text()) == pytest.approx(expected, rel=6e-3, abs=6e-5)
+    assert shown(card.locator(".sum").inner_text()) == near(expected)
     rows = cells(card.get_by_role("table", name="The sum of value"))
     assert sum(shown(row[3]) for row in rows[:-1]) == pytest.approx(expected, abs=0.06)
     weight, _ = matrices_of(model.encoder, 1)["value"]
     products = steps["input"][2] * weight[8 + 3].numpy()
     best = int(np.abs(products).argmax())
     assert rows[0][0] == f"number {best + 1}"
-    assert shown(rows[0][3]) == pytest.approx(products[best], rel=6e-3)
+    assert shown(rows[0][3]) == near(products[best])
+
+
+@pytest.mark.long
+def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, loaded) -> None:
+    page = visit().open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    steps = steps_of(loaded("pretrained"), SENTENCE, 1)
+    card = page.locator(".steps > li").nth(1)
+    strips = card.get_by_role("slider")
+    strips.first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "End"):
+        page.keyboard.press(key)
+    for strip, name, number in ((0, "query", 1), (1, "key", 7)):
+        says = strips.nth(strip).get_attribute("aria-valuetext")
+        start, value = says.split(": ")
+        assert start == f"number {number + 1}"
+        assert shown(value) == near(float(steps[name][2, 1, number]))
+    assert page.locator(".tip").inner_text() == says
+    assert card.locator("canvas[tabindex='0']").count() == 1, "one stop for all"
 
 
 @pytest.mark.long
@@ -297,5 +320,5 @@ def test_a_file_shows_layers_and_weights(browser, loaded, tmp_path: Path) -> Non
         card.get_by_text("Down to the weights").click()
         step = steps[name][2, 1] if name == "query" else steps[name][2]
         value = card.locator(".sum").inner_text()
-        assert shown(value) == pytest.approx(float(step[0]), rel=1e-2, abs=1e-3)
+        assert shown(value) == near(float(step[0]))
     tab.close()

@@ -16,6 +16,8 @@ export function brief(value) {
 export const largest = (...vectors) =>
   Math.max(1e-9, ...vectors.map((one) => one.reduce((most, x) => Math.max(most, Math.abs(x)), 0)));
 
+const says = (values, at) => `number ${at + 1}: ${brief(values[at])}`;
+
 // All numbers of a vector side by side: blue is positive, orange negative, strong is large.
 export function strip(values, scale = largest(values), name = "") {
   const canvas = h("canvas", { class: "strip-of", role: "img", width: values.length, height: 1,
@@ -26,8 +28,7 @@ export function strip(values, scale = largest(values), name = "") {
   canvas.addEventListener("pointermove", (event) => {
     const { left, width } = canvas.getBoundingClientRect();
     const place = Math.floor(((event.clientX - left) / width) * values.length);
-    const at = Math.min(values.length - 1, place);
-    showTip(event, at < 0 ? "" : `number ${at + 1}: ${brief(values[at])}`);
+    showTip(event, place < 0 ? "" : says(values, Math.min(values.length - 1, place)));
   });
   canvas.addEventListener("pointerleave", (event) => showTip(event, ""));
   return canvas;
@@ -35,8 +36,49 @@ export function strip(values, scale = largest(values), name = "") {
 
 // Vectors under each other: [name, values], with one scale, and their first numbers.
 export function vectors(rows, scale = largest(...rows.map(([, values]) => values))) {
-  return h("div", { class: "vecs" }, rows.map(([name, values]) => h("div", { class: "vec" },
-    h("span", { class: "name" }, name), strip(values, scale, name), first(values))));
+  const strips = rows.map(([name, values]) => strip(values, scale, name));
+  return readable(strips, rows.map(([, values]) => values),
+    h("div", { class: "vecs" }, rows.map(([name, values], at) => h("div", { class: "vec" },
+      h("span", { class: "name" }, name), strips[at], first(values)))));
+}
+
+// Strips under each other are one stop of the tab key; arrow keys read their numbers.
+function readable(strips, vectors, group) {
+  const places = strips.map(() => 0);
+  const move = (row, to) => {
+    const values = vectors[row];
+    const at = (places[row] = Math.max(0, Math.min(values.length - 1, to)));
+    strips[row].setAttribute("aria-valuenow", at + 1);
+    strips[row].setAttribute("aria-valuetext", says(values, at));
+  };
+  const tell = (row) => {
+    const { left, top, width } = strips[row].getBoundingClientRect();
+    const clientX = left + (width * (places[row] + 0.5)) / vectors[row].length;
+    showTip({ clientX, clientY: top }, says(vectors[row], places[row]));
+  };
+  for (const [row, canvas] of strips.entries()) {
+    const range = { role: "slider", tabindex: row === 0 ? 0 : -1, "aria-valuemin": 1,
+      "aria-valuemax": vectors[row].length, "aria-orientation": "horizontal" };
+    for (const [name, value] of Object.entries(range)) canvas.setAttribute(name, value);
+    move(row, 0);
+    canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && tell(row));
+    canvas.addEventListener("blur", (event) => showTip(event, ""));
+    canvas.addEventListener("keydown", (event) => {
+      const far = vectors[row].length;
+      const step = { ArrowRight: 1, ArrowLeft: -1, Home: -far, End: far }[event.key];
+      const other = strips[row + ({ ArrowDown: 1, ArrowUp: -1 }[event.key] ?? NaN)];
+      if (step === undefined && !other) return;
+      event.preventDefault();
+      if (other) {
+        for (const one of strips) one.tabIndex = one === other ? 0 : -1;
+        other.focus();
+      } else {
+        move(row, places[row] + step);
+        tell(row);
+      }
+    });
+  }
+  return group;
 }
 
 const first = (values) => h("span", { class: "first mono" },

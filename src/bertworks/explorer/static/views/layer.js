@@ -134,7 +134,8 @@ function inputCard({ data, found, piece }) {
   const hasNorm = "attention_input" in data.norms;
   return { title: "The input", short: "Input", size: [data.hidden_size], body: [
     say(from, " A strip shows all numbers of a vector: blue ones are positive, orange ones "
-      + "negative, strong ones large. Point at it to read one."), vectors([["x", found.input]]),
+      + "negative, strong ones large. Point at it, or use the arrow keys, to read one."),
+    vectors([["x", found.input]]),
     !data.norm_first ? null : hasNorm ? [
       formula(`n = ${normFormula(data, "attention_input", "x")}`), say(spread(found.input)),
       vectors([["n", found.attention_input]]),
