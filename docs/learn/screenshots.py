@@ -19,13 +19,15 @@ from PIL import Image
 
 IMAGES = Path(__file__).parents[1] / "images"
 YORK = "text=He was born in New York in January 1950.&words=5"
+SECOND = "text=It is the second largest city in the country.&words=3"
 MAN = "text=The old man walked along the river.&words=2"
 # Name, view with what it shows, width, height, scale, colours.
 SCREENSHOTS = (
-    ("fill", f"fill?{YORK}", 1200, 760, 1.0, "light"),
+    ("fill", f"fill?{SECOND}", 1200, 760, 1.0, "light"),
+    ("layer", f"layer?{SECOND}", 1200, 1400, 1.0, "light"),
     ("attention", f"attention?{MAN}", 1200, 1000, 1.0, "light"),
     ("words", f"occlusion?{YORK}", 1200, 760, 1.0, "dark"),
-    ("phone", f"next?{YORK}", 360, 740, 1.5, "dark"),
+    ("phone", f"next?{SECOND}", 360, 740, 1.5, "dark"),
 )
 
 

@@ -225,7 +225,7 @@ def test_from_text_to_answer(visit, loaded) -> None:
     assert page.get_by_text(f"[{count}, 16]").count() == 2
     at = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
     page.get_by_role("group", name="Pieces").get_by_role("button", name="london").click()
-    rows = cells(page.get_by_role("table", name="The states of london"))
+    rows = cells(page.get_by_role("table", name="The states of “london”"))
     shown = [float(number.replace("−", "-")) for number in rows[-1][1:9]]
     assert shown == pytest.approx(steps["states"][-1]["rows"][at], abs=0.006)
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()
@@ -473,7 +473,8 @@ def test_similarity_and_search(visit, loaded) -> None:
 def test_a_view_whose_head_is_missing_says_so_and_shows_a_model_that_has_it(visit) -> None:
     tab = visit()
     page = tab.open("#/tag")
-    assert "was trained for pretraining" in page.locator(".notice").inner_text()
+    says = page.locator(".notice").inner_text()
+    assert says.startswith("pretrained is only pre-trained: it has no tags. Serve a tagger: ")
     tab.open("#/classify?model=tagger")  # now the page knows what the tagger is
     page.goto(f"{tab.url}#/tag?model=classifier")
     page.get_by_role("link", name="Show it with tagger").click()
@@ -548,6 +549,7 @@ VIEWS = {
     "contexts": "",
     "pieces": f"text={ASKED}&pair=a",
     "steps": f"text={ASKED}&words=1",
+    "layer": f"text={ASKED}&words=1&layer=1&head=1",
     "attention": f"text={ASKED}&words=1&merge=1",
     "pair": "text=the+[MASK]+was+open&other=a+[MASK]+was+open",
     "occlusion": "model=classifier&text=the+door",

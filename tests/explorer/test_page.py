@@ -31,6 +31,7 @@ DATA: dict[str, Any] = {
     "occlusion": {"words": [{"word": 0, "change": -0.125}]},
     "fill": None,
     "masks": [{"word": 0, "blanks": [{"both": ANSWER}]}],
+    "masked": None,
 }
 
 
@@ -87,3 +88,10 @@ def test_without_javascript_there_are_tables() -> None:
         ["&lt;b&gt;", "-0.1250"],
         ["1", "2", "+0.2500"],  # counted from 1, as in the views
     ]
+
+
+def test_without_javascript_the_results_of_a_masked_word_are_named() -> None:
+    masked = {"word": 0, "prediction": None, "heads": None, "occlusion": DATA["occlusion"]}
+    (noscript,) = re.findall(r"<noscript>(.*?)</noscript>", page(DATA | {"masked": masked}), re.S)
+    assert "Which words decided, with “&lt;b&gt;” masked" in noscript
+    assert "Heads by their effect" not in noscript

@@ -22,6 +22,8 @@ ASKED = {
     "pieces": {"text": TEXT},
     "fill": {"text": TEXT, "words": [1], "candidates": ["open"], "off": [[0, 1]]},
     "attention": {"text": TEXT, "words": [1]},
+    "layer": {"text": TEXT, "words": [1], "layer": 1},
+    "weights": {"layer": 1, "matrix": "value", "row": 3},
     "predict": {"text": TEXT, "off": [[1, 1]], "target": {"token": "open"}},
     "heads": {"text": TEXT},
     "occlusion": {"text": TEXT, "target": {"kind": "blank"}},
@@ -65,7 +67,7 @@ def test_models_say_which_views_they_have(server: Running, saved) -> None:
             if reason is not None:
                 assert answer.json()["error"] == reason
     line = entries["classifier"]["views"]["fill"]
-    assert line.startswith("the model was trained for classification, and does not predict")
+    assert line.startswith("classifier is a classifier: it predicts no words. Serve ")
     assert "pretrained" in line
 
 
@@ -90,6 +92,10 @@ def test_errors_name_the_field(server: Running) -> None:
     assert error("claim", 413, texts=["door", "door " * 99]).startswith("texts[1]: 101 tokens")
     assert error("claim", 422, texts=["door was"], claim="links").startswith("links: ")
     assert error("claim", 422, texts=["door"], claim="next").startswith("texts: the claim 'next'")
+    assert error("layer", 422, text=TEXT, layer=2).startswith("layer: there is no layer 2")
+    row = {"layer": 0, "matrix": "value"}
+    assert error("weights", 422, **row, row=16).startswith("row: value has no row 16")
+    assert error("weights", 422, layer=0, matrix="gate", row=0).startswith("matrix: the layers ")
     assert error("pair", 422, text=TEXT, other="a", target={"kind": "x"}).startswith("target.kind")
 
 

@@ -363,8 +363,9 @@ def explain(
 ) -> None:
     """Write an HTML page that shows what a model does with a text.
 
-    It has the pieces, every head's attention, each word masked in turn, and what the prediction
-    depends on, in one file without server or network. The text may have up to 128 tokens.
+    It has the pieces, every head's attention, the layers step by step, each word masked in turn,
+    and what the prediction depends on, in one file without server or network. The text may have up
+    to 128 tokens.
     """
     for given in (text, pair):
         if given is not None:

@@ -9,6 +9,7 @@ views of one text in advance.
 from .comparing import claim, contexts, minimal_pair
 from .explaining import describe, explain
 from .filling import checkpoints, fill
+from .layers import layer, weights
 from .needs import NoHeadError
 from .views import attention, heads, occlusion, pieces, predict, steps
 
@@ -22,9 +23,11 @@ __all__ = [
     "explain",
     "fill",
     "heads",
+    "layer",
     "minimal_pair",
     "occlusion",
     "pieces",
     "predict",
     "steps",
+    "weights",
 ]

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from ..api import Model
+from ..tasks.answering.task import AnsweringTask
 from .comparing import SENTENCES
 from .filling import checkpoints, fill
-from .needs import NEEDS, is_causal_lm, is_masked_lm, missing
-from .reading import TOKENS, read
+from .layers import layers_for_file
+from .needs import NEEDS, is_causal_lm, is_masked_lm, missing, name_of
+from .reading import TOKENS, Reading, read
 from .target import target_of
-from .views import attention, heads, occlusion, pieces, predict, steps
+from .views import attention, heads, occlusion, predict, steps
 
 FORMAT = 1
 """The format version of the result of `explain`; a page has the same release as its data."""
 
 LIMITS = {"tokens": TOKENS, "sentences": SENTENCES}
 
+NUMBERS = 2_000_000
+"""The most numbers of layers and weights in a file: 5 MB."""
+
 _FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
 VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
-"""The page's views."""
+"""The page's views, and the routes that they use."""
 
 
-def describe(model: Model) -> dict[str, Any]:
-    """Describe a model and its views, as JSON."""
+def describe(model: Model, name: str | None = None) -> dict[str, Any]:
+    """Describe a model and its views, as JSON.
+
+    Args:
+        model: any.
+        name: the model's name in reasons; derived from its source if omitted.
+    """
     config, task = model.encoder.config, model.task
     mask = model.tokenizer.id_of("mask") if is_masked_lm(model) else None
     return {
@@ -39,11 +49,20 @@ def describe(model: Model) -> dict[str, Any]:
         "causal": config.attention == "causal",
         "mask": None if mask is None else model.tokenizer.id_to_token(mask),
         "labels": list(model.labels),
+        "pairs": takes_pairs(model),
+        "compares": model.sentence is not None,
         "checkpoints": list(checkpoints(model)),
         "views": {
-            view: None if (error := missing(model, view)) is None else str(error) for view in VIEWS
+            view: None if (error := missing(model, view, name)) is None else str(error)
+            for view in VIEWS
         },
     }
+
+
+def takes_pairs(model: Model) -> bool:
+    """Whether the model's task is about pairs of texts: a question and a passage, for example."""
+    columns = getattr(getattr(model.task, "settings", None), "columns", None)
+    return isinstance(model.task, AnsweringTask) or getattr(columns, "pair", None) is not None
 
 
 def explain(
@@ -51,7 +70,9 @@ def explain(
 ) -> dict[str, Any]:
     """Compute in advance all that a page shows about one text, as JSON.
 
-    If the model predicts masked pieces, each word is masked once.
+    If the model predicts masked pieces, each word is masked once. If it predicts nothing for the
+    text itself, `masked` has the results for one masked word: of those of four letters or more, the
+    one that gains most from both sides, compared with the left side alone.
 
     Args:
         model: any.
@@ -62,7 +83,6 @@ def explain(
         DataError: a text cannot be tokenised, or is too long.
     """
     reading = read(model, text, pair)
-    is_watched = target_of(reading) is not None
     is_filled = is_causal_lm(model) or bool(reading.blanks)
     both = (model, text, pair)
     masks = None
@@ -73,28 +93,68 @@ def explain(
             if not set(word["tokens"]) & set(reading.blanks)
             for blanks in [_of_word(fill(*both, words=[word["number"]], top_k=5), word["number"])]
         ]
+    results = _results(*both)
+    masked = None
+    if results["prediction"] is None and masks:
+        best = _best_word(reading, masks)
+        masked = {"word": best} | _results(*both, [best])
+    has_layers = missing(model, "layer") is None
+    layers, rows = layers_for_file(reading, NUMBERS) if has_layers else ([], [])
     return {
         "format": FORMAT,
-        "model": {"name": name or _name(model), "default": True, "loaded": True} | describe(model),
+        "model": {"name": name or name_of(model), "default": True, "loaded": True}
+        | describe(model, name),
         "text": text,
         "pair": pair,
-        **pieces(*both),
-        "attention": None if missing(model, "attention") else attention(*both),
-        "steps": steps(*both),
-        "prediction": predict(*both)["prediction"] if is_watched else None,
-        "heads": heads(*both) if is_watched and not missing(model, "heads") else None,
-        "occlusion": occlusion(*both) if is_watched else None,
+        **results,
         "fill": fill(*both) if is_filled else None,
         "masks": masks,
+        "masked": masked,
+        "layers": layers,
+        "weights": rows,
     }
 
 
-def _name(model: Model) -> str:
-    """The last part of a model's path, or its whole name on the hub."""
-    source = Path(model.source or "model")
-    return source.resolve().name if source.exists() else str(source)
+def _results(
+    model: Model, text: str, pair: str | None, words: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The results of the views of a text, with words masked."""
+    both = (model, text, pair)
+    is_watched = target_of(read(*both, words=words)) is not None
+    is_switched = is_watched and not missing(model, "heads")
+    return {
+        "pieces": read(*both, words=words).pieces,
+        "attention": None if missing(model, "attention") else attention(*both, words=words),
+        "steps": steps(*both, words=words),
+        "prediction": predict(*both, words=words)["prediction"] if is_watched else None,
+        "heads": heads(*both, words=words) if is_switched else None,
+        "occlusion": occlusion(*both, words=words) if is_watched else None,
+    }
 
 
 def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
     """The blanks of one word, without mask tokens typed in the text."""
     return [blank for blank in filled["blanks"] if blank["word"] == word]
+
+
+def _best_word(reading: Reading, masks: Sequence[dict[str, Any]]) -> int:
+    """The word that gains most from both sides; of four letters or more, if there is one.
+
+    Shorter words and punctuation are mostly grammar.
+    """
+
+    def is_long(masked: dict[str, Any]) -> bool:
+        text = reading.words[masked["word"]]["text"]
+        return text.isalpha() and len(text) >= 4
+
+    best: int = max(filter(is_long, masks), key=_gain, default=max(masks, key=_gain))["word"]
+    return best
+
+
+def _gain(masked: dict[str, Any]) -> float:
+    """How much more probable both sides make the original word than the left side alone."""
+    both, left = (
+        [float(blank[side]["original"]["probability"]) for blank in masked["blanks"]]
+        for side in ("both", "left")
+    )
+    return min(one - other for one, other in zip(both, left, strict=True))

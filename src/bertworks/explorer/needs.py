@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ..api import Model
@@ -23,13 +24,13 @@ class Need(NamedTuple):
     """A view's requirement.
 
     Attributes:
-        what: what the model must do, for messages.
-        which: models that do it, for messages.
-        has: whether a model does it.
+        lack: what a model that does not meet it lacks, as a clause with "it".
+        remedy: what to serve instead.
+        has: whether a model meets it.
     """
 
-    what: str
-    which: str
+    lack: str
+    remedy: str
     has: Callable[[Model], bool]
 
 
@@ -65,67 +66,95 @@ def _predicts(*kinds: str) -> Callable[[Model], bool]:
     return lambda model: bool(set(kinds) & set(kinds_of(model)))
 
 
+def _trained_by(what: str, task: str) -> str:
+    return f"{what}: bertworks finetune {task} trains one"
+
+
 _ANY = Need(
-    "predict anything of a text",
-    "a pre-trained or fine-tuned model (bertworks finetune)",
+    "it predicts nothing",
+    "a pre-trained or fine-tuned model, such as mini",
     lambda model: bool(kinds_of(model)),
 )
 _HEADS = Need(
-    "attend to anything, without layers, with LSTMs or with two encoders side by side",
-    "another model",
+    "it has no attention heads (models without layers, with LSTMs or with two encoders side by "
+    "side have none)",
+    "another model, such as mini",
     lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
 )
 NEEDS = {
     "fill": Need(
-        "predict pieces",
-        "a pre-trained model (bertworks pretrain; bert-base-uncased)",
+        "it predicts no words",
+        "a pre-trained model, such as mini or bert-base-uncased",
         _predicts("blank", "next"),
     ),
     "mask": Need(
-        "predict masked pieces",
-        "a masked language model (bertworks pretrain; bert-base-uncased)",
+        "it predicts no masked words",
+        "a masked language model, such as mini or bert-base-uncased",
         is_masked_lm,
     ),
     **dict.fromkeys(("predict", "occlusion"), _ANY),
     "heads": Need(
-        "predict anything with attention heads that could be switched off",
-        "a pre-trained or fine-tuned BERT",
+        "it has no prediction or no attention heads to switch off",
+        "a pre-trained or fine-tuned BERT, such as mini",
         lambda model: bool(kinds_of(model)) and model.encoder.config.has_heads,
     ),
-    **dict.fromkeys(("attention", "claim"), _HEADS),
+    **dict.fromkeys(("attention", "claim", "layer", "weights"), _HEADS),
     "next-sentence": Need(
-        "predict next sentences",
-        "a model pre-trained on pairs (bertworks pretrain; bert-base-uncased)",
+        "it predicts no next sentences",
+        "a model pre-trained on pairs, such as mini or bert-base-uncased",
         _predicts("next-sentence"),
     ),
     "classify": Need(
-        "classify",
-        "a classifier (bertworks finetune classification)",
+        "it has no labels",
+        _trained_by("a classifier", "classification"),
         _predicts("label", "value"),
     ),
-    "tag": Need("tag words", "a tagger (bertworks finetune tagging)", _predicts("tag")),
+    "tag": Need("it has no tags", _trained_by("a tagger", "tagging"), _predicts("tag")),
     "answer": Need(
-        "answer questions",
-        "a model for questions (bertworks finetune answering)",
+        "it answers no questions",
+        _trained_by("a model for questions", "answering"),
         _predicts("answer"),
     ),
     "generate": Need(
-        "continue texts",
-        "a causal model (openai-gpt)",
+        "it continues no texts",
+        "a causal model, such as openai-gpt",
         lambda model: is_causal_lm(model) and model.encoder.config.continues,
     ),
 }
 """The requirement of each view; other views have none."""
 
+_TRAINED: dict[type, str] = {
+    PretrainingTask: "is only pre-trained",
+    ClassificationTask: "is a classifier",
+    RegressionTask: "predicts a value",
+    TaggingTask: "is a tagger",
+    AnsweringTask: "answers questions",
+    ReplacedTokensTask: "is pre-trained to find replaced pieces",
+}
 
-def missing(model: Model, view: str) -> NoHeadError | None:
-    """The error for a view that the model does not support; None if it does."""
+
+def name_of(model: Model) -> str:
+    """The last part of a model's path, or its whole name on the hub."""
+    source = Path(model.source or "the model")
+    return source.resolve().name if source.exists() else str(source)
+
+
+def missing(model: Model, view: str, name: str | None = None) -> NoHeadError | None:
+    """The error for a view that the model does not support; None if it does.
+
+    Args:
+        model: any.
+        view: its name.
+        name: the model's name in the message; derived from its source if omitted.
+    """
     need = NEEDS.get(view)
     if need is None or need.has(model):
         return None
-    trained = "nothing but vectors" if model.task is None else model.task.name
+    task = model.task
+    known = (says for kind, says in _TRAINED.items() if isinstance(task, kind))
+    other = "is an encoder without a head" if task is None else f"is trained for {task.name}"
     return NoHeadError(
-        f"the model was trained for {trained}, and does not {need.what}", fix=f"Take {need.which}."
+        f"{name or name_of(model)} {next(known, other)}: {need.lack}", fix=f"Serve {need.remedy}."
     )
 
 

@@ -85,11 +85,14 @@ def _data_url(text: str) -> str:
 def _tables(data: Mapping[str, Any]) -> Iterator[str]:
     """The main numbers as tables, for readers without JavaScript."""
     words = [word["text"] for word in data["pieces"]["words"]]
-    prediction = data["prediction"]
+    masked = data["masked"]
+    results = masked or data
+    note = f", with “{words[masked['word']]}” masked" if masked else ""
+    prediction = results["prediction"]
     blanks = (data["fill"] or {"blanks": ()})["blanks"]
     hidden = [(one["word"], blank) for one in data["masks"] or () for blank in one["blanks"]]
-    changes = (data["occlusion"] or {"words": ()})["words"]
-    heads = (data["heads"] or {"ranked": ()})["ranked"][:10]
+    changes = (results["occlusion"] or {"words": ()})["words"]
+    heads = (results["heads"] or {"ranked": ()})["ranked"][:10]
     yield f"<h1>{escape(' · '.join(filter(None, [data['text'], data['pair']])))}</h1>"
     yield html.paragraph(f"Results of the model {data['model']['name']}.")
     yield _section(
@@ -102,7 +105,7 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
         numbers=3,
     )
     yield _section(
-        "Prediction",
+        f"Prediction{note}",
         ("", "Probability"),
         [] if prediction is None else _predicted(prediction),
         numbers=1,
@@ -124,13 +127,13 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
         ],
     )
     yield _section(
-        "Which words decided",
+        f"Which words decided{note}",
         ("Hidden word", "Change in probability"),
         [(words[one["word"]], f"{one['change']:+.4f}") for one in changes],
         numbers=1,
     )
     yield _section(
-        "Heads by their effect",
+        f"Heads by their effect{note}",
         ("Layer", "Head switched off", "Change in probability"),
         [(one["layer"] + 1, one["head"] + 1, f"{one['change']:+.4f}") for one in heads],
         numbers=1,

@@ -246,6 +246,32 @@ def rounded(values: Any) -> Any:
     return float(f"{values:.5g}")
 
 
+def as_floats(values: Tensor) -> dict[str, Any]:
+    """Numbers as float32 in base64, little-endian."""
+    coded = values.float().cpu().numpy().astype("<f4")
+    return {
+        "shape": list(coded.shape),
+        "dtype": "float32",
+        "base64": base64.b64encode(coded.tobytes()).decode(),
+    }
+
+
+def as_shorts(values: Tensor) -> dict[str, Any]:
+    """Numbers as int16 in base64, little-endian, with a scale for each row.
+
+    The error is at most 1 / 65,534 of the largest number of the row.
+    """
+    rows = values.float().cpu().numpy()
+    scales = np.maximum(np.abs(rows).max(-1), 1e-30).astype(np.float64) / 32767
+    coded = np.rint(rows / scales[..., None]).astype("<i2")
+    return {
+        "shape": list(coded.shape),
+        "dtype": "int16",
+        "scales": scales.ravel().tolist(),
+        "base64": base64.b64encode(coded.tobytes()).decode(),
+    }
+
+
 def as_bytes(shares: NDArray[np.float32]) -> dict[str, Any]:
     """Numbers from 0 to 1 as bytes in base64."""
     coded = np.rint(shares * 255).astype(np.uint8)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .. import explorer
 from ..explorer.comparing import Claim
 from ..explorer.explaining import LIMITS
+from ..explorer.layers import Matrix
 from ..explorer.needs import missing
 from ..explorer.page import POLICY, assets
 from .failures import RequestError
@@ -103,6 +104,16 @@ class AttentionRequest(MaskedRequest):
     off: list[Two] = Off
 
 
+class LayerRequest(MaskedRequest):
+    layer: Number = 0
+
+
+class WeightsRequest(StrictRequest):
+    layer: Number
+    matrix: Matrix
+    row: Number
+
+
 class PredictRequest(TargetRequest):
     off: list[Two] = Off
 
@@ -127,6 +138,8 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
     "pieces": (PiecesRequest, explorer.pieces),
     "fill": (FillRequest, explorer.fill),
     "attention": (AttentionRequest, explorer.attention),
+    "layer": (LayerRequest, explorer.layer),
+    "weights": (WeightsRequest, explorer.weights),
     "predict": (PredictRequest, explorer.predict),
     "heads": (TargetRequest, explorer.heads),
     "occlusion": (TargetRequest, explorer.occlusion),
@@ -154,7 +167,7 @@ def _entry(every: Models, name: str) -> dict[str, Any]:
     entry = {"name": name, "default": name == every.default, "loaded": served is not None}
     if served is None:
         return entry
-    described = explorer.describe(served.model)
+    described = explorer.describe(served.model, name)
     for view, reason in described["views"].items():
         described["views"][view] = reason and reason + _elsewhere(every, view)
     return {**entry, **described, "source": served.source, "verbs": sorted(served.verbs)}
@@ -173,7 +186,7 @@ def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
         _check(job.service, values)
-        if (reason := missing(job.served.model, view)) is not None:
+        if (reason := missing(job.served.model, view, job.served.name)) is not None:
             message = str(reason) + _elsewhere(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
         found = await job.service.lane.run(

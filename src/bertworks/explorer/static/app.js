@@ -1,9 +1,9 @@
 // The shell: which view, of which model; its link; keys; light and dark.
-import { button, clear, field, h, latest, select } from "./dom.js";
+import { button, capital, clear, field, h, latest, select } from "./dom.js";
 import { copyButton } from "./export.js";
 import { KeyNeeded, file, server } from "./source.js";
 import { forgetColours, showTip } from "./pictures.js";
-import { GROUPS, VIEWS } from "./views.js";
+import { GROUPS, OPENING, VIEWS } from "./views.js";
 
 const embedded = document.getElementById("data");
 const source = embedded ? file(JSON.parse(embedded.textContent)) : server();
@@ -20,7 +20,7 @@ const remembered = { // a file may have no storage
 
 function parsed() {
   const [id, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { view: VIEWS.find((one) => one.id === id) ?? VIEWS[0], values: new URLSearchParams(query) };
+  return { view: VIEWS.find((one) => one.id === id) ?? null, values: new URLSearchParams(query) };
 }
 
 const link = (id, values) => {
@@ -49,6 +49,9 @@ function lacking(view, model) {
   return lines.includes(null) ? null : lines[0];
 }
 
+// The view that opens first: the first of those that a model has.
+const opening = (model) => [...OPENING, ...VIEWS].find((one) => !lacking(one, model)) ?? VIEWS[0];
+
 function drawBar(view, model, change) {
   const theme = button("", () => {
     const next = { auto: "dark", dark: "light", light: "auto" }[root.dataset.theme];
@@ -74,19 +77,22 @@ async function render() {
   forgetColours();
   const here = (leave = new AbortController());
   showTip({}, "");
-  const { view, values } = parsed();
-  document.title = `${view.title} · bertworks explorer`;
+  const parts = parsed();
+  const { values } = parts;
+  let { view } = parts;
   try {
     if (!models.length) models = await source.models();
     const named = models.find((one) => one.name === values.get("model")) ?? models.find((one) => one.default) ?? models[0];
     if (!named.views) Object.assign(named, await source.model(named.name), { default: named.default });
     if (here.signal.aborted) return;
+    view ??= opening(named);
+    document.title = `${view.title} · bertworks explorer`;
     show(view, values, named, here.signal);
   } catch (error) {
     if (here.signal.aborted) return;
-    drawNav(view, null);
+    drawNav(view ?? VIEWS[0], null);
     if (error instanceof KeyNeeded) askForKey();
-    else clear(main, h("h1", {}, view.title), h("p", { class: "notice", role: "alert" }, error.message));
+    else clear(main, h("h1", {}, view?.title ?? "bertworks explorer"), h("p", { class: "notice", role: "alert" }, capital(error.message)));
   }
 }
 
@@ -98,7 +104,7 @@ function show(view, values, model, signal) {
     for (const one of document.querySelectorAll("nav a")) one.href = link(one.hash.slice(2).split("?")[0], shared);
   };
   const ctx = {
-    model, models, source, signal, status,
+    model, models, source, signal, status, view: view.id,
     get: (key, fallback = "") => values.get(key) ?? fallback,
     number: (key, fallback) => (/^\d+$/.test(values.get(key)) ? Number(values.get(key)) : fallback), // a link may say anything
     set(changes) {
@@ -111,7 +117,7 @@ function show(view, values, model, signal) {
     ask: (name, body, task = signal) => source.ask(name, source.data ? body : { model: model.name, ...body }, task),
     post: (path, body, task = signal) => source.post(path, { model: model.name, ...body }, task),
     say: (text, isError = false, at = status) => {
-      at.textContent = text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
+      at.textContent = isError ? capital(text) : text;
       at.classList.toggle("error", isError);
     },
     // Work that is begun again whenever something changes; it returns what to say when it is done.

@@ -139,6 +139,11 @@ export function later(work, milliseconds = 250) {
   };
 }
 
+export const capital = (text) => text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
+
+// "1 layer", "4 layers".
+export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
 export const percent = (value) =>
   value >= 0.0995 ? `${(100 * value).toFixed(0)} %` : value >= 0.000995 ? `${(100 * value).toFixed(1)} %`
     : value >= 1e-6 ? `${(100 * value).toFixed(4).replace(/(\.0*[1-9]).*/, "$1")} %` : value > 0 ? "< 0.0001 %" : "0 %";

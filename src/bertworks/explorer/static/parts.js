@@ -1,48 +1,74 @@
 // What several views have: the text, its words as buttons, a blank's guesses.
+import { modelOf } from "./calls.js";
 import { area, button, clear, field, fixed, h, later, line, percent, points, roving, signed } from "./dom.js";
+import { SENTENCE, example } from "./examples.js";
 import { bars } from "./pictures.js";
-
-export const SENTENCE = "He was born in New York in January 1950.";
 
 // Offsets count code points; JavaScript's strings do not.
 export const cut = (text, start, end) => [...text].slice(start, end).join("");
 
 // A text that a view is about; in a file it cannot be changed.
-export function textField(ctx, onchange, { key = "text", label = "Text", fallback = SENTENCE, single = false } = {}) {
+export function textField(ctx, onchange, { key = "text", label = "Text", fallback = example(ctx.model)[key] ?? "", single = false } = {}) {
   if (ctx.source.data) return h("div", { class: "field" }, h("span", { class: "soft small" }, label), h("p", { class: "passage" }, text(ctx, key)));
   const make = single ? line : area;
   return field(label, make(ctx.get(key, fallback), later((value) => (ctx.set({ [key]: value }), onchange()), 300)));
 }
 
 // What most views ask about: a text, perhaps a second one, and words of them that are hidden.
-export function subject(ctx, changed, { fallback = SENTENCE, pair = false, hide = Boolean(ctx.model.mask) && !ctx.source.data, single = false, hint = "Words; press one to mask it" } = {}) {
+// In a file, `fills` has each word masked once; other views have one masked word, or none.
+export function subject(ctx, changed, { pair = false, fills = false, masked = fills || !ctx.source.data, single = false, hide: hides = true, hint = "Words; press one to mask it" } = {}) {
   const words = h("div", {});
+  const { data } = ctx.source;
+  const hide = hides && Boolean(ctx.model.mask) && (!data || fills || Boolean(data.masked));
+  const isOne = hide && data && !fills; // the file has one masked word
   let [pieces, key] = [null, null];
   const edited = () => (ctx.set({ words: null }), changed());
   // Of the sentence that is there at first, a word is hidden, so that there is something to see.
-  const untouched = () => !ctx.source.data && fallback === SENTENCE && ctx.get("text", null) === null;
-  const isMask = (word) => word.text === ctx.model.mask;
+  const first = () => {
+    if (!masked || ctx.get("text", null) !== null) return "";
+    return data ? String(data.masked?.word ?? "") : String(SENTENCE.word);
+  };
+  const isMask = (word) => word.text === ctx.model.mask || (isOne && word.number !== data.masked.word);
   async function read(signal) {
-    const given = { text: text(ctx, "text", fallback), pair: pair ? text(ctx, "pair", "") || null : null };
+    const given = { text: text(ctx), pair: pair ? text(ctx, "pair") || null : null };
     if (!given.text.trim()) throw new Error("Enter a text.");
     if (JSON.stringify(given) !== key) {
       pieces = (await ctx.ask("pieces", given, signal)).pieces;
       key = JSON.stringify(given);
     }
-    let chosen = hide ? numbers(ctx.get("words", untouched() ? "5" : "")).filter((one) => one < pieces.words.length && !isMask(pieces.words[one])) : [];
+    let chosen = hide ? numbers(ctx.get("words", first())).filter((one) => one < pieces.words.length && !isMask(pieces.words[one])) : [];
     if (hide) redraw(words, wordButtons(pieces, { pressed: chosen, label: hint, disabled: isMask, onclick: (word) => {
       chosen = chosen.includes(word) ? chosen.filter((one) => one !== word) : single ? [word] : [...chosen, word];
       ctx.set({ words: chosen.sort((a, b) => a - b).join(",") });
       changed();
     } }));
-    return { ...given, pieces, chosen, body: { ...given, words: chosen }, hasBlank: chosen.length > 0 || pieces.words.some(isMask) };
+    return { ...given, pieces, chosen, body: { ...given, words: chosen }, hasBlank: chosen.length > 0 || pieces.words.some((word) => word.text === ctx.model.mask) };
   }
-  return { read, node: h("div", { class: "form" }, textField(ctx, edited, { fallback }),
+  return { read, node: h("div", { class: "form" }, textField(ctx, edited),
     pair && (ctx.source.data ? ctx.source.data.pair !== null && textField(ctx, edited, { key: "pair", label: "Second text" })
-      : textField(ctx, edited, { key: "pair", label: "Second text (optional)", fallback: "", single: true })), words) };
+      : textField(ctx, edited, { key: "pair", label: "Second text (optional)", single: true })), words,
+    isOne && h("p", { class: "soft small" }, `Press “${maskedWord(data)}” to mask it. Any other word: bertworks serve ${modelOf(ctx)}.`)) };
 }
 
-export const text = (ctx, key = "text", fallback = SENTENCE) => ctx.source.data?.[key] ?? ctx.get(key, fallback);
+export const text = (ctx, key = "text") => (ctx.source.data ? ctx.source.data[key] ?? "" : ctx.get(key, example(ctx.model)[key] ?? ""));
+const maskedWord = (data) => data.pieces.words[data.masked.word].text;
+
+export const NO_BLANK = "Press a word to mask it: this text has no blank.";
+
+// Why a model predicts nothing for a text; null if it predicts something.
+export function unpredicted(ctx, { hasBlank, pair }) {
+  const { data } = ctx.source;
+  if (ctx.lacks("predict")) return ctx.lacks("predict");
+  if (ctx.model.mask && !hasBlank && !(pair && ctx.lacks("next-sentence") === null)) {
+    if (!data) return NO_BLANK;
+    return data.masked ? `Press “${maskedWord(data)}” to mask it: this text has no blank.`
+      : `This text has no blank. Write ${ctx.model.mask} in it, and run bertworks explain again.`;
+  }
+  if (ctx.lacks("answer") === null && !pair)
+    return `The answer is a part of a passage. ${data ? "Give it with --pair" : "Enter it as the second text"}.`;
+  return null;
+}
+
 export const numbers = (value) => (value ? value.split(",").map(Number) : []);
 export const linesOf = (value) => value.split("\n").map((one) => one.trim()).filter(Boolean);
 

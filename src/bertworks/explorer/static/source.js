@@ -39,25 +39,39 @@ export function server(base = new URL(".", document.baseURI)) {
 
 // The same questions, of a page that holds the answers about one text.
 export function file(data) {
+  // The results for the text, or with the one word masked that the file has.
+  const of = ({ words = [] }) => {
+    if (!words.length) return data;
+    return words.length === 1 && words[0] === data.masked?.word ? data.masked : null;
+  };
   const answers = {
     pieces: () => ({ pieces: data.pieces }),
-    attention: ({ words }) => !words?.length && data.attention,
-    steps: () => data.steps,
-    heads: ({ target }) => sameTarget(target) && data.heads,
-    occlusion: ({ target }) => sameTarget(target) && data.occlusion,
+    attention: (body) => of(body)?.attention,
+    steps: (body) => of(body)?.steps,
+    heads: (body) => sameTarget(body) && of(body).heads,
+    occlusion: (body) => sameTarget(body) && of(body).occlusion,
+    layer: (body) => {
+      const found = of(body) === data && data.layers[body.layer];
+      return found && { pieces: data.pieces, ...found };
+    },
+    weights: (body) => data.weights.find((one) =>
+      ["layer", "matrix", "row"].every((name) => one[name] === body[name])),
     fill: ({ words = [] }) => {
       if (!words.length) return data.fill;
       const found = words.length === 1 && !data.fill && data.masks?.find((one) => one.word === words[0]);
       return found && { pieces: data.pieces, blanks: found.blanks, checkpoint: null };
     },
-    predict: ({ off = [], words = [] }) => {
-      if (words.length || !data.prediction) return null;
-      if (!off.length) return { pieces: data.pieces, prediction: data.prediction };
-      const change = off.length === 1 && data.heads?.effects[off[0][0]][off[0][1]];
-      return typeof change === "number" && { pieces: data.pieces, prediction: { ...data.prediction, probability: data.prediction.probability + change, distribution: [] } };
+    predict: ({ off = [], ...body }) => {
+      const { pieces, prediction, heads } = of(body) ?? {};
+      if (!prediction) return null;
+      if (!off.length) return { pieces, prediction };
+      const change = off.length === 1 && heads?.effects[off[0][0]][off[0][1]];
+      const probability = prediction.probability + change;
+      return typeof change === "number" && { pieces, prediction: { ...prediction, probability, distribution: [] } };
     },
   };
-  const sameTarget = (target) => !target || target.name === undefined || target.name === data.prediction?.target.name;
+  const sameTarget = ({ target, ...body }) => of(body)?.prediction
+    && (!target || target.name === undefined || target.name === of(body).prediction.target.name);
   const refuse = () => Promise.reject(new NeedsServer("This page contains the results for one text only. For other results, run: bertworks serve MODEL"));
   return {
     data,

@@ -1,5 +1,5 @@
 // A claim such as “this head finds the previous word”, tested over sentences against a fixed offset.
-import { area, button, clear, field, h, percent, select, table } from "../dom.js";
+import { area, button, clear, counted, field, h, percent, select, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { linesOf } from "../parts.js";
 import { headHeat, headName } from "./attention-maps.js";
@@ -24,7 +24,7 @@ export default function claims(root, ctx, pick) {
     const found = await ctx.ask("claim", body, signal);
     const best = found.ranked[0];
     const holds = best.score > found.baseline.share;
-    const verdict = `Tested on ${found.words.toLocaleString("en")} words: ${headName(best.layer, best.head).toLowerCase()} is correct for ${percent(best.score)}; the fixed offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} is correct for ${percent(found.baseline.share)}. `
+    const verdict = `Tested on ${counted(found.words, "word")}: ${headName(best.layer, best.head).toLowerCase()} is correct for ${percent(best.score)}; the fixed offset ${found.baseline.offset > 0 ? "+" : "−"}${Math.abs(found.baseline.offset)} is correct for ${percent(found.baseline.share)}. `
       + (holds ? `${found.beats} ${found.beats === 1 ? "head beats" : "heads beat"} the fixed offset.` : "No head beats the fixed offset.");
     clear(results, h("p", { class: "notice" }, verdict), h("div", { class: "cards" },
       headHeat(found.scores, { title: `Heads that attend most to ${CLAIMS[kind()]}`, name: `claim-${kind()}`, format: percent, max: 1, onpick: pick }),
@@ -33,7 +33,7 @@ export default function claims(root, ctx, pick) {
     explorerCall(ctx, "claim", body));
     return "";
   }, status);
-  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head attend to a certain word more often than a fixed offset finds it? Test it on many sentences."),
+  root.append(h("h2", {}, "Test a claim"), h("p", { class: "soft" }, "Does a head find, say, the previous word more often than counting one to the left does? Test it on many sentences."),
     h("div", { class: "form" }, field("Each word attends most to", select(Object.entries(CLAIMS), kind(), (claim) => (ctx.set({ claim }), note()))), explain,
       field("Sentences, one per line", sentences), h("div", {}, button("Test it", run))), status, results);
 }

@@ -1,7 +1,7 @@
-import { button, check, choice, clear, field, fixed, h, percent, redrawKeeping, select, signed, table } from "../dom.js";
+import { button, capital, check, choice, clear, counted, field, fixed, h, percent, redrawKeeping, select, signed, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { tools } from "../export.js";
-import { amount, asTarget, change, predicted, subject, watched } from "../parts.js";
+import { amount, asTarget, change, predicted, subject, unpredicted, watched } from "../parts.js";
 import { headHeat, headName, lines, maps, matrix, overview, press } from "./attention-maps.js";
 import { KeyNeeded } from "../source.js";
 import claims from "./attention-claim.js";
@@ -25,16 +25,18 @@ function show(root, ctx) {
   let [all, answer, base, body, ranking, why] = [];
 
   const update = ctx.updating(async (signal) => {
-    ({ body } = await asked.read(signal));
+    const given = await asked.read(signal);
+    ({ body } = given);
     const found = await ctx.ask("attention", { ...body, off: isFile ? [] : off() }, signal);
-    const watch = !ctx.lacks("predict") && (await ctx.ask("predict", body, signal).catch((error) => {
+    const none = unpredicted(ctx, given);
+    const watch = none ? { why: none } : (await ctx.ask("predict", body, signal).catch((error) => {
       if (error.name === "AbortError" || error instanceof KeyNeeded) throw error;
-      return { why: error.message }; // attention is shown without a prediction, too
+      return { why: capital(error.message) }; // attention is shown without a prediction, too
     }));
     [answer, all, base, ranking, why] = [found, maps(found), watch?.prediction ?? null, null, watch?.why];
     draw();
     if (!isFile) clear(call, explorerCall(ctx, "attention", { ...body, off: off() }));
-    return `${all.layers} layers with ${all.heads} heads each, ${answer.pieces.tokens.length} pieces.`;
+    return `${counted(all.layers, "layer")} with ${counted(all.heads, "head")}${all.layers > 1 ? " each" : ""}, ${counted(answer.pieces.tokens.length, "piece")}.`;
   });
 
   function pick(layer, at, { from, to } = {}) {
@@ -104,7 +106,7 @@ function show(root, ctx) {
   let last = null;
   function drawEffect(prediction = null) {
     last = off().length ? prediction ?? last : null;
-    const line = ctx.lacks("predict") ?? (base ? null : why);
+    const line = base ? null : why;
     if (line) {
       clear(effect, h("h2", {}, "Switch a head off"), h("p", { class: "notice" }, line));
       return;

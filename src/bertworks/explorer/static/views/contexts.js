@@ -1,22 +1,23 @@
-import { area, clear, field, h, later, line, slider } from "../dom.js";
+import { area, clear, counted, field, h, later, line, slider } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { SERIES, heat, lineChart, scatter } from "../pictures.js";
+import { MEANINGS } from "../examples.js";
 import { linesOf } from "../parts.js";
 
 export default { id: "contexts", title: "A word in context", group: "Words in context", uses: "contexts",
   about: "One word in several sentences. Its vectors differ by meaning; its static embedding is always the same.", show };
 
-const TEXTS = ["He sat on the bank of the river.", "The boat lay at the muddy bank of the stream.", "She asked the bank for a loan.", "The bank raised the interest on its loans."].join("\n");
+const TEXTS = MEANINGS.texts.join("\n");
 
 function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
-    const body = { word: ctx.get("word", "bank").trim(), texts: linesOf(ctx.get("texts", TEXTS)) };
+    const body = { word: ctx.get("word", MEANINGS.word).trim(), texts: linesOf(ctx.get("texts", TEXTS)) };
     const answer = await ctx.ask("contexts", body, signal);
     clear(results, draw(ctx, answer, body), explorerCall(ctx, "contexts", body));
-    return `“${body.word}” occurs ${answer.points.length} times.`;
+    return `“${body.word}” occurs ${counted(answer.points.length, "time")}.`;
   });
-  root.append(h("div", { class: "form" }, field("Word", line(ctx.get("word", "bank"), later((word) => (ctx.set({ word }), update()), 400))),
+  root.append(h("div", { class: "form" }, field("Word", line(ctx.get("word", MEANINGS.word), later((word) => (ctx.set({ word }), update()), 400))),
     field("Sentences with this word, one per line", area(ctx.get("texts", TEXTS), later((texts) => (ctx.set({ texts }), update()), 500), { rows: 4 }))), ctx.status, results);
   update();
 }

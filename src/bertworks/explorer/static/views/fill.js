@@ -2,7 +2,7 @@ import { clear, field, h, later, line, select } from "../dom.js";
 import { calls, loading, modelOf, python } from "../calls.js";
 import { tools } from "../export.js";
 import { bars } from "../pictures.js";
-import { answerOf, blankName, cut, guesses, subject, sure, was } from "../parts.js";
+import { NO_BLANK, answerOf, blankName, cut, guesses, subject, sure, was } from "../parts.js";
 
 export default { id: "fill", title: "Fill in the blank", group: "Words in context", uses: "fill", inFile: true,
   about: "Mask words and see what the model predicts for them from both sides of the text.", show };
@@ -14,7 +14,7 @@ function show(root, ctx) {
     const { text, pieces, chosen, hasBlank } = await asked.read(signal);
     if (!hasBlank && !ctx.model.causal) {
       clear(results);
-      return "Press a word to mask it.";
+      return NO_BLANK;
     }
     const candidates = ctx.get("candidates").split(",").map((one) => one.trim()).filter(Boolean);
     const second = ctx.models.find((one) => one.name === ctx.get("beside"));
@@ -26,7 +26,7 @@ function show(root, ctx) {
       isFile ? null : sameCall(ctx, text, pieces, chosen, candidates));
     return summary(answers[0]);
   });
-  const asked = subject(ctx, update, { hide: Boolean(ctx.model.mask), single: isFile });
+  const asked = subject(ctx, update, { fills: true, single: isFile });
   const able = ctx.models.filter((one) => one !== ctx.model && (!one.views || (one.views.fill === null && !one.mask === !ctx.model.mask)));
   const others = able.length > 0 && select([["", "no other model"], ...able.map((one) => [one.name, one.name])], ctx.get("beside"), (name) => (ctx.set({ beside: name || null }), update()));
   asked.node.append(...(isFile ? [] : [h("div", { class: "row end" },

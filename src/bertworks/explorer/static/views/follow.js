@@ -2,12 +2,13 @@ import { clear, field, h, later, line, percent, points, table } from "../dom.js"
 import { calls, loading, modelOf, python } from "../calls.js";
 import { tools } from "../export.js";
 import { bars } from "../pictures.js";
+import { FOLLOWING } from "../examples.js";
 import { textField } from "../parts.js";
 
 export default { id: "follow", title: "Next sentence", group: "Tasks", uses: "next-sentence",
   about: "Does the second sentence follow the first? Edit either and watch the probability.", show };
 
-const [FIRST, SECOND] = ["She opened the door.", "It was cold outside."];
+const [FIRST, SECOND] = FOLLOWING;
 
 function show(root, ctx) {
   const results = h("div", {});

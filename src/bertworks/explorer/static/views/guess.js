@@ -28,7 +28,7 @@ function show(root, ctx) {
       isFile ? null : explorerCall(ctx, "fill", { ...asking, left: undefined, top_k: undefined }));
     return verdict(answer.blanks[0], guess);
   });
-  const asked = subject(ctx, () => (ctx.set({ shown: null }), update()), { hide: Boolean(ctx.model.mask), single: true, hint: "Words; press the one to guess" });
+  const asked = subject(ctx, () => (ctx.set({ shown: null }), update()), { fills: true, single: true, hint: "Words; press the one to guess" });
   const reveal = button("Reveal", () => (ctx.set({ shown: 1, guess: input.value.trim() || null }), update()), { class: "main", type: "submit" });
   const form = h("form", { class: "row end", onsubmit: (event) => event.preventDefault() }, h("div", { class: "grow" }, field("Your guess", input)), reveal);
   asked.node.append(form);

@@ -1,6 +1,6 @@
 import { clear, h, percent } from "../dom.js";
 import { explorerCall } from "../calls.js";
-import { answerOf, blankName, cut, guesses, shown, subject, sure, was } from "../parts.js";
+import { NO_BLANK, answerOf, blankName, cut, guesses, shown, subject, sure, was } from "../parts.js";
 
 export default { id: "next", title: "Next word, both ways", group: "Words in context", uses: "fill", inFile: true,
   about: "The same blank, predicted from the left context only, as a text generator does, and from both sides, as BERT does.", show };
@@ -12,7 +12,7 @@ function show(root, ctx) {
     const { text, pieces, chosen, hasBlank } = await asked.read(signal);
     if (!hasBlank && !ctx.model.causal) {
       clear(results);
-      return "Press a word to mask it.";
+      return NO_BLANK;
     }
     const body = { text, words: chosen, layers: false, left: true };
     const answer = await ctx.ask("fill", body, signal);
@@ -23,7 +23,7 @@ function show(root, ctx) {
     isFile ? null : explorerCall(ctx, "fill", body));
     return answer.blanks.map(said).join(" ");
   });
-  const asked = subject(ctx, update, { hide: Boolean(ctx.model.mask), single: true });
+  const asked = subject(ctx, update, { fills: true, single: true });
   root.append(asked.node, ctx.status, results);
   update();
 }

@@ -1,7 +1,7 @@
-import { clear, field, h, select, table } from "../dom.js";
+import { capital, clear, field, h, select, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { tools } from "../export.js";
-import { amount, asTarget, change, predicted, subject, watched } from "../parts.js";
+import { amount, asTarget, change, predicted, subject, unpredicted, watched } from "../parts.js";
 
 export default { id: "occlusion", title: "Which words decided", group: "What a prediction depends on", uses: "occlusion", inFile: true,
   about: "Hides each word in turn. The more the probability falls, the more the prediction depends on that word.", show };
@@ -12,12 +12,13 @@ function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const update = ctx.updating(async (signal) => {
-    const { body, hasBlank, pair } = await asked.read(signal);
-    if (ctx.model.mask && !hasBlank && !pair && !isFile) {
+    const given = await asked.read(signal);
+    const { body } = given;
+    const none = unpredicted(ctx, given);
+    if (none) {
       clear(results);
-      return "Press a word to mask it. The page then explains its prediction.";
+      return none;
     }
-    if (isFile && !ctx.source.data.prediction) return `The model predicts nothing for this text. Make a page of a text ${ctx.model.mask ? `that contains ${ctx.model.mask}` : "that fits the model’s task"}.`;
     const { prediction } = await ctx.ask("predict", body, signal);
     const kind = prediction.target.kind;
     const wanted = ctx.get("target");
@@ -26,9 +27,9 @@ function show(root, ctx) {
     const answer = await ctx.ask("occlusion", { ...body, target }, signal);
     const chooser = !isFile && NAMES[kind] && names.length > 1 && field("Prediction to explain", select(names, answer.prediction.target.name, (name) => (ctx.set({ target: name }), update())));
     clear(results, chooser, draw(answer), isFile ? null : explorerCall(ctx, "occlusion", { ...body, target }));
-    return `${watched(answer.prediction)}: ${amount(answer.prediction.target, answer.prediction.probability)}. ${strongest(answer)}`;
+    return `${capital(watched(answer.prediction))}: ${amount(answer.prediction.target, answer.prediction.probability)}. ${strongest(answer)}`;
   });
-  const asked = subject(ctx, () => (ctx.set({ target: null }), update()), { pair: true, single: true });
+  const asked = subject(ctx, () => (ctx.set({ target: null }), update()), { pair: true, single: true, masked: true });
   root.append(asked.node, ctx.status, results);
   update();
 }

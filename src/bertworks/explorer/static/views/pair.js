@@ -1,16 +1,15 @@
 import { clear, h, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { heat } from "../pictures.js";
+import { MINIMAL_PAIR } from "../examples.js";
 import { amount, change, facts, predicted, textField, watched } from "../parts.js";
 import { headHeat } from "./attention-maps.js";
 
 export default { id: "pair", title: "Minimal pair", group: "What a prediction depends on", uses: "pair",
   about: "Two texts that differ slightly, aligned: what changes in the prediction, the vectors and the attention.", show };
 
-const EXAMPLE = { mask: ["The key to the cabinets [MASK] on the table.", "The keys to the cabinets [MASK] on the table."], plain: ["The film was good, and everybody laughed.", "The film was bad, and everybody laughed."] };
-
 function show(root, ctx) {
-  const [one, two] = ctx.model.mask ? EXAMPLE.mask.map((text) => text.replace("[MASK]", ctx.model.mask)) : EXAMPLE.plain;
+  const [one, two] = ctx.model.mask ? MINIMAL_PAIR.masked.map((text) => text.replace("[MASK]", ctx.model.mask)) : MINIMAL_PAIR.plain;
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
     const body = { text: ctx.get("text", one), other: ctx.get("other", two) };
@@ -44,7 +43,7 @@ function draw(ctx, answer) {
     first && second && h("section", { class: "apart" }, facts([["Prediction", watched(first)], ["In the first text", amount(first.target, first.probability)], ["In the second", amount(first.target, second.probability), change(first.target, second.probability - first.probability)]]),
       first.distribution.length > 0 && h("div", { class: "cards" }, h("div", { class: "card" }, h("h3", {}, "First text"), predicted(first)), h("div", { class: "card" }, h("h3", {}, "Second text"), predicted(second)))),
     first && !second && h("p", { class: "notice" }, `The prediction for the first text, ${watched(first)}, does not exist for the second.`),
-    !first && h("p", { class: "notice" }, ctx.lacks("predict") ?? `The model predicts nothing for these texts. ${ctx.model.mask ? `Put ${ctx.model.mask} in both` : "Enter texts that fit its task"}.`),
+    !first && h("p", { class: "notice" }, ctx.lacks("predict") ?? (ctx.model.mask ? `These texts have no blank. Write ${ctx.model.mask} in both.` : "The model predicts nothing for single texts.")),
     h("h2", {}, "How the difference spreads"),
     heat({ title: "Change of each vector by layer", name: "pair-vectors", rows: states, columns: names, value: (row, column) => 1 - answer.vectors[row][column], max: Math.max(0.05, ...answer.vectors.flat().map((one) => 1 - one)),
       columnName: "piece", caption: "1 − cosine of the two vectors of a piece; 0 means no change." }),

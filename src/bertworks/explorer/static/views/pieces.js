@@ -1,4 +1,4 @@
-import { clear, field, h, later, line, table } from "../dom.js";
+import { clear, counted, field, h, later, line, table } from "../dom.js";
 import { calls, loading, modelOf, python } from "../calls.js";
 import { tools } from "../export.js";
 import { facts, text, textField } from "../parts.js";
@@ -26,7 +26,7 @@ function show(root, ctx) {
       tools("pieces", { csv: () => [COLUMNS.map((one) => one.text ?? one), ...rows()] }),
       calls(ctx, { path: "/explore/pieces", body: { text: given, pair: pair() }, python: `${loading(ctx)}model.tokenizer.encode(${args.join(", ")})`,
         verb: "tokenize", given: [modelOf(ctx), given], options: [...(pair() ? ["--pair", pair()] : []), ...(isMasked ? ["--typed-mask"] : [])] }));
-    return `${pieces.tokens.length} pieces; ${split.length} ${split.length === 1 ? "word is" : "words are"} split.`;
+    return `${counted(pieces.tokens.length, "piece")}; ${split.length} ${split.length === 1 ? "word is" : "words are"} split.`;
   });
   root.append(h("div", { class: "form" }, textField(ctx, update), ctx.source.data ? pair() && textField(ctx, update, { key: "pair", label: "Second text" })
     : field("Second text (optional)", line(ctx.get("pair"), later((value) => (ctx.set({ pair: value || null }), update()))))), ctx.status, results);

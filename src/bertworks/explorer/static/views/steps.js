@@ -2,7 +2,7 @@ import { button, clear, fixed, h, roving, table } from "../dom.js";
 import { explorerCall } from "../calls.js";
 import { tools } from "../export.js";
 import { bars, lineChart } from "../pictures.js";
-import { amount, predicted, shown, subject, watched } from "../parts.js";
+import { amount, predicted, shown, subject, unpredicted, watched } from "../parts.js";
 
 export default { id: "steps", title: "From text to answer", group: "Inside the network", uses: "steps", inFile: true,
   about: "One prediction, step by step, with the computed shapes and numbers.", show };
@@ -13,12 +13,12 @@ function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const update = ctx.updating(async (signal) => {
-    const { body } = await asked.read(signal);
-    const answer = await ctx.ask("steps", body, signal);
-    clear(results, draw(ctx, answer), isFile ? null : explorerCall(ctx, "steps", body));
+    const given = await asked.read(signal);
+    const answer = await ctx.ask("steps", given.body, signal);
+    clear(results, draw(ctx, answer, unpredicted(ctx, given)), isFile ? null : explorerCall(ctx, "steps", given.body));
     return answer.prediction ? `Predicted: ${watched(answer.prediction)}.` : "";
   });
-  const asked = subject(ctx, update, { pair: true });
+  const asked = subject(ctx, update, { pair: true, masked: true });
   root.append(asked.node, ctx.status, results);
   update();
 }
@@ -35,7 +35,19 @@ function numbersTable(caption, rows, width) {
     h("tbody", {}, rows.map(([name, row, note]) => h("tr", {}, h("th", { scope: "row" }, name, note && h("span", { class: "soft small" }, ` ${note}`)), vector(row, width))))));
 }
 
-function draw(ctx, answer) {
+// Each layer opens in the view that takes it apart.
+function layerLinks(ctx, count) {
+  const layers = ctx.source.data?.layers.length ?? count;
+  const link = (layer) => {
+    const values = new URLSearchParams(location.hash.split("?")[1]);
+    values.set("layer", layer);
+    return h("a", { href: `#/layer?${values}` }, `layer ${layer + 1}`);
+  };
+  return h("p", {}, "How attention works, step by step: ", Array.from({ length: layers },
+    (_, layer) => [layer ? ", " : "", link(layer)]), ".");
+}
+
+function draw(ctx, answer, why) {
   const { pieces, embeddings, states, head, prediction } = answer;
   const count = pieces.tokens.length;
   const width = answer.hidden_size;
@@ -45,7 +57,7 @@ function draw(ctx, answer) {
     button(one.token, () => (chosen = at, ctx.set({ token: at }), follow()), { class: "mono" })));
   function follow() {
     for (const [at, one] of [...strip.children].entries()) one.setAttribute("aria-pressed", at === chosen);
-    const name = pieces.tokens[chosen].token;
+    const name = `“${pieces.tokens[chosen].token}”`;
     const sign = { sum: "= sum", norm: "→ normalised", projection: "→ projected" };
     clear(sums, numbersTable(`The embeddings of ${name}`, embeddings.map((one, at) => [sign[one.name] ?? `${at ? "+ " : ""}${one.name}`, one.rows[chosen],
       one.table ? `row ${{ word: pieces.tokens[chosen].id, position: pieces.tokens[chosen].position, segment: pieces.tokens[chosen].segment }[one.name] ?? ""} of [${one.table.join(", ")}]` : null]), width));
@@ -62,10 +74,10 @@ function draw(ctx, answer) {
   return h("ol", { class: "steps" },
     step(++number, ["The text becomes pieces ", shape(count)], h("p", { class: "soft" }, "Choose a piece to follow its vector below."), roving(strip)),
     step(++number, ["Embeddings are looked up and added ", shape(count, width)], sums),
-    step(++number, [`${states.length - 1} layers transform them, each with attention between all pieces `, shape(count, width)], layers),
+    step(++number, [`${states.length - 1} layers transform them, each with attention between all pieces `, shape(count, width)], ctx.lacks("layer") === null && layerLinks(ctx, states.length - 1), layers),
     head && step(++number, ["The head computes logits ", shape(...head.shape)], h("p", { class: "soft" }, `${head.shape.at(-1).toLocaleString("en")} numbers; the largest:`),
       table(["", { text: "Logit", number: true }], head.logits.map((one) => [shown(one.name), fixed(one.logit, 3)]), { caption: "Logits", className: "fit" })),
     head && head.probabilities.length > 0 && step(++number, ["Softmax turns them into probabilities ", shape(...head.shape)], bars(head.probabilities.map((one) => ({ text: shown(one.name), value: one.probability })), { caption: "Probabilities" })),
     prediction && step(++number, `The answer: ${watched(prediction)}, ${amount(prediction.target, prediction.probability)}`, head?.probabilities.length ? null : predicted(prediction)),
-    !head && h("li", { class: "soft" }, "This model has no head: its outputs are these vectors."));
+    !head && h("li", { class: "notice" }, why ?? "The model predicts nothing for this text."));
 }

@@ -3,6 +3,7 @@ import { area, clear, field, fixed, h, later, line, percent, slider, table } fro
 import { calls, loading, modelOf, python } from "../calls.js";
 import { tools } from "../export.js";
 import { SERIES, bars, heat } from "../pictures.js";
+import { LIBRARY, QUESTION, SIMILAR, example } from "../examples.js";
 import { cut, facts, linesOf, textField } from "../parts.js";
 
 const task = (view) => ({ group: "Tasks", ...view });
@@ -14,7 +15,8 @@ const frame = (root, ctx, form, results, update) => (root.append(h("div", { clas
 export const classify = task({ id: "classify", title: "Classify", uses: "classify", about: "The label of a text, and the probability of each label.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
-    const [text, pair] = [ctx.get("text", "A fine film."), ctx.get("pair").trim()];
+    const given = example(ctx.model);
+    const [text, pair] = [ctx.get("text", given.text), ctx.get("pair", given.pair ?? "").trim()];
     const inputs = pair ? [[text, pair]] : [text];
     const [found] = await ctx.post("/classify", { inputs }, signal);
     const shares = Object.entries(found.probabilities ?? {}).sort((a, b) => b[1] - a[1]);
@@ -23,14 +25,13 @@ export const classify = task({ id: "classify", title: "Classify", uses: "classif
     calls(ctx, { path: "/classify", body: { inputs }, python: `${loading(ctx)}model.predict([${pair ? `(${python(text)}, ${python(pair)})` : python(text)}])`, verb: "predict", given: [modelOf(ctx), text], options: pair ? ["--pair", pair] : [] }));
     return shares.length ? `${shares[0][0]}: ${percent(shares[0][1])}.` : "";
   });
-  frame(root, ctx, [textField(ctx, update, { fallback: "A fine film." }), single(ctx, "pair", "Second text (if the model takes pairs)", "", update)], results, update);
+  frame(root, ctx, [textField(ctx, update), single(ctx, "pair", "Second text (if the model takes pairs)", example(ctx.model).pair ?? "", update)], results, update);
 } });
 
-const TAGGED = "Ada Lovelace was born in London.";
 export const tag = task({ id: "tag", title: "Tag", uses: "tag", about: "The tag of every word, and the entities that the tags mark.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
-    const text = ctx.get("text", TAGGED);
+    const text = ctx.get("text", example(ctx.model).text);
     const [found] = await ctx.post("/tag", { inputs: text }, signal);
     const entities = found.entities ?? [];
     const kinds = [...new Set(entities.map((one) => one.type))].sort();
@@ -47,10 +48,10 @@ export const tag = task({ id: "tag", title: "Tag", uses: "tag", about: "The tag 
       calls(ctx, { path: "/tag", body: { inputs: text }, python: `${loading(ctx)}model.predict(${python(text)})`, verb: "predict", given: [modelOf(ctx), text] }));
     return `${entities.length} ${entities.length === 1 ? "entity" : "entities"}.`;
   });
-  frame(root, ctx, textField(ctx, update, { fallback: TAGGED }), results, update);
+  frame(root, ctx, textField(ctx, update), results, update);
 } });
 
-const [ASKED, PASSAGE] = ["Who discovered radium?", "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral from Joachimsthal."];
+const { text: ASKED, pair: PASSAGE } = QUESTION;
 export const answer = task({ id: "answer", title: "Answer", uses: "answer", about: "The answer to a question, marked in the passage; or no answer, if the passage has none.", show(root, ctx) {
   const results = h("div", {});
   let found = null;
@@ -85,11 +86,10 @@ const cosine = (one, two) => one.reduce((sum, value, at) => sum + value * two[at
 const embed = (ctx, inputs, signal) => ctx.post("/embed", { inputs, normalize: true }, signal);
 const embedCall = (ctx, inputs) => calls(ctx, { path: "/embed", body: { inputs }, python: `${loading(ctx)}texts = ${python(inputs)}\nmodel.similarity(texts, texts)`, verb: "embed", given: [modelOf(ctx), ...inputs], options: ["--out", "vectors.npy"] });
 
-const SIMILAR = ["A man is playing a guitar.", "Somebody plays an instrument.", "The stock market fell today.", "Shares lost value this morning."].join("\n");
 export const similarity = task({ id: "similarity", title: "Similarity", uses: "similarity", about: "How similar the texts of a list are: the cosines of their vectors.", show(root, ctx) {
   const results = h("div", {});
   const update = ctx.updating(async (signal) => {
-    const texts = linesOf(ctx.get("texts", SIMILAR));
+    const texts = linesOf(ctx.get("texts", SIMILAR.join("\n")));
     if (texts.length < 2) throw new Error("Enter at least two texts, one per line.");
     const vectors = await embed(ctx, texts, signal);
     const values = vectors.map((one) => vectors.map((two) => cosine(one, two)));
@@ -98,16 +98,24 @@ export const similarity = task({ id: "similarity", title: "Similarity", uses: "s
     clear(results, heat({ title: "Cosine similarity", name: "similarity", rows: texts.map((text, at) => `${at + 1} ${text}`), columns: texts.map((_, at) => String(at + 1)), value: (row, column) => values[row][column], numbers: true, most: 56, rowName: "text", columnName: "text" }), embedCall(ctx, texts));
     return `Most similar: ${i + 1} and ${j + 1}, ${fixed(values[i][j])}.`;
   });
-  frame(root, ctx, lines(ctx, "texts", "Texts, one per line", SIMILAR, update), results, update);
+  frame(root, ctx, [comparing(ctx), lines(ctx, "texts", "Texts, one per line", SIMILAR.join("\n"), update)], results, update);
 } });
 
-const LIBRARY = ["Photosynthesis turns light into chemical energy.", "The Danube flows into the Black Sea.", "A verb says what somebody does.", "Interest is what one pays for a loan.", "Roots take water from the soil."].join("\n");
+// A model that was not trained to compare texts says so, and names one that was.
+function comparing(ctx) {
+  if (ctx.model.compares) return null;
+  const better = ctx.models.filter((one) => one.compares);
+  const link = (one) => h("a", { href: `#/${ctx.view}?model=${encodeURIComponent(one.name)}` }, `Show it with ${one.name}.`);
+  return h("p", { class: "notice" }, `${ctx.model.name} was not trained to compare texts, so its vectors say little about meaning. `,
+    better.length ? better.map((one) => [link(one), " "]) : `Serve a model that was: bertworks serve ${modelOf(ctx)} mini-sentences`);
+}
+
 export const search = task({ id: "search", title: "Search", uses: "search", about: "The pasted texts that are nearest in meaning to your query.", show(root, ctx) {
   const results = h("div", {});
   let [key, vectors] = [null, null];
   const update = ctx.updating(async (signal) => {
-    const texts = linesOf(ctx.get("texts", LIBRARY));
-    const query = ctx.get("query", "How do plants eat?").trim();
+    const texts = linesOf(ctx.get("texts", LIBRARY.texts.join("\n")));
+    const query = ctx.get("query", LIBRARY.query).trim();
     if (!texts.length || !query) throw new Error("Enter a query, and texts to search, one per line.");
     if (key !== texts.join("\n")) {
       const made = [];
@@ -120,5 +128,5 @@ export const search = task({ id: "search", title: "Search", uses: "search", abou
       calls(ctx, { path: "/similarity", body: { inputs: { source_sentence: query, sentences: texts } }, python: `${loading(ctx)}model.similarity(${python(query)}, ${python(texts)})`, lines: { "texts.txt": texts }, verb: "search", given: [modelOf(ctx), "texts.txt", query] }));
     return `The nearest of ${texts.length}: “${ranked[0].text}”`;
   });
-  frame(root, ctx, [single(ctx, "query", "Query", "How do plants eat?", update), lines(ctx, "texts", "Texts to search, one per line", LIBRARY, update, 6)], results, update);
+  frame(root, ctx, [comparing(ctx), single(ctx, "query", "Query", LIBRARY.query, update), lines(ctx, "texts", "Texts to search, one per line", LIBRARY.texts.join("\n"), update, 6)], results, update);
 } });

@@ -1,0 +1,179 @@
+"""One layer of the network, number by number, down to its trained weights.
+
+    input ─► query · key ─► softmax ─► weighted values ─► output map ─► + ─► norm
+                                  ─► feed-forward ─► activation ─► output map ─► + ─► norm
+
+A view has the numbers that need the weights, for all tokens. The page computes the other steps
+(`static/layer.js`): products, softmax, sums, norms and the activation need no large matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..api import Model
+from ..errors import DataError, brief, nearest
+from ..inference.layer_steps import layer_steps, matrices_of, norms_of, rope_theta
+from ..model.encoder import Encoder
+from .needs import check
+from .reading import Reading, as_floats, as_shorts, read
+
+Matrix = Literal[
+    "query", "key", "value", "attention_output", "intermediate", "gate", "feed_forward_output"
+]
+"""The maps of a layer, by the step that each computes; `gate` only where layers are gated."""
+
+Coding = Callable[[Tensor], dict[str, Any]]
+
+_SENT = (
+    *("input", "query", "key", "value", "rotated_query", "rotated_key", "attention_output"),
+    *("intermediate", "gate", "feed_forward_output", "output"),
+)
+"""The steps that a view has; the others follow from them, the norms' parameters and the config."""
+
+
+def layer(
+    model: Model,
+    text: str,
+    pair: str | None = None,
+    *,
+    words: Sequence[int] = (),
+    layer: int = 0,
+) -> dict[str, Any]:
+    """One layer's numbers for a text: queries, keys, values, the output of each map, the norms.
+
+    Raises:
+        NoHeadError: the model has no attention heads.
+        DataError: a text cannot be tokenised, or is too long, or there is no such layer.
+    """
+    check(model, "layer")
+    reading = read(model, text, pair, words=words)
+    _check_layer(model.encoder, layer)
+    states = reading.activations().states
+    return {"pieces": reading.pieces} | _described(reading, states, layer, as_floats)
+
+
+def weights(model: Model, layer: int, matrix: Matrix, row: int) -> dict[str, Any]:
+    """One row of a weight matrix: an output of the map is its product with the input, plus a bias.
+
+    Args:
+        model: any with attention heads.
+        layer: the layer's number, from 0.
+        matrix: the map, by the step that it computes.
+        row: the number of the output, from 0; heads follow each other.
+
+    Raises:
+        NoHeadError: the model has no attention heads.
+        DataError: there is no such layer, matrix or row.
+    """
+    check(model, "weights")
+    _check_layer(model.encoder, layer)
+    return _row(model.encoder, layer, matrix, row, as_floats)
+
+
+def layers_for_file(
+    reading: Reading, most_numbers: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The first layers' numbers, and for each map the weights of a head's first output.
+
+    Numbers have 16 bits. At least one layer is returned; the others must fit in `most_numbers`.
+    """
+    encoder = reading.model.encoder
+    states = reading.activations().states
+    layers: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for number in range(encoder.config.num_hidden_layers):
+        found = _described(reading, states, number, as_shorts)
+        of_layer = [
+            _row(encoder, number, name, row, as_shorts) for name, row in _first_rows(encoder)
+        ]
+        coded = [*found["numbers"].values(), *(one["weights"] for one in of_layer)]
+        size += sum(torch.Size(one["shape"]).numel() for one in coded)
+        if layers and size > most_numbers:
+            break
+        layers.append(found)
+        rows += of_layer
+    return layers, rows
+
+
+def _first_rows(encoder: Encoder) -> list[tuple[str, int]]:
+    """The rows of each matrix that a file has: those of each head's first number, or the first."""
+    config = encoder.config
+    heads = range(0, config.hidden_size, config.head_size)
+    return [
+        (name, row)
+        for name in matrices_of(encoder, 0)
+        for row in (heads if name in ("query", "key", "value") else [0])
+    ]
+
+
+def _described(
+    reading: Reading, states: Sequence[Tensor], number: int, coding: Coding
+) -> dict[str, Any]:
+    encoder = reading.model.encoder
+    config = encoder.config
+    steps = layer_steps(encoder, reading.pack(), number, states[number][0])
+    steps["output"] = states[number + 1][0]  # the network's own: the page compares its result
+    groups = config.layer_groups
+    rotary = config.positions == "rotary"
+    return {
+        "layer": number,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "head_size": config.head_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "activation": config.hidden_act,
+        "gated": config.gated,
+        "bias": config.use_bias,
+        "norm_first": config.norm_first,
+        "causal": config.attention == "causal",
+        "window": config.window(number),
+        "rope_theta": rope_theta(encoder, number) if rotary else None,
+        "same_weights": [at for at, group in enumerate(groups) if group == groups[number]],
+        "numbers": {name: coding(steps[name].flatten(1)) for name in _SENT if name in steps},
+        "norms": {
+            name: {
+                "eps": norm.eps,
+                "weight": coding(norm.weight.detach()),
+                "bias": None if norm.bias is None else coding(norm.bias.detach()),
+            }
+            for name, norm in norms_of(encoder, number).items()
+        },
+    }
+
+
+def _row(encoder: Encoder, layer: int, matrix: str, row: int, coding: Coding) -> dict[str, Any]:
+    maps = matrices_of(encoder, layer)
+    if matrix not in maps:
+        raise DataError(
+            f"the layers have no matrix {brief(matrix)}",
+            where="matrix",
+            fix=f"{nearest(matrix, maps)}.",
+        )
+    weight, bias = maps[matrix]
+    if not 0 <= row < len(weight):
+        raise DataError(
+            f"{matrix} has no row {row}", where="row", fix=f"It has {len(weight)}, from 0."
+        )
+    return {
+        "layer": layer,
+        "matrix": matrix,
+        "row": row,
+        "shape": list(weight.shape),
+        "weights": coding(weight[row]),
+        "bias": None if bias is None else float(bias[row]),
+    }
+
+
+def _check_layer(encoder: Encoder, number: int) -> None:
+    count = encoder.config.num_hidden_layers
+    if not 0 <= number < count:
+        raise DataError(
+            f"there is no layer {number}", where="layer", fix=f"There are {count}, from 0."
+        )

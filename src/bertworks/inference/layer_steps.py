@@ -1,0 +1,164 @@
+"""The steps of one layer, by their plain formulas, so that each can be shown.
+
+For explanations only. The input is a hidden state of the network itself, so errors do not add up
+over layers: the last step equals the network's next hidden state except for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..model.attention import masked_pairs
+from ..model.encoder import Encoder, Layer
+from ..model.layers import Linear
+from ..model.rotary import Rotation
+from ..packed import Packed
+
+
+@torch.inference_mode()
+def layer_steps(
+    encoder: Encoder, packed: Packed, number: int, hidden: Float[Tensor, "tokens hidden_size"]
+) -> dict[str, Tensor]:
+    """Compute a layer step by step (paper §3; Vaswani et al. 2017, §3.1 to §3.3).
+
+    Args:
+        encoder: with attention heads.
+        packed: one sequence.
+        number: the layer's number, from 0.
+        hidden: the layer's input, as in `Activations.states`.
+
+    Returns:
+        The steps in their order, without those that the layer lacks; `[tokens, hidden_size]` each
+        except where noted:
+
+        - `input`; with `norm_first`, `attention_input`: normalised
+        - `query`, `key`, `value` `[tokens, heads, head_size]`; with rotary positions,
+          `rotated_query` and `rotated_key`
+        - `scores`, `weights` `[heads, tokens, tokens]`: before and after the softmax; a masked
+          score is -inf
+        - `context`: the heads' results, joined; `attention_output`: after the output map
+        - `attention_sum`: plus the input
+        - `feed_forward_input`: normalised
+        - `intermediate` `[tokens, intermediate_size]`; `gate`, of the same shape, if gated;
+          `activated`, of the same shape: after the activation and times the gate
+        - `feed_forward_output`; `feed_forward_sum`: plus the feed-forward input or, with
+          `norm_first`, plus the attention sum
+        - `output`: normalised; with `norm_first`, only after the last layer (by the final norm)
+    """
+    config, layer = encoder.config, layer_of(encoder, number)
+    assert layer.attention is not None
+    packed = packed.to(hidden.device)
+    steps = {"input": hidden}
+    if config.norm_first:
+        hidden = steps["attention_input"] = layer.attention_norm(hidden)
+    steps |= _attention(encoder, packed, number, hidden)
+    total = steps["attention_sum"] = steps["input"] + steps["attention_output"]
+    norm = layer.feed_forward_norm if config.norm_first else layer.attention_norm
+    hidden = steps["feed_forward_input"] = norm(total)
+    steps |= _feed_forward(layer, hidden)
+    before = total if config.norm_first else hidden
+    result = steps["feed_forward_sum"] = before + steps["feed_forward_output"]
+    last_norm = norms_of(encoder, number).get("output")
+    steps["output"] = result if last_norm is None else last_norm(result)
+    return steps
+
+
+def _attention(
+    encoder: Encoder, packed: Packed, number: int, hidden: Float[Tensor, "tokens hidden_size"]
+) -> dict[str, Tensor]:
+    """The steps from the three maps of the input to the output map."""
+    config, attention = encoder.config, layer_of(encoder, number).attention
+    assert attention is not None
+    query, key, value = attention.query_key_value(hidden).view(-1, *attention.heads_shape).unbind(1)
+    steps = {"query": query, "key": key, "value": value}
+    if config.positions == "rotary":
+        rotation = Rotation.of(
+            packed.position_ids,
+            rows=len(hidden),
+            head_size=config.head_size,
+            theta=rope_theta(encoder, number),
+            dtype=torch.promote_types(hidden.dtype, torch.float32),
+        )
+        query = steps["rotated_query"] = rotation.turn(query)
+        key = steps["rotated_key"] = rotation.turn(key)
+    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(config.head_size)
+    causal, window = config.attention == "causal", config.window(number)
+    masked = masked_pairs(len(hidden), len(hidden), causal, window, hidden.device)
+    steps["scores"] = scores if masked is None else scores.masked_fill(masked, -math.inf)
+    steps["weights"] = torch.softmax(steps["scores"], -1)
+    steps["context"] = torch.einsum("hqk,khd->qhd", steps["weights"], value).flatten(1)
+    steps["attention_output"] = attention.output(steps["context"])
+    return steps
+
+
+def _feed_forward(layer: Layer, hidden: Float[Tensor, "tokens hidden_size"]) -> dict[str, Tensor]:
+    """The steps from the first map to the second."""
+    feed_forward = layer.feed_forward
+    inner = feed_forward.intermediate(hidden)
+    gate = None
+    if feed_forward.gated:
+        inner, gate = inner.chunk(2, -1)
+    steps = {"intermediate": inner} | ({} if gate is None else {"gate": gate})
+    activated = steps["activated"] = feed_forward.activation(inner) * (1 if gate is None else gate)
+    steps["feed_forward_output"] = feed_forward.output(activated)
+    return steps
+
+
+def layer_of(encoder: Encoder, number: int) -> Layer:
+    """Return the layer of a number; layers that share their weights are one module."""
+    layer = encoder.layers[encoder.config.layer_groups[number]]
+    assert isinstance(layer, Layer)
+    return layer
+
+
+def rope_theta(encoder: Encoder, number: int) -> float:
+    """Return the base of a layer's rotations."""
+    config = encoder.config
+    return config.local_rope_theta if config.is_local(number) else config.rope_theta
+
+
+def norms_of(encoder: Encoder, number: int) -> dict[str, nn.LayerNorm]:
+    """Return a layer's norms, by the steps that they compute."""
+    layer = layer_of(encoder, number)
+    is_last = number == encoder.config.num_hidden_layers - 1
+    modules: dict[str, nn.Module | None] = {
+        "feed_forward_input": layer.attention_norm,
+        "output": layer.feed_forward_norm,
+    }
+    if encoder.config.norm_first:
+        modules = {
+            "attention_input": layer.attention_norm,
+            "feed_forward_input": layer.feed_forward_norm,
+            "output": encoder.final_norm if is_last else None,
+        }
+    return {name: norm for name, norm in modules.items() if isinstance(norm, nn.LayerNorm)}
+
+
+def matrices_of(
+    encoder: Encoder, number: int
+) -> dict[str, tuple[Float[Tensor, "outputs inputs"], Float[Tensor, " outputs"] | None]]:
+    """Return the weights and biases of a layer's linear maps, by the steps that they compute.
+
+    They are `query`, `key`, `value`, `attention_output`, `intermediate`, `gate` if it is gated, and
+    `feed_forward_output`.
+    """
+    layer = layer_of(encoder, number)
+    attention, feed_forward = layer.attention, layer.feed_forward
+    assert attention is not None
+    maps: list[tuple[Linear, list[str]]] = [
+        (attention.query_key_value, ["query", "key", "value"]),
+        (attention.output, ["attention_output"]),
+        (feed_forward.intermediate, ["intermediate", "gate"][: 1 + feed_forward.gated]),
+        (feed_forward.output, ["feed_forward_output"]),
+    ]
+    found: dict[str, tuple[Tensor, Tensor | None]] = {}
+    for linear, names in maps:
+        weights = linear.weight.detach().chunk(len(names))
+        bias = linear.bias
+        biases = [None] * len(names) if bias is None else bias.detach().chunk(len(names))
+        found |= zip(names, zip(weights, biases, strict=True), strict=True)
+    return found

@@ -1,0 +1,324 @@
+"""How attention works: the numbers of a layer, and what the page computes from them."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from bertworks import explorer
+from bertworks.api import Model
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.errors import DataError
+from bertworks.explorer.explaining import NUMBERS
+from bertworks.explorer.layers import layers_for_file
+from bertworks.explorer.page import page as page_of
+from bertworks.explorer.reading import as_floats, as_shorts, read
+from bertworks.inference.activations import activations
+from bertworks.inference.layer_steps import layer_steps, matrices_of
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.text.tokenizer import Tokenizer
+from tests.checkpoints.published import geometry, redraw
+from tests.explorer.browser import Visit
+from tests.explorer.test_browser import ASKED, cells
+from tests.explorer.test_browser import TEXT as SENTENCE
+from tests.serving.conftest import LIMIT, PIECES
+
+TEXT = "the door was open in london and a river"
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: (family, {}) for family in sorted(FAMILIES)},
+    "gated": ("bert", {"gated": True, "hidden_act": "relu"}),
+    "silu": ("modernbert", {"hidden_act": "silu", "use_bias": True}),
+    "tanh": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
+}
+
+
+def model_of(variant: str) -> Model:
+    """A language model of a family with random weights."""
+    family, values = VARIANTS[variant]
+    config = geometry(family, vocab_size=len(PIECES), **values)
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    causal = config.attention == "causal"
+    instances = InstanceSettings(format="full-sentences")
+    task = PretrainingTask(tokenizer, instances, causal=causal, max_length=LIMIT)
+    network = task.network(config)
+    redraw(network)
+    return Model(tokenizer, task, network.eval())
+
+
+def decoded(coded: dict[str, Any]) -> np.ndarray:
+    """Numbers of `as_floats` or `as_shorts`."""
+    kind = {"float32": "<f4", "int16": "<i2"}[coded["dtype"]]
+    values = np.frombuffer(base64.b64decode(coded["base64"]), kind).reshape(coded["shape"])
+    scales = np.array(coded.get("scales", [1.0]))
+    return values * (scales if values.ndim == 1 else scales[:, None])
+
+
+def steps_of(model: Model, text: str, layer: int) -> dict[str, torch.Tensor]:
+    reading = read(model, text)
+    hidden = activations(model.network, reading.pack()).states[layer][0]
+    return layer_steps(model.encoder, reading.pack(), layer, hidden)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_layer_has_the_networks_numbers_from_the_embeddings_to_the_logits(variant: str) -> None:
+    model = model_of(variant)
+    text = TEXT if model.encoder.config.attention == "causal" else TEXT.replace("open", "[MASK]")
+    before = activations(model.network, read(model, text).pack()).states
+    for number in range(model.encoder.config.num_hidden_layers):
+        found = explorer.layer(model, text, layer=number)
+        numbers = {name: decoded(one) for name, one in found["numbers"].items()}
+        assert np.abs(numbers["input"] - before[number][0].numpy()).max() < 1e-5
+        assert np.abs(numbers["output"] - before[number + 1][0].numpy()).max() < 1e-5
+        for name, values in numbers.items():
+            expected = steps_of(model, text, number)[name].flatten(1).numpy()
+            assert np.abs(values - expected).max() < 1e-5, name
+    head = explorer.steps(model, text)
+    position = head["prediction"]["target"]["position"]
+    with torch.inference_mode():
+        last = torch.tensor(numbers["output"][position]).float()[None]
+        logits = model.network.mlm_head(last)[0]
+    for one in head["head"]["logits"]:
+        token = model.tokenizer.token_to_id(one["name"])
+        assert one["logit"] == pytest.approx(float(logits[token]), abs=1e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_row_of_weights_times_the_input_is_the_number_shown(variant: str) -> None:
+    model = model_of(variant)
+    steps = steps_of(model, TEXT, 1)
+    first = "attention_input" if "attention_input" in steps else "input"
+    sources = {
+        **dict.fromkeys(("query", "key", "value"), first),
+        "attention_output": "context",
+        **dict.fromkeys(("intermediate", "gate"), "feed_forward_input"),
+        "feed_forward_output": "activated",
+    }
+    assert matrices_of(model.encoder, 1).keys() == sources.keys() - (
+        set() if model.encoder.config.gated else {"gate"}
+    )
+    for matrix in matrices_of(model.encoder, 1):
+        outputs = steps[matrix].flatten(1)
+        for row in (0, 13, outputs.shape[1] - 1):
+            found = explorer.weights(model, 1, matrix, row)
+            inputs = steps[sources[matrix]].double().numpy()
+            value = inputs @ decoded(found["weights"]) + (found["bias"] or 0)
+            assert np.allclose(value, outputs[:, row], rtol=1e-5, atol=1e-5), (matrix, row)
+            assert found["shape"] == [outputs.shape[1], inputs.shape[1]]
+
+
+def test_shared_weights_windows_and_rotations_are_told() -> None:
+    albert = explorer.layer(model_of("albert"), TEXT)
+    assert albert["same_weights"] == [0, 1, 2]
+    modern = model_of("modernbert")
+    first, second = (explorer.layer(modern, TEXT, layer=number) for number in (0, 1))
+    assert (first["window"], second["window"]) == (None, 4)
+    assert first["rope_theta"] == modern.encoder.config.rope_theta
+    assert second["rope_theta"] == modern.encoder.config.local_rope_theta
+    assert first["same_weights"] == [0]
+    assert "attention_input" not in first["norms"], "the embeddings are normalised"
+    assert "attention_input" in second["norms"]
+    bert = explorer.layer(model_of("bert"), TEXT)
+    assert bert["rope_theta"] is None
+    assert bert["norms"].keys() == {"feed_forward_input", "output"}
+
+
+def test_what_is_not_there_is_an_error() -> None:
+    model = model_of("bert")
+    with pytest.raises(DataError, match=r"no layer 3. There are 3, from 0"):
+        explorer.layer(model, TEXT, layer=3)
+    with pytest.raises(DataError, match=r"no layer -1"):
+        explorer.weights(model, -1, "query", 0)
+    with pytest.raises(DataError, match=r"query has no row 48. It has 48, from 0"):
+        explorer.weights(model, 0, "query", 48)
+    with pytest.raises(DataError, match=r"no matrix 'gate'. Valid: .*intermediate"):
+        explorer.weights(model, 0, "gate", 0)
+
+
+@given(
+    arrays.arrays(
+        np.float32, (3, 5), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
+    )
+)
+def test_coded_numbers_are_the_numbers(values: np.ndarray) -> None:
+    assert np.array_equal(decoded(as_floats(torch.tensor(values))), values)
+    coded = decoded(as_shorts(torch.tensor(values)))
+    bound = np.abs(values).max(-1, keepdims=True) / 65_000
+    assert (np.abs(coded - values) <= bound + 1e-30).all()
+
+
+def test_a_file_has_as_many_layers_as_fit() -> None:
+    model = model_of("bert")
+    reading = read(model, TEXT)
+    layers, rows = layers_for_file(reading, NUMBERS)
+    assert [one["layer"] for one in layers] == [0, 1, 2]
+    assert {(one["matrix"], one["row"]) for one in rows if one["layer"] == 2} == {
+        *((matrix, row) for matrix in ("query", "key", "value") for row in (0, 12, 24, 36)),
+        *(("attention_output", 0), ("intermediate", 0), ("feed_forward_output", 0)),
+    }
+    of_one = sum(decoded(one).size for one in layers[0]["numbers"].values())
+    of_one += sum(decoded(one["weights"]).size for one in rows if one["layer"] == 0)
+    for most, count in ((0, 1), (2 * of_one - 1, 1), (2 * of_one, 2), (3 * of_one, 3)):
+        assert len(layers_for_file(reading, most)[0]) == count
+    steps = steps_of(model, TEXT, 2)
+    found = decoded(layers[2]["numbers"]["key"])
+    assert np.allclose(found, steps["key"].flatten(1), atol=1e-3)
+
+
+# In a browser.
+
+COMPUTED = """async ([url, data, token, head]) => {
+    const { layerSteps } = await import(url);
+    const found = layerSteps(data, token, head);
+    return Object.fromEntries(Object.entries(found).map(([name, values]) => [name,
+        typeof values === "number" ? values : Array.from(values, (one) =>
+            typeof one === "number" ? (Number.isFinite(one) ? one : -1e30) : Array.from(one))]));
+}"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_page_computes_the_steps_of_the_network(visit, variant: str) -> None:
+    model = model_of(variant)
+    tab = visit()
+    page = tab.open("#/pieces")
+    url = f"{tab.url}explore/static/layer.js"
+    size = model.encoder.config.head_size
+    for layer, token, head in ((0, 0, 0), (1, 3, 2), (2, 8, 3)):
+        data = explorer.layer(model, TEXT, layer=layer)
+        found = page.evaluate(COMPUTED, [url, data, token, head])
+        steps = {name: step.numpy() for name, step in steps_of(model, TEXT, layer).items()}
+        for name, step in steps.items():
+            if name in ("scores", "weights"):
+                expected = np.maximum(step[head, token], -1e30)
+            else:
+                expected = step[token, head] if step.ndim == 3 else step[token]
+            assert np.allclose(found[name], expected, atol=1e-5, rtol=1e-5), (layer, name)
+        key = "rotated_key" if "rotated_key" in steps else "key"
+        assert np.allclose(found["keys"], steps[key][:, head], atol=1e-5)
+        assert np.allclose(found["values"], steps["value"][:, head], atol=1e-5)
+        assert np.allclose(found["all_weights"], steps["weights"][:, token], atol=1e-5)
+        assert np.shape(found["query"]) == (size,)
+        assert found["difference"] < 1e-5
+
+
+def near(value: float) -> Any:
+    """A number up to the digits that the page writes."""
+    return pytest.approx(value, rel=6e-3, abs=6e-3 if abs(value) > 0.09 else 6e-4)
+
+
+def shown(text: str) -> float:
+    """A number as the page writes it."""
+    return float(text.replace("−", "-").replace("∞", "inf").removesuffix("%"))
+
+
+@pytest.mark.long
+def test_the_view_shows_a_head_step_by_step(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    model = loaded("pretrained")
+    steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
+
+    def check(head: int, token: int) -> None:
+        rows = cells(page.get_by_role("table", name="Scores"))
+        scores = steps["scores"][head, token]
+        assert [shown(row[3]) for row in rows] == pytest.approx(scores.tolist(), rel=6e-3, abs=6e-3)
+        products = (scores * np.sqrt(8)).tolist()
+        assert [shown(row[2]) for row in rows] == pytest.approx(products, rel=6e-3, abs=6e-3)
+        weights = cells(page.get_by_role("table", name="Weights", exact=True))
+        largest = np.sort(steps["weights"][head, token])[::-1]
+        assert shown(weights[0][2]) / 100 == pytest.approx(largest[0], abs=0.006)
+        assert shown(weights[1][2]) / 100 == pytest.approx(largest[1], abs=0.006)
+
+    check(1, 2)
+    page.get_by_label("Head", exact=True).select_option("0")
+    check(0, 2)
+    pieces = page.get_by_role("group", name="Pieces; press one to follow it")
+    pieces.get_by_role("button", name="london").click()
+    check(
+        0,
+        [one["token"] for one in explorer.pieces(model, SENTENCE)["pieces"]["tokens"]].index(
+            "london"
+        ),
+    )
+    assert page.evaluate("document.activeElement.textContent") == "london"
+    assert "at most" in page.locator("main").inner_text()
+    page.get_by_role("button", name="Head 2").click()
+    assert page.get_by_label("Head", exact=True).input_value() == "1"
+    page.get_by_label("Layer", exact=True).select_option("0")
+    page.get_by_role("button", name="Go on to layer 2").click()
+    page.get_by_text("Layer 2 of 2").wait_for()
+    tab.settle()
+    page.locator("main .steps").get_by_role("link", name="From text to answer").click()
+    page.get_by_role("heading", name="From text to answer").wait_for()
+    assert f"text={ASKED}" in page.url
+
+
+@pytest.mark.long
+def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
+    tab = visit()
+    page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    model = loaded("pretrained")
+    steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
+    card = page.locator(".steps > li").nth(1)
+    card.get_by_text("Down to the weights").click()
+    card.get_by_role("button", name="value", exact=True).click()
+    card.get_by_label("Number", exact=True).select_option(index=3)
+    card.get_by_text("Number 4 of the value").wait_for()
+    expected = float(steps["value"][2, 1, 3])
+    assert shown(card.locator(".sum").inner_text()) == near(expected)
+    rows = cells(card.get_by_role("table", name="The sum of value"))
+    assert sum(shown(row[3]) for row in rows[:-1]) == pytest.approx(expected, abs=0.06)
+    weight, _ = matrices_of(model.encoder, 1)["value"]
+    products = steps["input"][2] * weight[8 + 3].numpy()
+    best = int(np.abs(products).argmax())
+    assert rows[0][0] == f"number {best + 1}"
+    assert shown(rows[0][3]) == near(products[best])
+
+
+@pytest.mark.long
+def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, loaded) -> None:
+    page = visit().open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    steps = steps_of(loaded("pretrained"), SENTENCE, 1)
+    card = page.locator(".steps > li").nth(1)
+    strips = card.get_by_role("slider")
+    strips.first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "End"):
+        page.keyboard.press(key)
+    for strip, name, number in ((0, "query", 1), (1, "key", 7)):
+        says = strips.nth(strip).get_attribute("aria-valuetext")
+        start, value = says.split(": ")
+        assert start == f"number {number + 1}"
+        assert shown(value) == near(float(steps[name][2, 1, number]))
+    assert page.locator(".tip").inner_text() == says
+    assert card.locator("canvas[tabindex='0']").count() == 1, "one stop for all"
+
+
+@pytest.mark.long
+def test_a_file_shows_layers_and_weights(browser, loaded, tmp_path: Path) -> None:
+    model = loaded("pretrained")
+    found = tmp_path / "page.html"
+    found.write_text(page_of(explorer.explain(model, SENTENCE)), encoding="utf-8")
+    tab = Visit(browser, found.as_uri())
+    page = tab.open("#/layer?layer=1&head=1&token=2")
+    assert page.locator(".status").inner_text() == "Layer 2 of 2, 9 pieces."
+    steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
+    rows = cells(page.get_by_role("table", name="Scores"))
+    assert [shown(row[3]) for row in rows] == pytest.approx(
+        steps["scores"][1, 2].tolist(), rel=6e-3, abs=6e-3
+    )
+    for number, name in ((1, "query"), (6, "attention_output"), (8, "intermediate")):
+        card = page.locator(".steps > li").nth(number)
+        card.get_by_text("Down to the weights").click()
+        step = steps[name][2, 1] if name == "query" else steps[name][2]
+        value = card.locator(".sum").inner_text()
+        assert shown(value) == near(float(step[0]))
+    tab.close()

@@ -1,0 +1,143 @@
+"""The steps of a layer, beside the network's own states, its attention, and a plain computation."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, ndtr
+from tests.checkpoints.published import geometry, redraw
+
+from bertworks.api import BareEncoder
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.inference.activations import activations
+from bertworks.inference.layer_steps import layer_steps, matrices_of, norms_of
+from bertworks.packed import Packed
+
+LENGTH = 20
+VARIANTS = {
+    **{family: (family, {}) for family in sorted(FAMILIES)},
+    "rotary causal, of several variants at once": (
+        "modernbert",
+        {"attention": "causal", "use_bias": True, "norm_bias": True, "hidden_act": "silu"},
+    ),
+    "gated post-norm": ("bert", {"gated": True, "hidden_act": "relu"}),
+    "pre-norm": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
+    "one head": ("bert", {"num_attention_heads": 1}),
+}
+ACTIVATIONS = {
+    "gelu": lambda x: x * ndtr(x),
+    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x * expit(x),
+    "tanh": np.tanh,
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def watched(request: pytest.FixtureRequest):
+    """An encoder with weights that matter, a sequence, and the encoder's states and attention."""
+    family, values = VARIANTS[request.param]
+    ours = BareEncoder(geometry(family, **values), pooler=False).eval()
+    redraw(ours)
+    rng = np.random.default_rng(1)
+    ids = rng.integers(5, ours.encoder.config.vocab_size, LENGTH)
+    packed = Packed.from_arrays([ids], [np.arange(LENGTH) >= 9]).to("cpu")
+    return ours.encoder, packed, activations(ours, packed, attention=True)
+
+
+def test_every_layer_ends_with_the_networks_own_state(watched) -> None:
+    encoder, packed, own = watched
+    with torch.inference_mode():
+        plain = list(encoder.hidden_states(packed))
+    for number, attention in enumerate(own.attention):
+        steps = layer_steps(encoder, packed, number, own.states[number][0])
+        assert (steps["weights"] - attention[0]).abs().max() < 1e-5
+        assert (steps["output"] - own.states[number + 1][0]).abs().max() < 1e-5
+        assert (steps["output"] - plain[number + 1]).abs().max() < 1e-5
+    assert len(own.attention) == encoder.config.num_hidden_layers
+
+
+def test_each_step_follows_from_the_steps_before_it(watched) -> None:
+    """Computed again in float64, from weights and settings alone."""
+    encoder, packed, own = watched
+    for number in range(encoder.config.num_hidden_layers):
+        tensors = layer_steps(encoder, packed, number, own.states[number][0])
+        steps = {name: step.double().numpy() for name, step in tensors.items()}
+        expected = computed(encoder, number, steps)
+        assert list(expected) == [name for name in steps if name != "input"]
+        for name, value in expected.items():
+            assert np.allclose(steps[name], value, rtol=1e-5, atol=2e-5), (number, name)
+
+
+def computed(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Each step from those before it (Vaswani et al. 2017, §3.1 to §3.3)."""
+    config = encoder.config
+    mapped, normed = partial(_mapped, encoder, number, steps), partial(_normed, encoder, number)
+    expected = {}
+    source = "input"
+    if config.norm_first:
+        source = "attention_input"
+        expected[source] = normed(source, steps["input"])
+    shape = (LENGTH, config.num_attention_heads, config.head_size)
+    for name in ("query", "key", "value"):
+        expected[name] = mapped(name, source).reshape(shape)
+    query, key = "query", "key"
+    if config.positions == "rotary":
+        query, key = "rotated_query", "rotated_key"
+        theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
+        for name in ("query", "key"):
+            expected[f"rotated_{name}"] = _rotated(steps[name], theta)
+    scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
+    ahead = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
+    window = config.window(number)
+    if config.attention == "causal":
+        scores = np.where(ahead > 0, -np.inf, scores)
+    if window is not None:
+        scores = np.where(np.abs(ahead) > window, -np.inf, scores)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    expected |= {"scores": scores, "weights": powers / powers.sum(-1, keepdims=True)}
+    context = np.einsum("hqk,khd->qhd", steps["weights"], steps["value"])
+    expected["context"] = context.reshape(LENGTH, -1)
+    expected["attention_output"] = mapped("attention_output", "context")
+    expected["attention_sum"] = steps["input"] + steps["attention_output"]
+    expected["feed_forward_input"] = normed("feed_forward_input", steps["attention_sum"])
+    expected["intermediate"] = mapped("intermediate", "feed_forward_input")
+    activated = ACTIVATIONS[config.hidden_act](steps["intermediate"])
+    if config.gated:
+        expected["gate"] = mapped("gate", "feed_forward_input")
+        activated = activated * steps["gate"]
+    expected["activated"] = activated
+    expected["feed_forward_output"] = mapped("feed_forward_output", "activated")
+    before = steps["attention_sum" if config.norm_first else "feed_forward_input"]
+    expected["feed_forward_sum"] = before + steps["feed_forward_output"]
+    expected["output"] = normed("output", steps["feed_forward_sum"])
+    return expected
+
+
+def _mapped(encoder, number: int, steps: dict[str, np.ndarray], name: str, source: str):
+    weight, bias = matrices_of(encoder, number)[name]
+    return steps[source] @ weight.double().numpy().T + (0 if bias is None else bias.numpy())
+
+
+def _normed(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
+    norm = norms_of(encoder, number).get(name)
+    if norm is None:
+        return x
+    weight, bias = (
+        None if one is None else one.detach().numpy() for one in (norm.weight, norm.bias)
+    )
+    scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
+    result: np.ndarray = scaled * weight + (0 if bias is None else bias)
+    return result
+
+
+def _rotated(x: np.ndarray, theta: float) -> np.ndarray:
+    """Pairs of features as complex numbers, turned by the angle of their position."""
+    half = x.shape[-1] // 2
+    angles = np.arange(LENGTH)[:, None] * theta ** (-np.arange(half) / half)
+    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)[:, None]
+    return np.concatenate([pairs.real, pairs.imag], -1)
