@@ -77,3 +77,6 @@ Pooling: TypeAlias = Literal[
 
 Combine: TypeAlias = Literal["concat", "sum", "mean"]
 """How the vectors of several layers are combined."""
+
+MAX_POSITIONS = 1_000_000
+"""Maximum number of positions that a model is extended to: their vectors take gigabytes."""

@@ -420,5 +420,7 @@ def test_a_file_that_somebody_put_into_a_runs_model_stays(
     assert result.exit_code == 0, result.output
     mine = {"README.md": b"mine", "notes/of/mine.txt": b"mine"}
     assert contents(out / "model") == model | mine
-    result = bertworks("extend", world.pretrained, "--positions", 100, "--out", out / "model")
-    assert "holds 'README.md', which is not part of a saved model" in result.stderr
+    words = ("extend", world.pretrained, "--positions", 100, "--out", out / "model")
+    assert "already exists" in bertworks(*words).stderr
+    result = bertworks(*words, "--overwrite")
+    assert "holds 'README.md', which is no file that bertworks writes" in result.stderr

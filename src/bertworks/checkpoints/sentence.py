@@ -84,10 +84,10 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
     file = directory / "modules.json"
-    if not file.is_file():
+    if not file.exists():
         return None
     try:
-        modules = parse_json(file.read_bytes())
+        modules = parse_json(files.read_bytes(file))
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
@@ -99,7 +99,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     for kind, path in parts:
         if kind == "Transformer":
             file_of_limits = directory / path / "sentence_bert_config.json"
-            if file_of_limits.is_file():
+            if file_of_limits.exists():
                 limits = read_json(file_of_limits)
                 values["max_seq_length"] = limits.get("max_seq_length")
                 if limits.get("do_lower_case") and not lowercase:
@@ -116,7 +116,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
             values["normalize"] = True
         else:
             raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
-    if (directory / _MORE).is_file():
+    if (directory / _MORE).exists():
         poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
         values["more"] = _more(directory / _MORE, poolings)
     return SentenceSettings.parse(values, where=str(file))
@@ -131,7 +131,7 @@ def is_cross_encoder(directory: Path, config: Mapping[str, Any]) -> bool:
     if config.keys() & {"sentence_transformers", "sbert_ce_default_activation_function"}:
         return True
     file = directory / _MORE
-    return file.is_file() and read_json(file).get("model_type") == "CrossEncoder"
+    return file.exists() and read_json(file).get("model_type") == "CrossEncoder"
 
 
 def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:

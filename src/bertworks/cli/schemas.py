@@ -27,6 +27,8 @@ _CLASSES = {
     "ablate": "lab.features:FeatureAblationSettings",
     "evaluate": "inference.settings:EvaluateSettings",
     "predict": "inference.settings:EngineSettings",
+    "fill-mask": "inference.settings:EngineSettings",
+    "next-sentence": "inference.settings:EngineSettings",
     "generate": "inference.settings:GenerateSettings",
     "embed": "inference.settings:EmbeddingSettings",
     "features": "inference.settings:FeatureSettings",
@@ -35,7 +37,9 @@ _CLASSES = {
 }
 VERBS = tuple(_CLASSES)
 """The verbs that take settings."""
-_TEXT_VERBS = frozenset({"predict", "generate", "embed", "features", "search"})
+_TEXT_VERBS = frozenset(
+    {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search"}
+)
 
 
 def schema_of(verb: str, task: str | None = None) -> type[Settings]:
@@ -163,6 +167,12 @@ def is_flag(field: FieldInfo | None) -> bool:
     return field is not None and field.annotation is bool
 
 
+def is_assignment(word: str) -> bool:
+    """Whether a word has the form `key=value` of a setting."""
+    key, is_assigned, _ = word.partition("=")
+    return bool(is_assigned) and key.replace(".", "_").isidentifier()
+
+
 def _is_setting(verb: str, word: str) -> bool:
     """Whether a word is a setting, where it may also be a text or a name.
 
@@ -172,9 +182,9 @@ def _is_setting(verb: str, word: str) -> bool:
     Raises:
         SettingsError: the word is probably a misspelt setting.
     """
-    key, is_assigned, _ = word.partition("=")
-    if not is_assigned or not key.replace(".", "_").isidentifier():
+    if not is_assignment(word):
         return False
+    key = word.partition("=")[0]
     schema = schema_of(verb)
     if schema.field(key) is not None:
         return True

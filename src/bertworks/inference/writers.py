@@ -36,6 +36,7 @@ def write_predictions(
     predictions: Iterable[tuple[Row, Prediction]],
     *,
     format: OutputFormat = "auto",
+    overwrite: bool = False,
 ) -> int:
     """Write rows with their predictions as they arrive, one line each.
 
@@ -46,6 +47,7 @@ def write_predictions(
         predictions: each row with its prediction.
         format: if "auto", chosen by the path's suffix: JSON Lines for `.jsonl` and `.ndjson`, CSV
             for `.csv`, TSV for `.tsv`, `.txt` and no suffix. TSV and CSV have a header.
+        overwrite: replace an existing file.
 
     Returns:
         The number of rows written.
@@ -53,10 +55,10 @@ def write_predictions(
     Raises:
         DataError: the rows already have a column that would be added, or columns that the first row
             lacks; or the format cannot hold a value; or the path's suffix is unknown.
-        OutputError: the file cannot be written, or another process is writing it.
+        OutputError: the file already exists, cannot be written, or another process is writing it.
     """
     format = _format_of(out, format)
-    with _opened(out) as stream:
+    with _opened(out, overwrite=overwrite) as stream:
         return _write(stream, predictions, format)
 
 
@@ -69,6 +71,7 @@ def write_part(
     window_rows: int,
     made_with: Mapping[str, Any],
     format: OutputFormat = "auto",
+    overwrite: bool = False,
     **how: Any,
 ) -> int:
     """Write one of several parts of predictions like `write_predictions`, with a note next to it.
@@ -81,6 +84,7 @@ def write_part(
         rows: all rows, which are read to count them.
         part: `I/N`; each part gets consecutive windows of `window_rows` rows.
         made_with: everything that the predictions depend on, as JSON values.
+        overwrite: replace an existing file.
 
     Raises:
         DataError, OutputError: as in `write_predictions`; or the output is not a file.
@@ -103,7 +107,7 @@ def write_part(
             seen = digest(seen, as_json(row))
             yield row, prediction
 
-    with claim(path):
+    with claim(path, overwrite=overwrite):
         with _new_file(path) as stream:
             count = _write(stream, noted(), format, header)
         head = "" if header is None else _LINES[format](header, 1)
@@ -253,14 +257,14 @@ def _check_free(row: Row, added: Iterable[str]) -> None:
 
 
 @contextmanager
-def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
+def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterator[TextIO]:
     if not isinstance(out, str | os.PathLike):
         yield out
         return
     if os.fspath(out) == "-":
         yield sys.stdout
         return
-    with claim(out), _new_file(out) as stream:
+    with claim(out, overwrite=overwrite), _new_file(out) as stream:
         yield stream
 
 
