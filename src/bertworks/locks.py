@@ -29,7 +29,7 @@ from .files import (
     writing,
 )
 from .memory import start_thread
-from .output_names import foreign_file, has_own_file
+from .output_names import foreign_file
 from .remote import is_remote
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
@@ -48,6 +48,7 @@ def claim(
     kind: Kind = "file",
     lend: bool = False,
     overwrite: bool | None = None,
+    marks: Iterable[str] = (),
 ) -> Iterator[None]:
     """Lock an output until the block ends, and decide about one that exists.
 
@@ -64,8 +65,9 @@ def claim(
         lend: code that the block calls may claim the output too.
         overwrite: whether an existing output may be replaced; an empty directory does not count as
             existing. True removes the content of a "directory" at once; the block replaces other
-            outputs when the new one is complete. If false, a "directory" is resumed if it holds
-            files of this package. None: the block decides.
+            outputs when the new one is complete. None: the block decides.
+        marks: patterns of paths in a "directory"; one of them marks it as an output that the block
+            resumes, without `overwrite`.
 
     Raises:
         OutputError: the output exists and must not be overwritten, or holds files that this package
@@ -91,7 +93,7 @@ def claim(
         return
     owner = (target, threading.get_ident())
     if owner in _lent:
-        _check_existing(path, target, kind, overwrite)
+        _check_existing(path, target, overwrite, marks)
         _lent.remove(owner)
         try:
             yield
@@ -113,7 +115,7 @@ def claim(
         await_end = start_thread(_show_life, [handle for _, handle in held], stop)
         if target.is_dir():
             finish(target)
-        _check_existing(path, target, kind, overwrite)
+        _check_existing(path, target, overwrite, marks)
         if overwrite and kind == "directory":
             with writing(path):
                 remove_entries(target)
@@ -165,7 +167,7 @@ def exists_error(path: str | os.PathLike[str]) -> OutputError:
 
 
 def _check_existing(
-    path: str | os.PathLike[str], target: Path, kind: Kind, overwrite: bool | None
+    path: str | os.PathLike[str], target: Path, overwrite: bool | None, marks: Iterable[str]
 ) -> None:
     """Check that an output is absent or may be replaced; see `claim`.
 
@@ -176,7 +178,7 @@ def _check_existing(
     if overwrite is None or not exists(target):
         return
     if not overwrite:
-        if kind == "directory" and has_own_file(target):
+        if any(True for mark in marks for _ in target.glob(mark)):
             return
         raise exists_error(path)
     if not target.is_dir():

@@ -63,14 +63,6 @@ def foreign_file(directory: Path) -> str | None:
     return None if has_own else common
 
 
-def has_own_file(directory: Path) -> bool:
-    """Whether this package may have written a file of a directory."""
-    return any(
-        _OWN.fullmatch(path.rpartition("/")[2]) or _COMMON.fullmatch(path)
-        for path in _files(directory)
-    )
-
-
 def _files(directory: Path) -> Iterator[str]:
     """Yield the relative paths of all files, also of those in subdirectories."""
 

@@ -458,6 +458,7 @@ def output(
     model: str | None = None,
     kind: Kind = "file",
     overwrite: bool | None = None,
+    marks: Iterable[str] = (),
     repeats: bool = False,
 ) -> Iterator[bool]:
     """Check a verb's inputs, and lock its output within the block; see `locks.claim`.
@@ -469,6 +470,7 @@ def output(
         kind: the kind of the output.
         overwrite: whether an existing output may be replaced; None: the block decides. If this
             command has written the output before, nothing is done.
+        marks: see `locks.claim`.
         repeats: do the block nevertheless, since it also prints.
 
     Yields:
@@ -494,7 +496,7 @@ def output(
             show.facts({"time": "nothing to do: already finished", "written to": path})
             raise typer.Exit
         overwrite = True
-    with claim(path, sources, kind=kind, lend=True, overwrite=overwrite):
+    with claim(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
         yield bool(overwrite)
         if command is not None:
             finished.record_finished(path, command)

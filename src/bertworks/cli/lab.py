@@ -108,7 +108,8 @@ def lab(
     from ..training.progress import Progress
 
     asked = seed_list(seed_numbers(seeds))
-    with output(out, [data], model=model, kind="directory", overwrite=overwrite):
+    marks = ("lab.json", "claims")
+    with output(out, [data], model=model, kind="directory", overwrite=overwrite, marks=marks):
         place = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":
             _lineage(place, minutes, asked, json)

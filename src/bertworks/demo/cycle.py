@@ -114,6 +114,9 @@ class DemoResult:
         return self.with_pretraining - self.without_pretraining > 2 * self.standard_error
 
 
+_MARKS = ("data/*corpus.txt*", "quick/data/*corpus.txt*")
+
+
 def run_demo(
     out: str | Path,
     *,
@@ -136,7 +139,7 @@ def run_demo(
     """
     from rich.console import Console
 
-    with claim(out, kind="directory", overwrite=overwrite):
+    with claim(out, kind="directory", overwrite=overwrite, marks=_MARKS):
         place = Path(out) / "quick" if quick else Path(out)
         return _Demo(place, seed, quick, console or Console(highlight=False)).run()
 

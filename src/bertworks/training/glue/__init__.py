@@ -165,7 +165,9 @@ def glue(
         for name in (*task.files, *task.test_files.values())
     ]
     source = None if isinstance(model, Model) else local_directory(model)
-    with claim(out, [*tables, source], kind="directory", overwrite=overwrite):
+    inputs = [*tables, source]
+    marks = ("*/settings.yaml", "data/QQP-*", "glue.json")
+    with claim(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
         found = _learned_before(out, model, except_for=folders.keys())
         answers: list[Path] = []
         for number, (task, folder) in enumerate(folders.values(), 1):
