@@ -28,7 +28,7 @@ REQUIRED = "REQUIRED"
 
 
 MAX_INTEGER = 2**53
-"""Maximum value of a setting that is an integer, exact in every format that records settings."""
+"""Maximum of an integer without a bound of its own; every format records it exactly."""
 
 
 class Settings(BaseModel):
@@ -186,9 +186,15 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _integers_are_bounded(self) -> Self:
         for name, value in self.__dict__.items():
-            if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            if isinstance(value, int) and abs(value) > MAX_INTEGER and not self._has_bound(name):
                 raise ValueError(f"{name}={value}: must be at most {MAX_INTEGER:,}")
         return self
+
+    @classmethod
+    def _has_bound(cls, name: str) -> bool:
+        """Whether a setting declares an upper bound of its own."""
+        metadata = cls.model_fields[name].metadata
+        return any(hasattr(one, "le") or hasattr(one, "lt") for one in metadata)
 
     @model_validator(mode="before")
     @classmethod

@@ -54,11 +54,6 @@ def existing(title: str, out: Path, world: World) -> None:
         (out / "merges.txt").write_bytes(b"old")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def test_every_verb_with_an_output_is_tested(world: World) -> None:
     verbs: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     tested = {str(command(title, world, Path("out"))[0]) for title in TITLES}

@@ -160,11 +160,19 @@ def quantize(
     the same error. The comparison runs the written model with precision=int8.
     """
     inputs = [calibrate, texts, data]
-    with output(out, inputs, model=model, kind="whole directory", overwrite=overwrite):
+    compares = texts is not None or data is not None
+    with output(
+        out,
+        inputs,
+        model=model,
+        kind="whole directory",
+        overwrite=overwrite,
+        repeats=compares,
+    ) as replaces:
         exact = load_model(model, "cpu", task)
         if calibrate is not None:
             exact.calibrate(data=calibrate)
-        written = exact.save(out, precision="int8", overwrite=overwrite)
+        written = exact.save(out, precision="int8", overwrite=replaces)
     coded = load_model(str(written), "cpu", task)
     facts: dict[str, object] = {}
     if texts is not None:
