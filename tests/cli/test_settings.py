@@ -80,6 +80,7 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
         "lab": ["compare", "m", "--data", "f"],
+        "next-sentence": ["m", "a text", "another"],
     }.get(verb, ["m", "a text"])
     writes = verb in ("embed", "features", "vocab", "prepare")
     out = ["--out", tmp_path / "out.npy"] if writes else []

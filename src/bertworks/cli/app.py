@@ -512,7 +512,8 @@ def check_present(inputs: Iterable[object]) -> None:
     for given in inputs:
         if given is None or is_remote(given) or str(given) == "-" or has_magic(str(given)):
             continue
-        if not str(given).startswith("hf:") and not os.path.exists(str(given)):
+        path = os.path.expanduser(str(given))
+        if not path.startswith("hf:") and not os.path.exists(path):
             raise DataError("no such file", where=str(given))
 
 

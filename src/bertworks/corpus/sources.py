@@ -96,6 +96,8 @@ class CorpusSource:
     def dataset(self) -> tuple[str, str | None, str | None]:
         """Name or folder, configuration and split of a Hugging Face data set."""
         name, _, split = self.path.removeprefix(_HUB).partition("#")
+        if not name.strip():
+            raise DataError("names no data set", where=self.path, fix="For example: hf:imdb.")
         if os.path.isdir(name):
             return name, None, split or None
         name, _, config = name.partition(":")

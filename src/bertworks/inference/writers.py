@@ -107,21 +107,21 @@ def write_part(
             seen = digest(seen, as_json(row))
             yield row, prediction
 
-    with claim(path, overwrite=overwrite):
-        with _new_file(path) as stream:
+    with claim(path, overwrite=overwrite), files.atomic(path) as new:
+        with _opened_new(new) as stream:
             count = _write(stream, noted(), format, header)
         head = "" if header is None else _LINES[format](header, 1)
         note = replace(
             note,
             made_with={**made_with, "format": format, "header": head},
             rows=count,
-            size=path.stat().st_size,
+            size=new.stat().st_size,
             texts=seen,
             complete=True,
-            checksum=checksum_of(path),
+            checksum=checksum_of(new),
         )
-        with files.writing(path):
-            note.write(note_file(path))
+        # Written before the file gets its name: a note without its file is ignored.
+        note.write(note_file(path))
     return count
 
 
@@ -264,11 +264,13 @@ def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterato
     if os.fspath(out) == "-":
         yield sys.stdout
         return
-    with claim(out, overwrite=overwrite), _new_file(out) as stream:
+    with (
+        claim(out, overwrite=overwrite),
+        files.atomic(out) as new,
+        _opened_new(new) as stream,
+    ):
         yield stream
 
 
-@contextmanager
-def _new_file(out: str | os.PathLike[str]) -> Iterator[TextIO]:
-    with files.atomic(out) as new, new.open("w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+def _opened_new(new: Path) -> TextIO:
+    return new.open("w", encoding="utf-8", newline="\n")
