@@ -135,6 +135,16 @@ def test_a_finished_command_says_so(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
+def test_neighbours_of_a_bundled_model_are_written(bertworks: Bertworks, tmp_path: Path) -> None:
+    words = ("neighbours", "mini", "--out", tmp_path / "n.txt")
+    assert bertworks(*words).exit_code == 0
+    assert "already finished" in bertworks(*words).stdout
+    result = bertworks(*words[:2], "river", *words[2:], "--layout", "glove", "--overwrite")
+    assert "stream" in result.stdout or "sea" in result.stdout or "lake" in result.stdout
+    again = bertworks(*words[:2], "river", *words[2:], "--layout", "glove")
+    assert again.stdout == result.stdout
+
+
 def test_changed_input_makes_another_command(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:

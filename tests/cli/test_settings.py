@@ -187,6 +187,12 @@ def test_every_verb_that_computes_takes_a_precision(bertworks: Bertworks, verb: 
     assert "The nearest valid name is 'precision'" in result.stderr
 
 
+def test_option_given_as_a_setting_is_named(bertworks: Bertworks) -> None:
+    result = bertworks("fill-mask", "mini", "a [MASK]", "top_k=3")
+    assert result.exit_code == 2
+    assert "unknown setting 'top_k=3'. It is an option: --top-k. To pass it" in result.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -138,7 +138,7 @@ def sorted_out(
             return [*others, arg, *left], words
         option, is_assigned, value = arg.partition("=")
         if option in options or not arg.startswith("--"):
-            if takes_texts and _is_setting(verb, arg):
+            if takes_texts and _is_setting(verb, arg, options):
                 words.append(arg)
                 continue
             others.append(arg)
@@ -173,7 +173,7 @@ def is_assignment(word: str) -> bool:
     return bool(is_assigned) and key.replace(".", "_").isidentifier()
 
 
-def _is_setting(verb: str, word: str) -> bool:
+def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     """Whether a word is a setting, where it may also be a text or a name.
 
     Where it may be a text, each word of the form `key=value` must be a setting. Where it may be a
@@ -192,6 +192,8 @@ def _is_setting(verb: str, word: str) -> bool:
     is_text = verb in _TEXT_VERBS
     if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
         what = "a text" if is_text else "a name"
-        fix = f"{nearest_setting(key, names)}. To pass it as {what}, put -- before it."
+        option = f"--{key.replace('_', '-')}"
+        hint = f"It is an option: {option}" if option in options else nearest_setting(key, names)
+        fix = f"{hint}. To pass it as {what}, put -- before it."
         raise SettingsError(f"unknown setting {brief(word)}", fix=fix)
     return False

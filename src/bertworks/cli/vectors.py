@@ -188,8 +188,16 @@ def neighbours(
 
     to_model = out is not None and out.suffix != ".txt"
     kind: Kind = "whole directory" if to_model else "file"
-    with output(out, [source], kind=kind, overwrite=overwrite, repeats=bool(words)) as replaces:
-        if Path(source).is_file():
+    is_file = Path(source).is_file()
+    with output(
+        out,
+        [source] if is_file else [],
+        model=source,
+        kind=kind,
+        overwrite=overwrite,
+        repeats=bool(words),
+    ) as replaces:
+        if is_file:
             found = WordVectors.read(source, encoding=encoding)
         else:
             found = WordVectors.of_model(load_model(source, "cpu"))
