@@ -143,8 +143,12 @@ def test_what_does_not_belong_together(model, tmp_path):
     two.write_bytes(content)
     bw.merge([one, two, three], out := tmp_path / "out.tsv")
     assert out.read_bytes() == whole.read_bytes()
-    with pytest.raises(DataError, match="already exists"):
+    rows = bw.merge([one, two, three], out)  # is finished
+    out.write_bytes(whole.read_bytes() + b"more")
+    with pytest.raises(OutputError, match="already exists"):
         bw.merge([one, two, three], out)
+    assert bw.merge([one, two, three], out, overwrite=True) == rows
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_a_part_is_made_again_by_its_command(model, tmp_path):
