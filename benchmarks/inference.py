@@ -173,7 +173,7 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
 
     held = bw.load(model, device="cpu")
     held.calibrate(calibration)
-    held.save(work / "bertworks-int8", precision="int8")
+    held.save(work / "bertworks-int8", precision="int8", overwrite=True)
     import onnx
     import openvino as ov
     import torch

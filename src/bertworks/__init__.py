@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .api import Model as Model
     from .api import load as load
     from .checkpoints.heads import Head as Head
-    from .cli.schemas import describe_settings as describe_settings
     from .corpus.prepare import prepare as prepare
     from .corpus.readers import read_documents as read_documents
     from .corpus.shards import Corpus as Corpus
@@ -38,6 +37,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .search import Index as Index
     from .serving.client import AsyncClient as AsyncClient
     from .serving.client import Client as Client
+    from .settings_help import describe_settings as describe_settings
     from .tables.schema import Role as Role
     from .tables.schema import Schema as Schema
     from .tasks.classifying import ClassifyingNetwork as ClassifyingNetwork
@@ -101,7 +101,7 @@ _HOMES = {
     "pretrain": "training.pretrain",
     "estimate": "training.estimate",
     "finetune": "training.finetune",
-    "describe_settings": "cli.schemas",
+    "describe_settings": "settings_help",
     "finetune_grid": "training.grid",
     "glue": "training.glue",
     "probe": "probing",

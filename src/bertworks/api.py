@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import torch
@@ -43,22 +44,29 @@ from .inference.settings import (
     MeasuredSettings,
     noted,
 )
-from .inference.vectors import WrittenVectors, begun_with, fingerprint, write_vectors
+from .inference.vectors import (
+    WrittenVectors,
+    begun_with,
+    fingerprint,
+    remove_vectors,
+    write_vectors,
+)
 from .inference.writers import OutputFormat, to_frame, write_part, write_predictions
 from .keywords import (
     EmbedKeywords,
+    EngineKeywords,
     EvaluateKeywords,
     FeatureKeywords,
     GenerateKeywords,
     RowKeywords,
 )
 from .literals import InferencePrecision, SavedPrecision, SimilarityFunction
-from .locks import check_inputs
+from .locks import claim
 from .model.config import Activation, EncoderConfig
 from .model.cpu import keep_freed_memory
 from .model.device import dtype_of, pick_device, without_weights
 from .model.encoder import Encoder, HasEncoder
-from .remote import written_here
+from .remote import is_remote, written_here
 from .similarity import similarities
 from .tables.reading import Table, TableOptions, read_rows
 from .tables.rows import Row, Rows
@@ -79,6 +87,16 @@ Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
 
 _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+
+class WritingOptions(NamedTuple):
+    """How `embed_to` and `features_to` write a file."""
+
+    part: str | None
+    workers: int | None
+    on: str | None
+    overwrite: bool
+    progress: Callable[[int, int], None] | None
 
 
 class BareEncoder(HasEncoder):
@@ -286,6 +304,7 @@ class Model:
         part: str | None = None,
         workers: int | None = 1,
         on: str | None = None,
+        overwrite: bool = False,
         **settings: Unpack[RowKeywords],
     ) -> int:
         """Write the rows of a table with their predictions to a file.
@@ -296,6 +315,7 @@ class Model:
             json: write JSON Lines, whatever the file name.
             part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            overwrite: replace an existing file.
             settings: as in `predict`.
 
         Returns:
@@ -305,20 +325,22 @@ class Model:
             DataError, BertworksError: as in `stream`.
             SettingsError: `part` is not valid; or the task comes from your own file, which workers
                 cannot load.
-            OutputError: the file cannot be written, is the table, or is being written by another
-                process.
+            OutputError: the file already exists, cannot be written, is the table, or is being
+                written by another process.
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
         how = EngineSettings.parse(others)
         self._check_workers(workers, on)
         how = how.with_values(precision=self._precision(how.precision))
-        check_inputs(out, [data])
+        if os.fspath(out) != "-":
+            with claim(out, [data], overwrite=overwrite):
+                pass  # an output that exists is refused before any work
         task, network, table = self._opened(data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
         if part is None:
             found = engine.predict(network, task, table, how, workers=workers, on=on)
-            return write_predictions(out, found, format=format)
+            return write_predictions(out, found, format=format, overwrite=overwrite)
         return write_part(
             out,
             partial(engine.predict, network, task, table, how),
@@ -332,6 +354,7 @@ class Model:
                 **noted(how),
             },
             format=format,
+            overwrite=overwrite,
             workers=workers,
             on=on,
         )
@@ -529,6 +552,7 @@ class Model:
         part: str | None = None,
         workers: int | None = 1,
         on: str | None = None,
+        overwrite: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[EmbedKeywords],
     ) -> WrittenVectors:
@@ -541,6 +565,7 @@ class Model:
             column: the text column of a table; detected if omitted.
             part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            overwrite: delete an existing file, finished or not, and start again.
             progress: called with the number of rows done, and of all rows (0 if unknown).
             settings: as in `embed`.
 
@@ -551,7 +576,8 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, self.embedder(**others), progress, part, workers, on)
+        how = WritingOptions(part, workers, on, overwrite, progress)
+        return self._write(out, [data], texts, self.embedder(**others), how)
 
     def features_to(
         self,
@@ -562,6 +588,7 @@ class Model:
         part: str | None = None,
         workers: int | None = 1,
         on: str | None = None,
+        overwrite: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[FeatureKeywords],
     ) -> WrittenVectors:
@@ -569,7 +596,7 @@ class Model:
 
         Args:
             out: the file, its name ending in `.parquet`.
-            data, column, part, workers, on, progress: as in `embed_to`.
+            data, column, part, workers, on, overwrite, progress: as in `embed_to`.
             settings: settings of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
                 "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
                 `TableOptions`.
@@ -582,7 +609,9 @@ class Model:
         how = FeatureSettings.resolve(**others)
         made = TokenFeatures(self.network, self.tokenizer, how, how)
         texts = read_texts(data, column=column, **options)
-        return self._write(out, [data], texts, made, progress, part, workers, on)
+        return self._write(
+            out, [data], texts, made, WritingOptions(part, workers, on, overwrite, progress)
+        )
 
     def _write(
         self,
@@ -590,16 +619,16 @@ class Model:
         inputs: Iterable[object],
         texts: Texts,
         made: Embedder | TokenFeatures,
-        progress: Callable[[int, int], None] | None,
-        part: str | None,
-        workers: int | None,
-        on: str | None,
+        options: WritingOptions,
     ) -> WrittenVectors:
+        part, progress = options.part, options.progress
         if part is not None and not texts.again:
             raise DataError(
                 "part= needs texts that can be read twice", fix="Give a file, or leave part out."
             )
         total = sum(1 for _ in texts) if texts.again and part is None else 0
+        if options.overwrite and not is_remote(out):
+            remove_vectors(out, inputs)
         if made.engine.precision == "auto":
             precision = begun_with(out).get("precision", self._precision(made.engine.precision))
             made.engine = made.engine.with_values(precision=precision)
@@ -609,7 +638,7 @@ class Model:
             **noted(made.engine),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
-        with written_here(out) as file:
+        with written_here(out, overwrite=options.overwrite) as file:
             return write_vectors(
                 file,
                 texts,
@@ -618,8 +647,8 @@ class Model:
                 part=part,
                 inputs=inputs,
                 progress=report,
-                workers=workers,
-                on=on,
+                workers=options.workers,
+                on=options.on,
             )
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
@@ -635,15 +664,22 @@ class Model:
         how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
         return Embedder(self.network, self.tokenizer, how, how)
 
-    def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[dict[str, Any]]]:
+    def fill_mask(
+        self, text: str, *, top_k: int = 5, **settings: Unpack[EngineKeywords]
+    ) -> list[list[dict[str, Any]]]:
         """The most likely pieces for each `[MASK]` in a text.
+
+        Args:
+            text: a text with `[MASK]` in place of each word to predict.
+            top_k: number of pieces per mask.
+            settings: settings of `EngineSettings`, such as `precision="fp32"`.
 
         Returns:
             A list for each `[MASK]`: `top_k` entries with `token`, `id` and `probability`.
 
         Raises:
             DataError: the text is too long.
-            SettingsError: `top_k` is less than 1.
+            SettingsError: `top_k` is less than 1, or a setting is unknown or impossible.
             BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
                 text.
         """
@@ -654,7 +690,7 @@ class Model:
                 "the model was not pre-trained with masks: it predicts what comes next",
                 fix=f"Use {'generate' if self.encoder.config.continues else 'embed'}.",
             )
-        masks = self._pretrained(text, top_k=top_k)["masks"]
+        masks = self._pretrained(text, top_k=top_k, **settings)["masks"]
         if not masks:
             mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
             raise BertworksError(
@@ -690,13 +726,18 @@ class Model:
         made = generate(network, ids, how, how, self.tokenizer.vocab_size)
         return [self.tokenizer.decode(row) for row in made]
 
-    def next_sentence(self, first: str, second: str) -> float:
+    def next_sentence(self, first: str, second: str, **settings: Unpack[EngineKeywords]) -> float:
         """The probability that the second text follows the first.
 
+        Args:
+            first, second: the texts.
+            settings: settings of `EngineSettings`, such as `precision="fp32"`.
+
         Raises:
+            SettingsError: a setting is unknown or impossible.
             BertworksError: the model was not pre-trained on pairs of texts.
         """
-        answer = self._pretrained(first, second)
+        answer = self._pretrained(first, second, **settings)
         if "next_sentence_probability" not in answer:
             raise BertworksError("the model has no next-sentence head")
         probability: float = answer["next_sentence_probability"]
@@ -707,23 +748,25 @@ class Model:
         directory: str | Path,
         *,
         precision: SavedPrecision = "fp32",
+        overwrite: bool = False,
         keep_others: bool = False,
     ) -> Path:
         """Write the model in the Hugging Face layout; `load` reads it again.
 
-        An existing model is replaced.
-
         Args:
-            directory: new, empty, or with a saved model.
+            directory: new or empty; with `overwrite` also one that holds a saved model, such as the
+                one that this model was loaded from.
             precision: precision of the saved weights; bf16 rounds them and halves the file; int8
                 stores the layers' matrices as 8-bit numbers with a scale per row, which no other
                 software reads, and the rest in bf16.
-            keep_others: keep files that are not part of a saved model; otherwise, they are an
-                error.
+            overwrite: replace an existing model, once the new one is complete.
+            keep_others: with `overwrite`: keep files that are not part of a saved model; otherwise,
+                they are an error.
 
         Raises:
-            CheckpointError: the directory holds something other than a saved model.
-            OutputError: it cannot be written, or is being written by another process.
+            CheckpointError: the model cannot be saved in its family's layout.
+            OutputError: the directory already exists or, with `overwrite`, holds something other
+                than a saved model; it cannot be written, or is being written by another process.
         """
         task = self.task
         return save_model(
@@ -738,6 +781,7 @@ class Model:
             tokenizer=self.tokenizer,
             sentence=self.sentence,
             dtype=_SAVED_AS[precision],
+            overwrite=overwrite,
             keep_others=keep_others,
         )
 
@@ -783,7 +827,14 @@ class Model:
             )
         return self.task, self.network
 
-    def _pretrained(self, text: str, pair: str | None = None, *, top_k: int = 1) -> Prediction:
+    def _pretrained(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        top_k: int = 1,
+        **settings: Unpack[EngineKeywords],
+    ) -> Prediction:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(
@@ -795,7 +846,8 @@ class Model:
         asked = copy.copy(task)
         asked.top_k = top_k
         rows = read_rows([task.text_row(text, pair)])
-        ((_, answer),) = engine.predict(network, asked, rows)
+        how = EngineSettings.parse(settings)
+        ((_, answer),) = engine.predict(network, asked, rows, how)
         return answer
 
 

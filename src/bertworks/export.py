@@ -59,17 +59,19 @@ class PaddedNetwork(nn.Module):
         return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
 
 
-def write_onnx(model: Model, directory: str | Path) -> Path:
+def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
     """Write a model as ONNX, with its configuration and tokenizer in the same directory.
 
     Args:
         model: of any task, or a bare encoder. Each window of a long text is a separate row, and so
             is each order of a pair that is read in both orders: the caller must pool their logits.
+        overwrite: replace an existing model in the directory.
 
     Raises:
-        CheckpointError: the directory is not empty, or the model has LSTMs, is two-way, or has
-            weights behind its encoder without outputs for padded batches, as for translation.
-        OutputError: the directory cannot be written, or is being written by another process.
+        CheckpointError: the model has LSTMs, is two-way, or has weights behind its encoder without
+            outputs for padded batches, as for translation.
+        OutputError: the directory already exists, cannot be written, or is being written by another
+            process.
         BertworksError: a package that is needed is not installed.
     """
     need("onnxscript", "onnx", "The ONNX format")
@@ -91,7 +93,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
     with torch.no_grad():
         names = list(network.named(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
-    with _empty_directory(directory, last="config.json") as new:
+    with _new_directory(directory, last="config.json", overwrite=overwrite) as new:
         model.save(new)
         for name in ("model.safetensors", "bertworks.json"):
             (new / name).unlink(missing_ok=True)
@@ -134,17 +136,24 @@ _ORIGINAL = tuple(
 
 
 def write_tensorflow(
-    directory: str | Path, *, network: nn.Module, config: EncoderConfig, tokenizer: Tokenizer
+    directory: str | Path,
+    *,
+    network: nn.Module,
+    config: EncoderConfig,
+    tokenizer: Tokenizer,
+    overwrite: bool = False,
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
     Args:
         network: BERT, with pre-training heads, a classification head, or no head.
+        overwrite: replace an existing model in the directory.
 
     Raises:
-        CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
-        or the tokenizer, or the directory is not empty.
-        OutputError: the directory cannot be written, or is being written by another process.
+        CheckpointError: the model is not BERT, or the layout cannot express a setting, its
+            classifier or the tokenizer.
+        OutputError: the directory already exists, cannot be written, or is being written by another
+            process.
     """
     directory = Path(directory)
     if config.family != "bert":
@@ -173,7 +182,7 @@ def write_tensorflow(
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     if kept["hidden_act"] == "gelu_new":
         kept |= TANH_GELU
-    with _empty_directory(directory, last=CONFIG) as new:
+    with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)
         _write_vocabulary(new, tokenizer)
@@ -214,15 +223,14 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
 
 
 @contextmanager
-def _empty_directory(directory: Path, *, last: str) -> Iterator[Path]:
-    """Yield a directory to fill, which becomes `directory` at the end; see `new_directory`.
+def _new_directory(directory: Path, *, last: str, overwrite: bool) -> Iterator[Path]:
+    """Yield a directory to fill, which becomes `directory` at the end; see `files.new_directory`.
 
     Raises:
-        CheckpointError: `directory` is not empty.
+        OutputError: `directory` already exists, and `overwrite` is false.
     """
-    with claim(directory, kind="whole directory"):
-        if directory.exists() and not files.is_empty(directory):
-            fix = "Name one that is new or empty."
-            raise CheckpointError("the directory is not empty", where=str(directory), fix=fix)
-        with files.new_directory(directory, last=last) as new:
-            yield new
+    with (
+        claim(directory, kind="whole directory", overwrite=overwrite),
+        files.new_directory(directory, last=last, replace=True) as new,
+    ):
+        yield new

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,7 +59,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         if is_device(path):
             yield Path(path)
             return
-        target = Path(path).resolve()
+        target = real_path(path)
         new = beside(target, "new")
         new.unlink(missing_ok=True)  # a file that a killed process left takes space
         try:
@@ -93,6 +94,59 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
     write(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
 
 
+MAX_BYTES = 1 << 28
+"""Maximum size of a file that is read as a whole; the largest tokenizers have a tenth of it."""
+
+
+def read_bytes(path: str | os.PathLike[str], *, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a small file. Every file that is read as a whole is read here.
+
+    A pipe could wait for ever, and a device such as /dev/zero has no end; so both are refused,
+    without waiting.
+
+    Args:
+        path: the file.
+        limit: maximum size in bytes.
+
+    Raises:
+        OSError: it cannot be opened, is not a regular file, or is larger.
+    """
+    with open(path, "rb", opener=_open_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
+    return content
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Check that a file that is mapped, or read by a library, is a regular one; see `read_bytes`.
+
+    Raises:
+        OSError: it is a pipe, a device or a directory, or cannot be looked at.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_content(path: Path, error: type[BertworksError]) -> bytes:
+    """Return the content of a small file; see `read_bytes`.
+
+    Raises:
+        BertworksError: of the class `error`: the file cannot be read.
+    """
+    try:
+        return read_bytes(path)
+    except OSError as problem:
+        raise error(f"cannot be read ({problem.strerror})", where=str(path)) from None
+
+
 def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
     """Return the object in a JSON file.
 
@@ -100,9 +154,7 @@ def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
         BertworksError: of the class `error`: the file cannot be read, or does not hold an object.
     """
     try:
-        tree = parse_json(path.read_bytes())
-    except OSError as problem:
-        raise error(f"cannot be read ({problem.strerror})", where=str(path)) from None
+        tree = parse_json(read_content(path, error))
     except ValueError as problem:
         raise error(f"not valid JSON ({problem})", where=str(path)) from None
     if not isinstance(tree, dict):
@@ -229,7 +281,7 @@ def new_directory(
     Raises:
         OutputError: the directory cannot be written; an existing one is then restored.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     as_whole = not target.exists() or (replace and not is_empty(target))
     new = beside(target, "new") if as_whole else target / _STAGED
     with writing(path):
@@ -335,6 +387,38 @@ def replace_link(link: Path, target: Path) -> None:
 def is_empty(directory: Path) -> bool:
     """Whether a directory holds nothing but the caller's lock."""
     return all(child.name == LOCK for child in directory.iterdir())
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether an output exists: a file, or a directory that is not empty; no device or pipe."""
+    target = Path(path)
+    return not is_empty(target) if target.is_dir() else target.is_file()
+
+
+def remove_entries(directory: Path) -> None:
+    """Remove everything in a directory but the caller's lock."""
+    for child in directory.iterdir():
+        if child.name == LOCK:
+            continue
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+    sync(directory)
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return an output's absolute path without symbolic links.
+
+    Raises:
+        OutputError: it is a link to itself.
+    """
+    try:
+        return Path(path).resolve()
+    except RuntimeError:  # as Python reports a loop of links
+        raise OutputError(
+            "is a link to itself", where=os.fspath(path), fix="Choose another output path."
+        ) from None
 
 
 def sync(path: Path) -> None:

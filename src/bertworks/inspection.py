@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import files
 from .api import Model, load
 from .checkpoints.families import family_of
 from .checkpoints.heads import HEADS
@@ -127,13 +128,13 @@ def _license(directory: Path) -> str | None:
     """Return the license from a README's front matter, or else a license file's first line."""
     readme = directory / "README.md"
     if readme.is_file():
-        text = readme.read_text(encoding="utf-8", errors="replace")
+        text = files.read_bytes(readme).decode("utf-8", errors="replace")
         found = re.match(r"---\n.*?^license:\s*(\S[^\n]*)$.*?^---$", text, re.DOTALL | re.MULTILINE)
         if found:
             return found[1].strip().strip("\"'")
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         file = directory / name
         if file.is_file():
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = files.read_bytes(file).decode("utf-8", errors="replace").splitlines()
             return next((line.strip() for line in lines if line.strip()), None)
     return None

@@ -81,3 +81,27 @@ Combine: TypeAlias = Literal["concat", "sum", "mean"]
 SimilarityFunction: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
 """How the vectors of two texts are compared; distances are negative, so that more is more similar.
 """
+
+MAX_POSITIONS = 1_000_000
+"""Maximum number of positions that a model is extended to: their vectors take gigabytes."""
+
+VERB_SETTINGS = {
+    "vocab": "corpus.settings:VocabularySettings",
+    "prepare": "corpus.settings:PrepareSettings",
+    "pretrain": "training.recipe:PretrainSettings",
+    "finetune": "training.settings:FinetuneSettings",
+    "glue": "training.settings:FinetuneSettings",
+    "probe": "inference.settings:TextProbeSettings",
+    "lab": "inference.settings:TextProbeSettings",  # compare takes them
+    "ablate": "lab.features:FeatureAblationSettings",
+    "evaluate": "inference.settings:EvaluateSettings",
+    "predict": "inference.settings:EngineSettings",
+    "fill-mask": "inference.settings:EngineSettings",
+    "next-sentence": "inference.settings:EngineSettings",
+    "generate": "inference.settings:GenerateSettings",
+    "embed": "inference.settings:EmbeddingSettings",
+    "features": "inference.settings:FeatureSettings",
+    "search": "inference.settings:EngineSettings",
+    "serve": "serving.settings:ServeSettings",
+}
+"""The class of the settings of each verb that has some."""

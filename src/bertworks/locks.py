@@ -17,8 +17,19 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
 from .errors import BertworksWarning, OutputError, check_name
-from .files import LOCK, beside, finish, is_device, make_directory, writing
+from .files import (
+    LOCK,
+    beside,
+    exists,
+    finish,
+    is_device,
+    make_directory,
+    real_path,
+    remove_entries,
+    writing,
+)
 from .memory import start_thread
+from .output_names import foreign_file
 from .remote import is_remote
 
 Kind: TypeAlias = Literal["file", "directory", "whole directory"]
@@ -36,8 +47,10 @@ def claim(
     *,
     kind: Kind = "file",
     lend: bool = False,
+    overwrite: bool | None = None,
+    marks: Iterable[str] = (),
 ) -> Iterator[None]:
-    """Lock an output until the block ends.
+    """Lock an output until the block ends, and decide about one that exists.
 
     The lock is released when its process ends, for any reason. It is a file on the output's file
     system: inside an output that is a directory, and next to one that is created or replaced as a
@@ -50,10 +63,17 @@ def claim(
         kind: a "directory" and its parents are created immediately; for a "whole directory", only
             the parents are created.
         lend: code that the block calls may claim the output too.
+        overwrite: whether an existing output may be replaced; an empty directory does not count as
+            existing. True removes the content of a "directory" at once; the block replaces other
+            outputs when the new one is complete. None: the block decides.
+        marks: patterns of paths in a "directory"; one of them marks it as an output that the block
+            resumes, without `overwrite`.
 
     Raises:
-        OutputError: the output is an input, contains one, or is inside one; another process or
-            thread has the lock; or it cannot be written, or is on another file system.
+        OutputError: the output exists and must not be overwritten, or holds files that this package
+            did not write; it is an input, contains one, or is inside one; another process or thread
+            has the lock; it is a pipe that nobody reads; or it cannot be written, or is on another
+            file system.
         DataError: a directory's name is not UTF-8.
     """
     if is_remote(path):
@@ -64,16 +84,16 @@ def claim(
         )
     if kind != "file":  # libraries receive the names of its files
         check_name(path)
-    target = Path(path).resolve()
+    target = real_path(path)
     check_inputs(path, inputs)
-    if target.exists() and target.is_dir() != (kind != "file") and not is_device(path):
-        what = "is a directory, not a file" if kind == "file" else "is a file, not a directory"
-        raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
+    _check_kind(path, kind)
     if is_device(path):
-        yield
+        with _pipe_with_reader(path):
+            yield
         return
     owner = (target, threading.get_ident())
     if owner in _lent:
+        _check_existing(path, target, overwrite, marks)
         _lent.remove(owner)
         try:
             yield
@@ -95,6 +115,10 @@ def claim(
         await_end = start_thread(_show_life, [handle for _, handle in held], stop)
         if target.is_dir():
             finish(target)
+        _check_existing(path, target, overwrite, marks)
+        if overwrite and kind == "directory":
+            with writing(path):
+                remove_entries(target)
         yield
     finally:
         stop.set()
@@ -110,7 +134,7 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
     Raises:
         OutputError: the check fails.
     """
-    target = Path(path).resolve()
+    target = real_path(path)
     for given in inputs:
         if not isinstance(given, str | os.PathLike) or not os.path.exists(given):
             continue
@@ -124,6 +148,91 @@ def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None
         else:
             continue
         raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
+
+
+def _check_kind(path: str | os.PathLike[str], kind: Kind) -> None:
+    """Check that an output that exists is a file or a directory, as `kind` says."""
+    target = Path(path)
+    with writing(path):  # the name may be too long
+        is_present = target.exists()
+    if is_present and target.is_dir() != (kind != "file") and not is_device(path):
+        what = "is a directory, not a file" if kind == "file" else "is a file, not a directory"
+        raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
+
+
+def exists_error(path: str | os.PathLike[str]) -> OutputError:
+    """Return the error about an output that exists: every verb and function says the same."""
+    fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
+    return OutputError("already exists", where=os.fspath(path), fix=fix)
+
+
+def _check_existing(
+    path: str | os.PathLike[str], target: Path, overwrite: bool | None, marks: Iterable[str]
+) -> None:
+    """Check that an output is absent or may be replaced; see `claim`.
+
+    Raises:
+        OutputError: it exists, and `overwrite` is false; or it is a directory that holds files of
+            others, cannot be read, or is the working directory.
+    """
+    if overwrite is None or not exists(target):
+        return
+    if not overwrite:
+        if any(True for mark in marks for _ in target.glob(mark)):
+            return
+        raise exists_error(path)
+    if not target.is_dir():
+        return
+    where = os.fspath(path)
+    with writing(path):
+        foreign = foreign_file(target)
+        is_here = target.samefile(os.curdir)
+    if foreign is not None:
+        raise OutputError(
+            f"holds {foreign!r}, which is no file that bertworks writes, and would be lost",
+            where=where,
+            fix="Choose a directory that is new or empty.",
+        )
+    if is_here:  # it would no longer exist for this process
+        raise OutputError(
+            "the working directory cannot be replaced", where=where, fix="Start from another."
+        )
+
+
+@contextmanager
+def _pipe_with_reader(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep a named pipe open for writing within the block; do nothing for another device.
+
+    To open a pipe is to wait for its reader, for ever if there is none; so this is done before the
+    work, for `_WATCH` seconds at most. The pipe stays open, since a reader takes its closing for
+    the end.
+
+    Raises:
+        OutputError: no process reads the pipe.
+    """
+    if not Path(path).is_fifo():
+        yield
+        return
+    with writing(path):
+        descriptor = _open_pipe(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_pipe(path: str | os.PathLike[str]) -> int:
+    """Open a pipe for writing once it has a reader; see `_pipe_with_reader`."""
+    end = time.monotonic() + _WATCH
+    while time.monotonic() < end:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no reader
+                raise
+        time.sleep(_WATCH / 100)
+    fix = "Start its reader, or choose a file."
+    raise OutputError("is a pipe that no process reads", where=os.fspath(path), fix=fix)
 
 
 def _lock(target: Path, kind: Kind, made: list[Path], name: str) -> list[_Lock]:

@@ -31,6 +31,10 @@ PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
 
 
+MAX_WORKERS = 1024
+"""Maximum number of processes on one machine."""
+
+
 def map(
     function: Callable[[PartT], ResultT],
     parts: Iterable[PartT],
@@ -55,7 +59,7 @@ def map(
         gpus: number of GPUs per task on Ray.
 
     Raises:
-        SettingsError: `on` is not valid.
+        SettingsError: `on` is not valid, or there are too many workers for one machine.
         BertworksError: a worker died; Ray is not installed, cannot be reached, or gave up a task.
         Exception: what the function raised, with the worker's traceback as a note.
     """
@@ -63,6 +67,10 @@ def map(
         yield from _on_ray(function, parts, on, workers, gpus)
         return
     workers = workers or os.cpu_count() or 1
+    if workers > MAX_WORKERS:
+        raise SettingsError(
+            f"workers={workers}: at most {MAX_WORKERS:,} processes are started on a machine"
+        )
     if workers == 1:
         for part in parts:
             yield function(part)

@@ -95,7 +95,7 @@ def fetched(url: str) -> Path:
         system, top = _opened(url)
         infos = system.get_file_info([_opened(name)[1] for name in names])
         state = [(info.path, info.size, info.mtime_ns) for info in infos]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
+        cache = cache_directory()
         copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
         sizes = {info.path[len(top) + 1 :]: info.size for info in infos}
 
@@ -119,12 +119,21 @@ def fetched(url: str) -> Path:
     return copy
 
 
+def cache_directory() -> Path:
+    """Return the directory of this package's cache, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
+
+
 @contextmanager
-def written_here(path: str | os.PathLike[str]) -> Iterator[Path]:
+def written_here(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a local path to write; if `path` is remote, the file is uploaded when the block ends.
 
     Other files that were written in the same directory are uploaded first. Object stores show a
-    file completely or not at all. Nothing is locked there, and an existing file is not replaced.
+    file completely or not at all. Nothing is locked there.
+
+    Args:
+        path: a file.
+        overwrite: replace an existing file on the other file system.
 
     Raises:
         OutputError: the file already exists on the other file system, or cannot be written.
@@ -135,8 +144,9 @@ def written_here(path: str | os.PathLike[str]) -> Iterator[Path]:
         return
     url = os.fspath(path)
     folder, _, name = url.rpartition("/")
-    if remote_files(url):
-        raise OutputError("already exists", where=url, fix="Choose another path, or delete it.")
+    if not overwrite and remote_files(url):
+        fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
+        raise OutputError("already exists", where=url, fix=fix)
     with tempfile.TemporaryDirectory() as here:
         file = Path(here, name)
         yield file

@@ -25,6 +25,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 
+from . import files
 from .corpus.lines import read_head
 from .errors import DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
@@ -214,7 +215,7 @@ def _json_object(path: str) -> dict[str, Any]:
         return found
 
     try:
-        value = json.loads(Path(path).read_bytes(), object_pairs_hook=once)
+        value = json.loads(files.read_bytes(path, limit=1 << 32), object_pairs_hook=once)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError:

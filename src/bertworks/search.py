@@ -102,6 +102,7 @@ class Index:
         directory: str | os.PathLike[str] | None = None,
         *,
         column: str | None = None,
+        overwrite: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[RowKeywords],
     ) -> Self:
@@ -116,6 +117,7 @@ class Index:
             directory: directory of the vectors, which are read as needed; in memory if omitted. An
                 unfinished one is resumed.
             column: the text column of a table; detected if omitted.
+            overwrite: delete the vectors in the directory, and start again.
             progress: called with the number of texts done, and of all texts.
             settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
                 and of `EngineSettings`.
@@ -160,7 +162,11 @@ class Index:
         check_inputs(folder, [data])
         # A finished index is only read.
         is_finished = (folder / _VECTORS).exists()
-        with nullcontext() if is_finished else claim(folder, kind="directory"):
+        with (
+            nullcontext()
+            if is_finished and not overwrite
+            else claim(folder, kind="directory", overwrite=overwrite, marks=[f"{_VECTORS}*"])
+        ):
             cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from .errors import BertworksWarning, SettingsError, nearest_setting
+from .files import read_bytes
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
@@ -26,8 +27,12 @@ REQUIRED = "REQUIRED"
 """Value in a settings file that marks a setting which the user must give."""
 
 
+MAX_INTEGER = 2**53
+"""Maximum of an integer without a bound of its own; every format records it exactly."""
+
+
 class Settings(BaseModel):
-    """A frozen, strictly typed group of settings; numbers in it are finite."""
+    """A frozen, strictly typed group of settings; numbers are finite, and integers bounded."""
 
     # former keys and their present keys; `group.key` for a former key in a group. Former keys are
     # accepted, and `resolve` warns about them
@@ -178,6 +183,19 @@ class Settings(BaseModel):
         """Return all settings of an earlier run in their present form."""
         return cls.completed(cls.upgraded(tree))
 
+    @model_validator(mode="after")
+    def _integers_are_bounded(self) -> Self:
+        for name, value in self.__dict__.items():
+            if isinstance(value, int) and abs(value) > MAX_INTEGER and not self._has_bound(name):
+                raise ValueError(f"{name}={value}: must be at most {MAX_INTEGER:,}")
+        return self
+
+    @classmethod
+    def _has_bound(cls, name: str) -> bool:
+        """Whether a setting declares an upper bound of its own."""
+        metadata = cls.model_fields[name].metadata
+        return any(hasattr(one, "le") or hasattr(one, "lt") for one in metadata)
+
     @model_validator(mode="before")
     @classmethod
     def _accept_former_keys(cls, values: Any) -> Any:
@@ -272,7 +290,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         SettingsError: the file is missing, cannot be read, or is not a YAML mapping.
     """
     try:
-        tree = load_yaml(path.read_text(encoding="utf-8"))
+        tree = load_yaml(read_bytes(path).decode("utf-8"))
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:

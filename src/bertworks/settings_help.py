@@ -6,6 +6,7 @@ accepted. `bertworks settings` prints it as a table or as a commented YAML file.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from .settings import group_in
+from .errors import SettingsError, closest, nearest
+from .literals import VERB_SETTINGS
+from .settings import Settings, group_in
 
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
@@ -225,3 +228,43 @@ def _in_yaml(value: Any) -> str:
         ]
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True)
     return text.removesuffix("...\n").strip()
+
+
+def describe_settings(verb: str, task: str | None = None) -> list[SettingHelp]:
+    """List all settings of a verb, such as "finetune": what `bertworks settings` prints.
+
+    Args:
+        task: for "finetune": adds the settings of this task.
+
+    Returns:
+        For each setting its `key`, `type`, `allowed` values, `default` and `description`.
+
+    Raises:
+        SettingsError: the verb takes no settings, or there is no such task.
+    """
+    return describe(settings_class(verb, task))
+
+
+def settings_class(verb: str, task: str | None = None) -> type[Settings]:
+    """Return the class of a verb's settings; for arguments and errors see `describe_settings`."""
+    if verb not in VERB_SETTINGS:
+        valid = f"Verbs with settings: {', '.join(VERB_SETTINGS)}"
+        fix = nearest(verb, VERB_SETTINGS) if closest(verb, VERB_SETTINGS) else valid
+        raise SettingsError(f"there is no verb {verb!r}", fix=fix)
+    if verb == "glue":
+        task = "classification"  # has the settings of all GLUE tasks
+    elif task is not None and verb != "finetune":
+        raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
+    if task is None:
+        return declared_class(verb)
+    from .tasks import labelled_task
+    from .training.settings import settings_of
+
+    return settings_of(labelled_task(task))
+
+
+def declared_class(verb: str) -> type[Settings]:
+    """Return the class of a verb's settings, without those of a task."""
+    module, _, name = VERB_SETTINGS[verb].partition(":")
+    schema: type[Settings] = getattr(importlib.import_module(f"bertworks.{module}"), name)
+    return schema

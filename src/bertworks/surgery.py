@@ -22,6 +22,7 @@ from torch import Tensor
 from .api import BareEncoder, Model
 from .errors import DataError, SettingsError
 from .inference.engine import chunks
+from .literals import MAX_POSITIONS
 from .tasks.task import Network, Task
 from .text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
 from .text.tokenizer import Tokenizer
@@ -232,11 +233,14 @@ def extend_positions(model: Model, positions: int) -> Model:
         positions: the new maximum number of tokens in a sequence.
 
     Raises:
-        SettingsError: the model already has as many positions, or they are not learned.
+        SettingsError: the model already has as many positions, they are not learned, or there are
+            more than `MAX_POSITIONS`.
     """
     config = model.encoder.config
     if config.positions != "learned":
         raise SettingsError(f"the positions of {config.family!r} are not learned, and unlimited")
+    if positions > MAX_POSITIONS:
+        raise SettingsError(f"positions={positions}: must be at most {MAX_POSITIONS:,}")
     if positions <= config.max_seqlen:
         raise SettingsError(f"the model already has {config.max_seqlen} positions")
     offset, length = config.position_offset, config.max_seqlen

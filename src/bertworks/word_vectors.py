@@ -23,6 +23,7 @@ from . import files
 from .api import Model, of_unit_length
 from .corpus.lines import ReadCounts, Reading, read_lines
 from .errors import BertworksWarning, DataError
+from .locks import claim
 from .model.config import STATIC, EncoderConfig
 from .text.normalization import Normalization
 from .text.tokenizer import Tokenizer
@@ -102,16 +103,28 @@ class WordVectors:
         table = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu().numpy()
         return cls(list(kept), table[list(kept.values())])
 
-    def write(self, path: str | Path, *, format: Literal["word2vec", "glove"] = "word2vec") -> None:
+    def write(
+        self,
+        path: str | Path,
+        *,
+        format: Literal["word2vec", "glove"] = "word2vec",
+        overwrite: bool = False,
+    ) -> None:
         """Write a text file, each number with the fewest digits that restore it exactly.
 
+        Args:
+            path: the file.
+            format: word2vec's text format has a first line with the counts; GloVe's has none.
+            overwrite: replace an existing file.
+
         Raises:
-            OutputError: it cannot be written.
+            OutputError: it already exists, or cannot be written.
         """
         lines = [f"{len(self.words)} {self.vectors.shape[1]}"] if format == "word2vec" else []
         for word, vector in zip(self.words, self.vectors, strict=True):
             lines.append(" ".join([word, *map(str, vector)]))
-        files.write(path, "\n".join(lines) + "\n")
+        with claim(path, overwrite=overwrite):
+            files.write(path, "\n".join(lines) + "\n")
 
     def to_model(self) -> Model:
         """Return an encoder without layers or positions, with these vectors as word embeddings.

@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import _read_index, masked_checksum, read_bundle, write_bundle
-from bertworks.checkpoints.saving import check_target
 from bertworks.checkpoints.tensorflow import original_tensors
-from bertworks.errors import CheckpointError
+from bertworks.errors import CheckpointError, OutputError
 from bertworks.export import write_tensorflow
 from bertworks.packed import Packed
 from bertworks.surgery import add_tokens
@@ -162,9 +161,9 @@ def test_the_tanh_form_comes_back_from_tensorflows_layout(tmp_path):
     assert bw.load(where, device="cpu", hidden_act="gelu").encoder.config.hidden_act == "gelu"
 
 
-def test_a_target_that_cannot_be_looked_into_is_said(tmp_path):
-    with pytest.raises(CheckpointError, match=r"a: cannot be read \(.*name too long"):
-        check_target(tmp_path / ("a" * 300))
+def test_a_name_that_is_too_long_is_an_error(tmp_path):
+    with pytest.raises(OutputError, match=r"a: cannot be written \(.*name too long"):
+        tiny().save(tmp_path / ("a" * 300))
 
 
 def test_a_saved_model_is_for_others_to_read_too(tmp_path):
@@ -303,7 +302,7 @@ def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch)
     )
     assert bw.load(written, device="cpu").encoder.config == model.encoder.config
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    with pytest.raises(CheckpointError, match="not empty"):
+    with pytest.raises(OutputError, match="already exists"):
         write_tensorflow(
             ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
         )

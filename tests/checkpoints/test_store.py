@@ -324,36 +324,38 @@ def test_a_model_is_replaced_whole(tmp_path):
     model = tiny()
     model.save(tmp_path / "m")
     (tmp_path / "m" / "merges.txt").write_text("of the model before")
-    model.save(tmp_path / "m")
+    model.save(tmp_path / "m", overwrite=True)
     assert not (tmp_path / "m" / "merges.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("other", ["notes.txt", "1_Pooling/notes.txt", "empty/"])
+@pytest.mark.parametrize("other", ["notes.txt", "1_Pooling/notes.txt", "pytorch_model.bin"])
 def test_nothing_but_a_model_is_replaced(tmp_path, other):
     model = tiny()
     model.save(tmp_path / "m")
     path = tmp_path / "m" / other
     path.parent.mkdir(exist_ok=True)
-    path.mkdir() if other.endswith("/") else path.write_text("x")
-    with pytest.raises(CheckpointError, match=f"holds '{other.strip('/')}', which is not part"):
-        model.save(tmp_path / "m")
+    path.write_text("x")
+    with pytest.raises(OutputError, match=f"holds '{other}', which is no file that bertworks"):
+        model.save(tmp_path / "m", overwrite=True)
     assert path.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_vocabulary_is_no_model_that_may_be_replaced(tmp_path):
+def test_a_vocabulary_is_replaced_only_with_overwrite(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
-    with pytest.raises(CheckpointError, match=r"holds 'vocab\.txt'"):
+    with pytest.raises(OutputError, match=r"already exists"):
         tiny().save(tmp_path)
-    assert (tmp_path / "vocab.txt").exists()
+    assert (tmp_path / "vocab.txt").read_text() == "[PAD]\n"
+    tiny().save(tmp_path, overwrite=True)
+    assert bw.load(tmp_path, device="cpu").tokenizer.vocab_size > 1
 
 
 @pytest.mark.long
 def test_a_sentence_encoder_is_replaced(minilm, tmp_path):
     model = bw.load(minilm, device="cpu")
     for _ in range(2):
-        model.save(tmp_path / "m")
+        model.save(tmp_path / "m", overwrite=True)
     assert bw.load(tmp_path / "m", device="cpu").sentence == model.sentence
 
 
@@ -364,8 +366,8 @@ def test_a_model_is_saved_to_the_working_directory(tmp_path, monkeypatch):
     model.save(".")
     assert Path("config.json").exists()  # it is still the directory that one is in
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
-    with pytest.raises(CheckpointError, match="working directory cannot be replaced"):
-        model.save(".")
+    with pytest.raises(OutputError, match="working directory cannot be replaced"):
+        model.save(".", overwrite=True)
 
 
 def test_the_former_model_comes_back(tmp_path, monkeypatch):
@@ -382,7 +384,7 @@ def test_the_former_model_comes_back(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(OutputError, match="cannot be written"):
-        model.save(tmp_path / "m")
+        model.save(tmp_path / "m", overwrite=True)
     assert (tmp_path / "m").stat().st_ino == before
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,14 @@ class World:
 def invoke(*words: object, stdin: str | bytes | None = None) -> Result:
     """Run a command line, at 80 columns and on one thread."""
     return CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(word) for word in words], input=stdin)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The cache, which has records of finished commands, is the tests' own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

@@ -103,9 +103,12 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
     for words, says in (
         (["inspect", tmp_path / "nowhere"], "no such directory"),
         (["convert", world.pretrained, tmp_path / "x", "--to", "onyx"], "onyx"),
-        (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "is not empty"),
-        (["convert", world.pretrained, tmp_path], "holds 'bad.txt', which is not part of a saved"),
-        (["shrink", world.pretrained, world.corpus, "--out", tmp_path], "holds 'bad.txt'"),
+        (["convert", world.pretrained, tmp_path, "--to", "tensorflow"], "already exists"),
+        (
+            ["convert", world.pretrained, tmp_path, "--overwrite"],
+            "holds 'bad.txt', which is no file",
+        ),
+        (["shrink", world.pretrained, world.corpus, "--out", tmp_path], "already exists"),
         (["add-tokens", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "is empty"),
         (
             ["add-tokens", world.pretrained, tmp_path / "bad.txt", "--out", "m"],
@@ -115,7 +118,7 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
             ["add-tokens", world.pretrained, tmp_path / "pieces.txt", "--out", "m"],
             "pieces.txt:3 ('##ing'): begins with ##",
         ),
-        (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
+        (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file"),
         (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),
         (["shrink", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "holds no text"),
         (["extend", world.pretrained, "--positions", 64, "--out", "m"], "already has 64 positions"),

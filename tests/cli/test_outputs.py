@@ -26,6 +26,12 @@ def words_file(world: World) -> Path:
     return file
 
 
+def scored(world: World) -> Path:
+    file = world.corpus.with_name("scored.tsv")
+    file.write_text("label\tprediction\nwet\twet\ndry\twet\n", encoding="utf-8")
+    return file
+
+
 def tagged(world: World) -> Path:
     file = world.corpus.with_name("tagged.conll")
     file.write_text("the O\nriver B-PLACE\n\na O\ndoor O\n\n" * 4, encoding="utf-8")
@@ -114,6 +120,11 @@ VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
         "file",
         lambda w, out: ("predict", w.finetuned, "--data", w.dev, "--out", out, *CPU),
     ),
+    "score": (
+        "page.html",
+        "file",
+        lambda w, out: ("score", "classification", "--data", scored(w), "--report", out),
+    ),
     "explain": (
         "page.html",
         "file",
@@ -144,9 +155,24 @@ VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
         "file",
         lambda w, out: ("merge", *parts_of_vectors(w), "--out", out),
     ),
+    "neighbours": (
+        "vectors.txt",
+        "file",
+        lambda w, out: ("neighbours", w.pretrained, "--out", out),
+    ),
+    "neighbours to a model": (
+        "model",
+        "whole directory",
+        lambda w, out: ("neighbours", w.pretrained, "--out", out),
+    ),
     "convert": ("model", "whole directory", convert("hf")),
     "convert to tensorflow": ("model", "whole directory", convert("tensorflow")),
     "convert to onnx": ("model", "whole directory", convert("onnx")),
+    "quantize": (
+        "model",
+        "whole directory",
+        lambda w, out: ("quantize", w.finetuned, "--out", out),
+    ),
     "add-tokens": (
         "model",
         "whole directory",
@@ -420,5 +446,7 @@ def test_a_file_that_somebody_put_into_a_runs_model_stays(
     assert result.exit_code == 0, result.output
     mine = {"README.md": b"mine", "notes/of/mine.txt": b"mine"}
     assert contents(out / "model") == model | mine
-    result = bertworks("extend", world.pretrained, "--positions", 100, "--out", out / "model")
-    assert "holds 'README.md', which is not part of a saved model" in result.stderr
+    words = ("extend", world.pretrained, "--positions", 100, "--out", out / "model")
+    assert "already exists" in bertworks(*words).stderr
+    result = bertworks(*words, "--overwrite")
+    assert "holds 'README.md', which is no file that bertworks writes" in result.stderr

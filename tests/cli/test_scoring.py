@@ -110,13 +110,21 @@ def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("tagging", "--data", "x", "--predictions", "p"), "predictions is not for tagging"),
-        (("answering", "--data", "absent.json"), "predictions are missing"),
+        (("tagging", "--data", "x", "--predictions", "x"), "predictions is not for tagging"),
+        (("answering", "--data", "x"), "predictions are missing"),
         (("answering", "--data", "absent.json", "--predictions", "p"), "absent.json: no such file"),
         (("tagging", "--data", "x", "--report", "no/page.html"), "no/page.html: cannot be written"),
     ],
 )
-def test_bad(bertworks: Bertworks, words: tuple[str, ...], says: str) -> None:
+def test_bad(
+    bertworks: Bertworks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").touch()
     result = bertworks("score", *words)
     assert result.exit_code == 1
     assert says in " ".join(result.stderr.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
         "lab": ["compare", "m", "--data", "f"],
+        "next-sentence": ["m", "a text", "another"],
     }.get(verb, ["m", "a text"])
     writes = verb in ("embed", "features", "vocab", "prepare")
     out = ["--out", tmp_path / "out.npy"] if writes else []
@@ -160,3 +162,57 @@ def test_a_misspelt_option_is_a_usage_error(bertworks: Bertworks) -> None:
     result = bertworks("embed", "m", "a text", "--poolin", "cls", "--out", "x.npy")
     assert result.exit_code == 2
     assert "'--pooling'" in result.stderr
+
+
+COMPUTING = {
+    "predict": ["mini", "a text"],
+    "fill-mask": ["mini", "a [MASK]"],
+    "next-sentence": ["mini", "a", "b"],
+    "generate": ["mini", "a"],
+    "embed": ["mini", "a", "--out", "v.npy"],
+    "features": ["mini", "a", "--out", "v.parquet"],
+    "search": ["mini", "texts.txt", "a"],
+    "evaluate": ["mini", "--data", "rows.tsv"],
+    "probe": ["--model", "mini", "--train", "rows.tsv", "--dev", "rows.tsv"],
+}
+
+
+@pytest.mark.parametrize("verb", COMPUTING)
+def test_every_verb_that_computes_takes_a_precision(bertworks: Bertworks, verb: str) -> None:
+    for word in ("precision=fp33", "--precision=fp33"):
+        result = bertworks(verb, *COMPUTING[verb], word)
+        assert result.exit_code == 1, result.output
+        assert "precision='fp33': input should be 'auto', 'fp32', 'bf16' or 'int8'" in result.stderr
+    result = bertworks(verb, *COMPUTING[verb], "precison=fp32")
+    assert "The nearest valid name is 'precision'" in result.stderr
+
+
+def test_option_given_as_a_setting_is_named(bertworks: Bertworks) -> None:
+    result = bertworks("fill-mask", "mini", "a [MASK]", "top_k=3")
+    assert result.exit_code == 2
+    assert "unknown setting 'top_k=3'. It is an option: --top-k. To pass it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "mini", "a", "--out", "page.html", "precision=fp32"),
+        ("convert", "mini", "out", "precision=bf16"),
+        ("inspect", "mini", "seed=1"),
+        ("demo", "seed=1"),
+    ],
+)
+def test_verb_without_settings_says_so(bertworks: Bertworks, words: tuple[str, ...]) -> None:
+    result = bertworks(*words)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {words[0]} takes no settings, but got {words[-1]}. Try: ")
+
+
+def test_masked_words_follow_the_precision(bertworks: Bertworks) -> None:
+    words = ("fill-mask", "mini", "she opened the [MASK] .", "--json", "--device", "cpu")
+    exact, rounded = (
+        json.loads(bertworks(*words, f"precision={name}").stdout) for name in ("fp32", "int8")
+    )
+    assert exact != rounded
+    assert [one["token"] for one in exact[0]][:1] == [one["token"] for one in rounded[0]][:1]

@@ -94,8 +94,16 @@ def test_a_part_is_resumed_and_again_has_nothing_to_do(
     assert contents(parts[1]) == before
     bw.merge(parts, tmp_path / "merged")
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
-    with pytest.raises(DataError, match="merged: is not empty"):
+    merged = contents(tmp_path / "merged")
+    assert bw.merge(parts, tmp_path / "merged") == bw.Corpus.open(tmp_path / "merged").manifest
+    assert contents(tmp_path / "merged") == merged
+    shard = next((tmp_path / "merged").glob("*.arrow"))
+    shard.unlink()  # it is linked to a part's
+    shard.write_bytes(b"damaged")
+    with pytest.raises(OutputError, match="merged: already exists"):
         bw.merge(parts, tmp_path / "merged")
+    bw.merge(parts, tmp_path / "merged", overwrite=True)
+    assert contents(tmp_path / "merged") == merged
 
 
 @pytest.mark.long

@@ -194,7 +194,7 @@ def test_a_table_that_was_written_is_read_with_its_values(tmp_path: Path) -> Non
         "prediction.value": "0.123457",
     }
     # A table without names has numbers for them.
-    write_predictions(tmp_path / "out.tsv", [({"1": "a b"}, prediction)])
+    write_predictions(tmp_path / "out.tsv", [({"1": "a b"}, prediction)], overwrite=True)
     assert read_rows(tmp_path / "out.tsv").columns == ("1", "prediction.value")
 
 

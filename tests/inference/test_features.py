@@ -200,7 +200,7 @@ def test_lower_case_is_the_tokenizers_or_refused(minilm, tmp_path):
     assert np.array_equal(bw.load(tmp_path / "m", device="cpu").embed(texts), minilm.embed(texts))
 
     cased = bw.Tokenizer.from_vocabulary(minilm.tokenizer.pieces, lowercase=False)
-    cased.save(tmp_path / "m")
+    cased.save(tmp_path / "m", overwrite=True)
     with pytest.raises(CheckpointError, match="do_lower_case is not supported"):
         bw.load(tmp_path / "m", device="cpu")
     with warnings.catch_warnings():

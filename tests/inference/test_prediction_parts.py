@@ -143,21 +143,27 @@ def test_what_does_not_belong_together(model, tmp_path):
     two.write_bytes(content)
     bw.merge([one, two, three], out := tmp_path / "out.tsv")
     assert out.read_bytes() == whole.read_bytes()
-    with pytest.raises(DataError, match="already exists"):
+    rows = bw.merge([one, two, three], out)  # is finished
+    out.write_bytes(whole.read_bytes() + b"more")
+    with pytest.raises(OutputError, match="already exists"):
         bw.merge([one, two, three], out)
+    assert bw.merge([one, two, three], out, overwrite=True) == rows
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_a_part_is_made_again_by_its_command(model, tmp_path):
-    """Killed before its note was written, it has none, or a former one; then it is refused."""
+    """Without its note, or with a former one, it is refused."""
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
     content, note = two.read_bytes(), two.with_name("p.tsv.json")
     note.unlink()
     with pytest.raises(DataError, match="is not a part, or its note is missing"):
         bw.merge([one, two], tmp_path / "out.tsv")
-    model.predict_to(two, ROWS["classification"][:7], part="2/2", **WINDOW)
+    with pytest.raises(OutputError, match="already exists"):
+        model.predict_to(two, data, part="2/2", **WINDOW)
+    model.predict_to(two, ROWS["classification"][:7], part="2/2", overwrite=True, **WINDOW)
     old = note.read_bytes()
-    model.predict_to(two, data, part="2/2", **WINDOW)
+    model.predict_to(two, data, part="2/2", overwrite=True, **WINDOW)
     assert two.read_bytes() == content
     note.write_bytes(old)
     with pytest.raises(DataError, match=r"has [\d,]+ bytes instead of"):

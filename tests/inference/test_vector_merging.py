@@ -12,7 +12,7 @@ from tests.checkpoints.test_store import tiny
 from tests.crashes import contents
 
 import bertworks as bw
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import DataError, OutputError, SettingsError
 
 WINDOW: Any = {"window_rows": 4}
 TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
@@ -94,8 +94,13 @@ def test_a_stopped_part_is_resumed(model, kind, tmp_path):
     merged = tmp_path / f"merged{parts[0].suffix}"
     bw.merge(parts, merged)
     assert merged.read_bytes() == (tmp_path / name(kind)).read_bytes()
-    with pytest.raises(DataError, match="already exists"):
+    whole = merged.read_bytes()
+    bw.merge(parts, merged)  # is finished
+    merged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(OutputError, match="already exists"):
         bw.merge(parts, merged)
+    bw.merge(parts, merged, overwrite=True)
+    assert merged.read_bytes() == whole
 
 
 def test_rows_of_a_part_have_their_texts_numbers(model, tmp_path):

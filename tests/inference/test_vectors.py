@@ -214,7 +214,7 @@ def test_settings_that_earlier_releases_lacked_are_noted_where_they_change_somet
 
 def test_what_is_in_the_way(model, out, tmp_path):
     out.write_bytes(b"precious")
-    with pytest.raises(DataError, match="already exists"):
+    with pytest.raises(OutputError, match="already exists"):
         model.embed_to(out, TEXTS)
     assert out.read_bytes() == b"precious"
     note = out.with_name(f"{out.name}.json")
@@ -225,6 +225,9 @@ def test_what_is_in_the_way(model, out, tmp_path):
         model.embed_to(tmp_path / "a.txt", TEXTS)
     with pytest.raises(OutputError, match="cannot be written"):
         model.embed_to(tmp_path / "no" / out.name, TEXTS)
+    assert model.embed_to(out, TEXTS, overwrite=True).new == len(TEXTS)
+    assert model.embed_to(out, TEXTS).new == 0
+    assert model.embed_to(out, TEXTS[:1], overwrite=True, normalize=True).rows == 1
 
 
 def test_texts_of_files(model, out, tmp_path):

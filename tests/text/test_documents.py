@@ -40,7 +40,7 @@ def roberta(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "vocab.json").write_text(json.dumps({p: n for n, p in enumerate(lines) if p}))
     merges = (data_dir / "vocab" / "gpt2-merges.txt").read_text(encoding="utf-8")
     (folder / "merges.txt").write_text(merges, encoding="utf-8")
-    Tokenizer.load(folder).save(folder)
+    Tokenizer.load(folder).save(folder, overwrite=True)
     return folder
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from .. import files
 from ..errors import CheckpointError
+from ..files import check_regular, read_bytes
 from ..wire import bytes_field, fields, number_field, read_varint, varint
 
 _MAGIC = 0xDB4775248B80FB57
@@ -170,11 +171,14 @@ def masked_checksum(content: bytes | memoryview) -> int:
 
 def _mapped(file: Path) -> mmap.mmap | bytearray:
     try:
+        check_regular(file)
         with file.open("rb") as opened:
             # Copy on write: tensors may be changed in memory, never in the file.
             return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     except FileNotFoundError:
         raise CheckpointError("no such file", where=str(file)) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot be read ({error.strerror})", where=str(file)) from None
     except ValueError:  # an empty file cannot be mapped
         return bytearray()
 
@@ -185,9 +189,11 @@ def _opened(
     """A bundle's entries by name; its data files, and their mappings, by shard number."""
     index = Path(f"{prefix}.index")
     try:
-        entries, shards = _read_index(index.read_bytes())
+        entries, shards = _read_index(read_bytes(index))
     except FileNotFoundError:
         raise CheckpointError("no such file", where=str(index)) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot be read ({error.strerror})", where=str(index)) from None
     except (IndexError, KeyError, ValueError, TypeError, struct.error, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
     numbers = sorted({entry.shard for entry in entries.values()})

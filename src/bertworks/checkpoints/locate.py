@@ -66,6 +66,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
     )
@@ -73,6 +74,8 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     patterns = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
         return Path(snapshot_download(str(name), allow_patterns=patterns))
+    except HFValidationError:
+        problem = "no such directory here, and not a valid name on the hub"
     except RepositoryNotFoundError:
         problem = "no such directory here, and no such model on the hub"
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,41 +41,6 @@ def is_other(name: str) -> bool:
     return name not in _FILES and name != LOCK
 
 
-def check_target(directory: str | Path, *, keep_others: bool = False) -> None:
-    """Check that saving to a directory would replace nothing but a saved model.
-
-    Args:
-        keep_others: allow other files in the directory, which saving then keeps.
-
-    Raises:
-        CheckpointError: the directory holds something else, cannot be read, or is the working
-            directory.
-    """
-    target = Path(directory).resolve()
-    where = str(directory)
-    try:
-        if not target.exists():
-            return
-        found = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
-        found = [name for name in found if name != LOCK]
-        is_here = target.samefile(os.curdir)
-    except OSError as error:
-        raise CheckpointError(f"cannot be read ({error})", where=where) from None
-    # Without config.json, even a vocab.txt is not part of a saved model.
-    others = list(filter(is_other, found)) if "config.json" in found else found
-    if others and not keep_others:
-        raise CheckpointError(
-            f"the directory holds {others[0]!r}, which is not part of a saved model and would "
-            "be lost",
-            where=where,
-            fix="Name a directory that is new or empty.",
-        )
-    if found and is_here:  # the working directory of this process would no longer exist
-        raise CheckpointError(
-            "the working directory cannot be replaced", where=where, fix="Save from another."
-        )
-
-
 def save_model(
     directory: str | Path,
     *,
@@ -91,6 +55,7 @@ def save_model(
     sentence: SentenceSettings | None = None,
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
+    overwrite: bool = False,
 ) -> Path:
     """Save a model, as `Model.save` does. An existing one is replaced once the new one is complete.
 
@@ -104,9 +69,9 @@ def save_model(
             `weights.CODES`) and the rest is bfloat16.
 
     Raises:
-        CheckpointError: the directory holds something else, the family's layout cannot store the
-            model, or a weight is not finite.
-        OutputError: the directory cannot be written, or is being written by another process.
+        CheckpointError: the family's layout cannot store the model, or a weight is not finite.
+        OutputError: the directory exists and must not be overwritten, holds something else, cannot
+            be written, or is being written by another process.
     """
     directory = Path(directory)
     family = family_of(config)
@@ -145,19 +110,21 @@ def save_model(
     else:
         exported = {key: value.to(dtype) for key, value in exported.items()}
     contiguous = {key: value.cpu().contiguous() for key, value in exported.items()}
-    with claim(directory, kind="whole directory"):
-        check_target(directory, keep_others=keep_others)
-        with files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new:
-            files.write_json(new / "config.json", raw)
-            if task is not None:
-                files.write_json(new / "bertworks.json", described)
-            write_weights(new / SAFETENSORS, contiguous, format="pt")
-            (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
-            tokenizer_files.write_definition(
-                tokenizer.definition, new, model_max_length=config.max_seqlen
-            )
-            if sentence is not None:
-                sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
+    allowed = None if overwrite and keep_others else overwrite
+    with (
+        claim(directory, kind="whole directory", overwrite=allowed),
+        files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new,
+    ):
+        files.write_json(new / "config.json", raw)
+        if task is not None:
+            files.write_json(new / "bertworks.json", described)
+        write_weights(new / SAFETENSORS, contiguous, format="pt")
+        (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
+        tokenizer_files.write_definition(
+            tokenizer.definition, new, model_max_length=config.max_seqlen
+        )
+        if sentence is not None:
+            sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
     return directory
 
 

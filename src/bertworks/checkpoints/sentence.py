@@ -124,7 +124,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
             values["normalize"] = True
         else:
             raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
-    if (directory / _MORE).is_file():
+    if (directory / _MORE).exists():
         poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
         values["more"] = _more(directory / _MORE, poolings)
     return SentenceSettings.parse(values, where=str(file))
@@ -147,10 +147,10 @@ def read_max_seq_length(directory: Path) -> int | None:
 def _modules(directory: Path) -> list[tuple[str, Path]]:
     """The kinds and paths of a model's parts; none if sentence-transformers did not save it."""
     file = directory / "modules.json"
-    if not file.is_file():
+    if not file.exists():
         return []
     try:
-        modules = parse_json(file.read_bytes())
+        modules = parse_json(files.read_bytes(file))
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
@@ -162,7 +162,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
 def _limits_file(directory: Path) -> Path | None:
     """The file with a transformer's limit of tokens, if there is one."""
     files_of_limits = (directory / name for name in _LIMITS)
-    return next((file for file in files_of_limits if file.is_file()), None)
+    return next((file for file in files_of_limits if file.exists()), None)
 
 
 class CrossEncoder(NamedTuple):
@@ -188,7 +188,7 @@ def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncod
         CheckpointError: the activation is not a name.
     """
     file = directory / _MORE
-    marks = dict(read_json(file)) if file.is_file() else {}
+    marks = dict(read_json(file)) if file.exists() else {}
     if marks.get("model_type") != "CrossEncoder":
         marks = {}
         if not config.keys() & {"sentence_transformers", _FORMER_ACTIVATION}:

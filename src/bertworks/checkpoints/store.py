@@ -80,7 +80,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
             value has an unexpected type.
     """
     file = directory / "config.json"
-    if not file.is_file() and (directory / tensorflow.CONFIG).is_file():
+    if not file.exists() and (directory / tensorflow.CONFIG).exists():
         file = directory / tensorflow.CONFIG
     raw = read_json(file)
     if file.name == tensorflow.CONFIG:
@@ -104,7 +104,7 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
     if limit is not None:
         return min(limit, config.max_seqlen)
     file = directory / "tokenizer_config.json"
-    said = read_json(file).get("model_max_length") if file.is_file() else None
+    said = read_json(file).get("model_max_length") if file.exists() else None
     if isinstance(said, int) and not isinstance(said, bool) and said > 0:
         return min(said, config.max_seqlen)
     return config.max_seqlen
@@ -117,7 +117,7 @@ def read_task(directory: Path) -> TaskFile | None:
         CheckpointError: `bertworks.json` is damaged or from a later version.
     """
     path = directory / "bertworks.json"
-    if not path.is_file():
+    if not path.exists():
         return None
     values = read_json(path)
     if values.get("format_version") != FORMAT_VERSION:

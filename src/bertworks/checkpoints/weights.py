@@ -137,10 +137,10 @@ def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
 
 def _files(directory: Path, name: str) -> list[Path]:
     """The file with that name, or else the shards that its index lists."""
-    if (directory / name).is_file():
+    if (directory / name).exists():
         return [directory / name]
     index = directory / f"{name}.index.json"
-    if index.is_file():
+    if index.exists():
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             raise CheckpointError("there is no weight_map", where=str(index))
@@ -157,6 +157,7 @@ def _files(directory: Path, name: str) -> list[Path]:
 
 def _read_file(file: Path) -> dict[str, Tensor]:
     try:
+        files.check_regular(file)
         if file.suffix == ".safetensors":
             return load_file(file)
         tensors = _unpickled(file)

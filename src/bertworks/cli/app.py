@@ -9,7 +9,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from glob import has_magic
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,9 +20,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals, memory
-from ..errors import BertworksError, BertworksWarning, SettingsError
+from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
 from ..locks import Kind, claim
-from . import schemas
+from ..remote import is_remote
+from . import finished, schemas, show
 
 if TYPE_CHECKING:
     from ..api import Model
@@ -40,12 +43,20 @@ class Verbs(TyperGroup):
         """The verbs in the order of their use, not of their modules."""
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], *others: Any, **more: Any
+    ) -> Any:
+        if not args:  # prints the help
+            return super().make_context(info_name, args, *others, **more)
+        with usage_errors_in_a_line():
+            return super().make_context(info_name, args, *others, **more)
+
     def invoke(self, ctx: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # a file's name may not be valid UTF-8
                 stream.reconfigure(errors="backslashreplace")
         try:
-            with warnings_in_a_line():
+            with warnings_in_a_line(), usage_errors_in_a_line():
                 if memory.is_little_left():  # a library may then end the process without a message
                     warnings.warn(_LITTLE_LEFT, BertworksWarning, stacklevel=2)
                 return super().invoke(ctx)
@@ -96,6 +107,21 @@ def warnings_in_a_line() -> Iterator[None]:
         yield
 
 
+_UsageError: Any = typer.BadParameter.__base__  # Typer does not export it
+
+
+@contextmanager
+def usage_errors_in_a_line() -> Iterator[None]:
+    """Within the block, print errors of the command line as `error: …`, with exit status 2."""
+    try:
+        yield
+    except _UsageError as error:
+        message = error.format_message().rstrip(".")
+        command = "bertworks" if error.ctx is None else error.ctx.command_path
+        stop = "" if message.endswith(("?", ")")) else "."
+        fail(f"{message[:1].lower()}{message[1:]}{stop} Try: {command} --help", 2)
+
+
 def fail(message: str, status: int) -> None:
     """Print `error: …` to standard error, on one line, and exit with the status."""
     typer.echo("error: " + " ".join(message.split()), err=True)
@@ -141,7 +167,21 @@ class Verb(TyperCommand):
             ctx.exit(2)
         if self.name in schemas.VERBS:
             args = self._without_settings(ctx, args)
-        return super().parse_args(ctx, args)
+            return super().parse_args(ctx, args)
+        words = [arg for arg in args if schemas.is_assignment(arg)]
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            if extra := [word for word in words if f"extra argument(s) ({word}" in error.message]:
+                ctx.fail(f"{self.name} takes no settings, but got {extra[0]}")
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        token = _current.set(ctx)
+        try:
+            return super().invoke(ctx)
+        finally:
+            _current.reset(token)
 
     def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments without the settings, which are stored for `given_settings`."""
@@ -177,6 +217,8 @@ class Verb(TyperCommand):
 
 
 _FIRST_EXAMPLES: dict[str, str] = {}
+_current: ContextVar[Any] = ContextVar("_current", default=None)
+"""The context of the verb that runs."""
 
 
 def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -253,7 +295,7 @@ def bertworks(
 Device = Annotated[literals.Device, typer.Option(help="Device to run on.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="CPU threads; all cores if omitted."),
+    typer.Option(min=1, max=1024, metavar="N", help="CPU threads; all cores if omitted."),
 ]
 MODEL_HELP = (
     "A model directory, a name on the hub, or one of the bundled models mini and mini-sentences."
@@ -287,7 +329,9 @@ Encoding = Annotated[
 ]
 MaxLineBytes = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Longer lines are an error; 64 MiB if omitted."),
+    typer.Option(
+        min=1, max=2**40, metavar="N", help="Longer lines are an error; 64 MiB if omitted."
+    ),
 ]
 Texts = Annotated[
     list[str] | None,
@@ -305,19 +349,25 @@ Recipe = Annotated[
         metavar="RECIPE", help="YAML file of settings, or name of a recipe.", show_default=False
     ),
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an existing output, or start it again.")
+]
 Part = Annotated[
     str | None,
     typer.Option("--part", metavar="I/N", help="Make only part I of N; see merge."),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Processes; all cores (of the cluster) if omitted."),
+    typer.Option(
+        min=1, max=100_000, metavar="N", help="Processes; all cores (of the cluster) if omitted."
+    ),
 ]
 ModelWorkers = Annotated[
     int | None,
     typer.Option(
         "--workers",
         min=1,
+        max=100_000,
         metavar="N",
         help="Processes, each with the model; 1 if omitted (on Ray: one per core).",
     ),
@@ -411,23 +461,64 @@ def output(
     *,
     model: str | None = None,
     kind: Kind = "file",
-) -> Iterator[None]:
-    """Lock a verb's output within the block, and check that it is not an input; see `locks.claim`.
+    overwrite: bool | None = None,
+    marks: Iterable[str] = (),
+    repeats: bool = False,
+) -> Iterator[bool]:
+    """Check a verb's inputs, and lock its output within the block; see `locks.claim`.
 
     Args:
-        path: the output; for None and for standard output nothing is done.
+        path: the output; None and "-" are standard output, which is not locked.
         inputs: the files and directories that are read.
         model: the model that is read: its directory, or its name on the hub.
         kind: the kind of the output.
+        overwrite: whether an existing output may be replaced; None: the block decides. If this
+            command has written the output before, nothing is done.
+        marks: see `locks.claim`.
+        repeats: do the block nevertheless, since it also prints.
+
+    Yields:
+        Whether the block may replace the output.
     """
     from ..checkpoints.locate import local_directory
 
+    inputs = list(inputs)
+    check_present(inputs)
     if path in (None, "-"):
-        yield
+        yield False
         return
     assert path is not None
-    with claim(path, [*inputs, model and local_directory(model)], kind=kind, lend=True):
-        yield
+    sources = [*inputs, model and local_directory(model)]
+    verb = _current.get()
+    command = None
+    if overwrite is not None and kind != "directory" and verb is not None:
+        command = finished.command_digest(
+            verb.info_name, verb.params, verb.meta.get("settings", ()), sources, path
+        )
+    if command is not None and not overwrite and finished.is_finished(path, command):
+        if not repeats:
+            show.facts({"time": "nothing to do: already finished", "written to": path})
+            raise typer.Exit
+        overwrite = True
+    with claim(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
+        yield bool(overwrite)
+        if command is not None:
+            finished.record_finished(path, command)
+
+
+def check_present(inputs: Iterable[object]) -> None:
+    """Check that the files among a verb's inputs exist, before any work.
+
+    Raises:
+        DataError: a path does not exist. Names of data sets, paths on other file systems, globs,
+            and "-" are checked when they are read.
+    """
+    for given in inputs:
+        if given is None or is_remote(given) or str(given) == "-" or has_magic(str(given)):
+            continue
+        path = os.path.expanduser(str(given))
+        if not path.startswith("hf:") and not os.path.exists(path):
+            raise DataError("no such file", where=str(given))
 
 
 def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) -> dict[str, Any]:

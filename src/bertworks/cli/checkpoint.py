@@ -16,6 +16,7 @@ from .app import (
     AsJson,
     Lines,
     ModelPath,
+    Overwrite,
     TaskFile,
     load_model,
     output,
@@ -97,6 +98,7 @@ def convert(
         ),
     ] = "fp32",
     task: TaskFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a checkpoint in another layout.
 
@@ -106,7 +108,7 @@ def convert(
         raise SettingsError(
             f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
         )
-    with output(target, model=source, kind="whole directory"):
+    with output(target, model=source, kind="whole directory", overwrite=overwrite):
         model = load_model(source, "cpu", task)
         if to == "tensorflow":
             from ..export import write_tensorflow
@@ -116,13 +118,14 @@ def convert(
                 network=model.network,
                 config=model.encoder.config,
                 tokenizer=model.tokenizer,
+                overwrite=overwrite,
             )
         elif to == "onnx":
             from ..export import write_onnx
 
-            written = write_onnx(model, target)
+            written = write_onnx(model, target, overwrite=overwrite)
         else:
-            written = model.save(target, precision=precision)
+            written = model.save(target, precision=precision, overwrite=overwrite)
     show.facts({"written to": written})
 
 
@@ -147,6 +150,7 @@ def quantize(
         typer.Option(metavar="FILE", help="Labelled rows to compare the task's metric on."),
     ] = None,
     task: TaskFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a model with 8-bit weights; compare it with float32.
 
@@ -155,11 +159,20 @@ def quantize(
     --calibrate fixes the scales, with a few hundred texts like those to be read: faster, with about
     the same error. The comparison runs the written model with precision=int8.
     """
-    with output(out, [calibrate, texts, data], model=model, kind="whole directory"):
+    inputs = [calibrate, texts, data]
+    compares = texts is not None or data is not None
+    with output(
+        out,
+        inputs,
+        model=model,
+        kind="whole directory",
+        overwrite=overwrite,
+        repeats=compares,
+    ) as replaces:
         exact = load_model(model, "cpu", task)
         if calibrate is not None:
             exact.calibrate(data=calibrate)
-        written = exact.save(out, precision="int8")
+        written = exact.save(out, precision="int8", overwrite=replaces)
     coded = load_model(str(written), "cpu", task)
     facts: dict[str, object] = {}
     if texts is not None:
@@ -186,19 +199,20 @@ def add_tokens(
     model: ModelPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one per line.")],
     out: Out,
+    overwrite: Overwrite = False,
     lines: Lines,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
     from ..corpus.lines import ReadCounts, Reading, read_lines
     from ..surgery import add_tokens as add
 
-    with output(out, [file], model=model, kind="whole directory"):
+    with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
         read = read_lines(file, Reading(ReadCounts(), **lines))
         words = {f"{file}:{at}": word for at, line in read if (word := line.strip())}
         if not words:
             raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words.values(), where=[*words])
-        written = found.model.save(out)
+        written = found.model.save(out, overwrite=overwrite)
     show.facts(
         {
             "added": f"{len(found.added):,} words, {found.reused:,} of them in unused entries",
@@ -215,22 +229,21 @@ def shrink(
     corpus: Corpus,
     out: Out,
     reading: Reading,
+    overwrite: Overwrite = False,
 ) -> None:
     """Remove pieces that a corpus does not use.
 
     The texts of the corpus keep their tokens. Special pieces and single characters are kept, so
     that no other text becomes unknown.
     """
-    from ..checkpoints.saving import check_target
     from ..surgery import shrink as keep_used
 
     given = GivenCorpus(corpus, reading)
-    with output(out, given.paths, model=model, kind="whole directory"):
-        check_target(out)  # reading a corpus may take long
+    with output(out, given.paths, model=model, kind="whole directory", overwrite=overwrite):
         large = load_model(model, "cpu")
         with show.bar("reading") as read:
             small = keep_used(large, given.paragraphs(read))
-        written = small.save(out)
+        written = small.save(out, overwrite=overwrite)
     show.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
@@ -246,9 +259,16 @@ def shrink(
 def extend(
     model: ModelPath,
     positions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="New maximum number of tokens per sequence.")
+        int,
+        typer.Option(
+            min=1,
+            max=literals.MAX_POSITIONS,
+            metavar="N",
+            help="New maximum number of tokens per sequence.",
+        ),
     ],
     out: Out,
+    overwrite: Overwrite = False,
 ) -> None:
     """Extend a model to more positions.
 
@@ -257,10 +277,10 @@ def extend(
     """
     from ..surgery import extend_positions, text_limit
 
-    with output(out, model=model, kind="whole directory"):
+    with output(out, model=model, kind="whole directory", overwrite=overwrite):
         short = load_model(model, "cpu")
         long = extend_positions(short, positions)
-        written = long.save(out)
+        written = long.save(out, overwrite=overwrite)
     facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}
     if (limit := text_limit(long)) < positions:
         facts["limit"] = f"{limit:,} tokens of a text, as before: the model's max_seq_length"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import literals
-from ..errors import DataError
+from ..files import new_directory
 from ..wording import duration
 from . import show
 from .app import (
@@ -18,6 +18,7 @@ from .app import (
     Group,
     Lines,
     On,
+    Overwrite,
     Part,
     Workers,
     lines_of,
@@ -105,6 +106,7 @@ def vocab(
     *,
     corpus: Corpus,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the tokenizer.")],
+    overwrite: Overwrite = False,
     workers: Workers = None,
     on: On = None,
     given: Given,
@@ -131,16 +133,9 @@ def vocab(
         exclude=SharedSequences(exclude) if exclude else None,
     )
     with (
-        output(out, given_corpus.paths, kind="whole directory"),
+        output(out, given_corpus.paths, kind="whole directory", overwrite=overwrite),
         show.stopwatch() as seconds,
     ):
-        for name in ("vocab.txt", "tokenizer.json", "config.json"):
-            if (out / name).exists():
-                raise DataError(
-                    f"the directory already has a {name}",
-                    where=str(out),
-                    fix="Give another --out, or remove it.",
-                )
         with show.bar("reading") as read, show.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
                 given_corpus.paragraphs(read),
@@ -151,7 +146,8 @@ def vocab(
                 ),
                 **how.model_dump(),
             )
-        tokenizer.save(out)
+        with new_directory(out, last="tokenizer.json", replace=True) as new:
+            tokenizer.save(new)
         pieces = f"{tokenizer.vocab_size:,}"
         if tokenizer.vocab_size < how.size:
             pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
@@ -172,6 +168,7 @@ def prepare(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the shards.")],
+    overwrite: Overwrite = False,
     workers: Workers = None,
     on: On = None,
     part: Part = None,
@@ -207,6 +204,7 @@ def prepare(
             drop_duplicates=drop_duplicates,
             exclude=exclude or (),
             part=part,
+            overwrite=overwrite,
             progress=noted,
             **how,
             **reading,

@@ -11,7 +11,7 @@ import typer
 from ..errors import SettingsError
 from ..wording import duration
 from . import show
-from .app import AsJson, Computing, Given, Table, output, verb
+from .app import AsJson, Computing, Given, Overwrite, Table, check_present, output, verb
 from .training import Seeds, seed_numbers
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def lab(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Output directory; finished runs in it are reused.")
     ] = Path("runs/lab"),
+    overwrite: Overwrite = False,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Pre-trained model to examine.")
     ] = "mini",
@@ -107,7 +108,8 @@ def lab(
     from ..training.progress import Progress
 
     asked = seed_list(seed_numbers(seeds))
-    with output(out, [data], model=model, kind="directory"):
+    marks = ("lab.json", "claims")
+    with output(out, [data], model=model, kind="directory", overwrite=overwrite, marks=marks):
         place = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":
             _lineage(place, minutes, asked, json)
@@ -147,6 +149,7 @@ def _compare(
     if not models or table is None:
         fix = "For example: bertworks lab compare mini --data reviews.tsv."
         raise SettingsError("lab compare needs models and --data TABLE", fix=fix)
+    check_present([table])
     from ..probing import compare
 
     found = compare(models, table, device=device, **settings)

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from ..files import exists
 from ..wording import clock, short
 from . import show
-from .app import AsJson, Device, Recipe, verb
+from .app import AsJson, Device, Overwrite, Recipe, verb
 from .corpus import corpus_facts
 from .schemas import VERBS, schema_of
 
@@ -32,6 +33,7 @@ def merge(
         str,
         typer.Option(metavar="PATH", help="Output: a directory for a corpus, else a file."),
     ],
+    overwrite: Overwrite = False,
 ) -> None:
     """Merge all parts of a corpus, of vectors or of predictions.
 
@@ -41,13 +43,16 @@ def merge(
     from ..corpus.manifest import Manifest
     from ..inference.merging import merge as run
 
-    found = run(parts, out)
+    was_there = not overwrite and exists(out)
+    found = run(parts, out, overwrite=overwrite)
     if isinstance(found, Manifest):
         show.facts(corpus_facts(found))
     elif isinstance(found, int):
         show.facts({"rows": f"{found:,}"})
     else:
         show.facts({"texts": f"{found.rows:,}", "width": f"{found.width:,}"})
+    if was_there:
+        show.facts({"time": "nothing to do: already finished"})
     show.facts({"written to": out})
 
 

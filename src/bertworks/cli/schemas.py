@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import SettingsError, brief, closest, nearest, nearest_setting
+from ..errors import SettingsError, brief, nearest, nearest_setting
+from ..literals import VERB_SETTINGS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -16,26 +16,11 @@ if TYPE_CHECKING:
     from ..settings import Settings
     from ..settings_help import SettingHelp
 
-_CLASSES = {
-    "vocab": "corpus.settings:VocabularySettings",
-    "prepare": "corpus.settings:PrepareSettings",
-    "pretrain": "training.recipe:PretrainSettings",
-    "finetune": "training.settings:FinetuneSettings",
-    "glue": "training.settings:FinetuneSettings",
-    "probe": "inference.settings:TextProbeSettings",
-    "lab": "inference.settings:TextProbeSettings",  # compare takes them
-    "ablate": "lab.features:FeatureAblationSettings",
-    "evaluate": "inference.settings:EvaluateSettings",
-    "predict": "inference.settings:EngineSettings",
-    "generate": "inference.settings:GenerateSettings",
-    "embed": "inference.settings:EmbeddingSettings",
-    "features": "inference.settings:FeatureSettings",
-    "search": "inference.settings:EngineSettings",
-    "serve": "serving.settings:ServeSettings",
-}
-VERBS = tuple(_CLASSES)
+VERBS = tuple(VERB_SETTINGS)
 """The verbs that take settings."""
-_TEXT_VERBS = frozenset({"predict", "generate", "embed", "features", "search"})
+_TEXT_VERBS = frozenset(
+    {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search"}
+)
 
 
 def schema_of(verb: str, task: str | None = None) -> type[Settings]:
@@ -47,49 +32,16 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
     Raises:
         SettingsError: the verb takes no settings, or there is no such task.
     """
-    if verb not in _CLASSES:
+    if verb not in VERBS:
         from .app import ORDER
 
-        valid = f"Verbs with settings: {', '.join(VERBS)}"
         if verb in ORDER:
-            fix = f"{valid}; for options see: bertworks {verb} --help."
+            fix = f"Verbs with settings: {', '.join(VERBS)}; for options see: "
+            fix += f"bertworks {verb} --help."
             raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
-        fix = nearest(verb, VERBS) if closest(verb, VERBS) else valid
-        raise SettingsError(f"there is no verb {verb!r}", fix=fix)
-    if verb == "glue":
-        task = "classification"  # has the settings of all GLUE tasks
-    elif task is not None and verb != "finetune":
-        raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
-    if task is not None:
-        from ..tasks import labelled_task
-        from ..training.settings import settings_of
+    from ..settings_help import settings_class
 
-        return settings_of(labelled_task(task))
-    return _declared(verb)
-
-
-def _declared(verb: str) -> type[Settings]:
-    """The class of a verb's settings, without those of a task."""
-    module, _, name = _CLASSES[verb].partition(":")
-    found: type[Settings] = getattr(importlib.import_module(f"bertworks.{module}"), name)
-    return found
-
-
-def describe_settings(verb: str, task: str | None = None) -> list[SettingHelp]:
-    """List all settings of a verb, such as "finetune": what `bertworks settings` prints.
-
-    Args:
-        task: for "finetune": adds the settings of this task.
-
-    Returns:
-        For each setting its `key`, `type`, `allowed` values, `default` and `description`.
-
-    Raises:
-        SettingsError: the verb takes no settings, or there is no such task.
-    """
-    from ..settings_help import describe
-
-    return describe(schema_of(verb, task))
+    return settings_class(verb, task)
 
 
 def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
@@ -97,9 +49,9 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
 
     If the class has common settings (`Settings.common`), only these are listed, briefly.
     """
-    from ..settings_help import describe
+    from ..settings_help import declared_class, describe
 
-    schema = _declared(verb) if task is None else schema_of(verb, task)
+    schema = declared_class(verb) if task is None else schema_of(verb, task)
     every = describe(schema)
     if not schema.common:
         return every, 0
@@ -151,7 +103,7 @@ def sorted_out(
             return [*others, arg, *left], words
         option, is_assigned, value = arg.partition("=")
         if option in options or not arg.startswith("--"):
-            if takes_texts and _is_setting(verb, arg):
+            if takes_texts and _is_setting(verb, arg, options):
                 words.append(arg)
                 continue
             others.append(arg)
@@ -180,7 +132,13 @@ def is_flag(field: FieldInfo | None) -> bool:
     return field is not None and field.annotation is bool
 
 
-def _is_setting(verb: str, word: str) -> bool:
+def is_assignment(word: str) -> bool:
+    """Whether a word has the form `key=value` of a setting."""
+    key, is_assigned, _ = word.partition("=")
+    return bool(is_assigned) and key.replace(".", "_").isidentifier()
+
+
+def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     """Whether a word is a setting, where it may also be a text or a name.
 
     Where it may be a text, each word of the form `key=value` must be a setting. Where it may be a
@@ -189,9 +147,9 @@ def _is_setting(verb: str, word: str) -> bool:
     Raises:
         SettingsError: the word is probably a misspelt setting.
     """
-    key, is_assigned, _ = word.partition("=")
-    if not is_assigned or not key.replace(".", "_").isidentifier():
+    if not is_assignment(word):
         return False
+    key = word.partition("=")[0]
     schema = schema_of(verb)
     if schema.field(key) is not None:
         return True
@@ -199,6 +157,8 @@ def _is_setting(verb: str, word: str) -> bool:
     is_text = verb in _TEXT_VERBS
     if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
         what = "a text" if is_text else "a name"
-        fix = f"{nearest_setting(key, names)}. To pass it as {what}, put -- before it."
+        option = f"--{key.replace('_', '-')}"
+        hint = f"It is an option: {option}" if option in options else nearest_setting(key, names)
+        fix = f"{hint}. To pass it as {what}, put -- before it."
         raise SettingsError(f"unknown setting {brief(word)}", fix=fix)
     return False

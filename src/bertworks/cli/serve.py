@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import need
-from .app import Device, SettingsFile, Threads, given_settings, set_threads, verb
+from .app import Device, SettingsFile, Threads, check_present, given_settings, set_threads, verb
 
 
 @verb(
@@ -79,6 +79,7 @@ def serve(
 
         settings = ServeSettings.resolve(**given_settings(ctx, settings_file))
         keys = read_keys(api_keys)
+        check_present([tls_key, tls_certificate])
         served = Models(
             named_sources(models),
             device=device,

@@ -14,10 +14,12 @@ from .app import (
     AsJson,
     Computing,
     Group,
+    Overwrite,
     Recipe,
     SettingsFile,
     Table,
     Threads,
+    check_present,
     given_settings,
     is_main_process,
     set_threads,
@@ -46,7 +48,9 @@ def _repeating(
     seeds: Seeds = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Parallel runs; one per GPU, or one, if omitted."),
+        typer.Option(
+            min=1, max=1024, metavar="N", help="Parallel runs; one per GPU, or one, if omitted."
+        ),
     ] = None,
 ) -> dict[str, Any]:
     if grid is None and seeds is None and jobs is None:
@@ -64,12 +68,19 @@ def demo(
         "bertworks-demo"
     ),
     seed: Annotated[
-        int, typer.Option(metavar="N", help="Random seed of the split, weights and data order.")
+        int,
+        typer.Option(
+            min=0,
+            max=2**32 - 1,
+            metavar="N",
+            help="Random seed of the split, weights and data order.",
+        ),
     ] = 1,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Train only for seconds, to check that everything works."),
     ] = False,
+    overwrite: Overwrite = False,
     threads: Threads = None,
 ) -> None:
     """Run the whole cycle in minutes, on Python's documentation.
@@ -82,7 +93,7 @@ def demo(
     set_threads(threads)
     from ..demo import run_demo
 
-    if not (run_demo(out, seed=seed, quick=quick).beats_both or quick):
+    if not (run_demo(out, seed=seed, quick=quick, overwrite=overwrite).beats_both or quick):
         raise typer.Exit(1)
 
 
@@ -102,6 +113,7 @@ def pretrain(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]…", help="Settings that override the recipe's."),
     ] = None,
+    overwrite: Overwrite = False,
     device: Computing = "auto",
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
@@ -118,6 +130,7 @@ def pretrain(
         [*(settings or ()), *ctx.meta["settings"]],
         out=out,
         device=device,
+        overwrite=overwrite,
         progress=Progress(),
     )
     if is_main_process():
@@ -165,6 +178,7 @@ def finetune(
             "best weights.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: Table,
@@ -185,7 +199,10 @@ def finetune(
     from ..training.progress import Progress
 
     given = given_settings(ctx, settings_file, settings or (), task, **table)
+    check_present([train])
     measured_on = None if dev is None else table_or_share(dev)
+    if isinstance(measured_on, str):
+        check_present([measured_on])
     if repeating:
         if measured_on is None:
             raise DataError(
@@ -201,6 +218,7 @@ def finetune(
             dev=measured_on,
             out=out,
             device=device,
+            overwrite=overwrite,
             progress=Progress(),
             **repeating,
             **given,
@@ -219,6 +237,7 @@ def finetune(
         dev=measured_on,
         out=out,
         device=device,
+        overwrite=overwrite,
         progress=Progress(),
         **given,
     )
@@ -252,6 +271,7 @@ def glue(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings for all tasks.")
     ] = None,
+    overwrite: Overwrite = False,
     settings_file: SettingsFile = None,
     repeating: Repeating,
     device: Computing = "auto",
@@ -272,6 +292,7 @@ def glue(
         out=out,
         tasks=None if tasks is None else tasks.split(","),
         device=device,
+        overwrite=overwrite,
         progress=Progress(),
         **repeating,
         **given_settings(ctx, settings_file, settings or ()),
@@ -328,6 +349,7 @@ def probe(
     from ..probing import probe as run
 
     given = given_settings(ctx, settings_file, settings or (), **table)
+    check_present([train, dev])
     found = run(model, train=train, dev=dev, device=device, **given)
     if json:
         show.as_json({"width": found.width, **found.metrics})
@@ -357,6 +379,7 @@ def ablate(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Output directory; an existing one is resumed.")
     ],
+    overwrite: Overwrite = False,
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: Table,
@@ -378,6 +401,7 @@ def ablate(
         dev=dev,
         out=out,
         device=device,
+        overwrite=overwrite,
         progress=Progress(),
         **given_settings(ctx, settings_file, settings or (), **table),
     )

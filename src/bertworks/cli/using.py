@@ -20,6 +20,7 @@ from .app import (
     Given,
     Header,
     ModelPath,
+    Overwrite,
     Part,
     Spread,
     Table,
@@ -64,6 +65,7 @@ def evaluate(
     ],
     table: Table,
     report: Report = None,
+    overwrite: Overwrite = False,
     json: AsJson = False,
     spread: Spread,
     device: Computing = "auto",
@@ -79,7 +81,7 @@ def evaluate(
     """
     if len(data) > 1 and report is not None:
         ctx.fail("--report needs a single --data FILE.")
-    with output(report, data, model=model):
+    with output(report, data, model=model, overwrite=overwrite, repeats=True):
         check_page(report)
         measured = load_model(model, device, task)
         several = measured.evaluate_each(data, **spread, **(given | table))
@@ -141,6 +143,7 @@ def score(
     ] = None,
     header: Header = None,
     report: Report = None,
+    overwrite: Overwrite = False,
     json: AsJson = False,
 ) -> None:
     """Score the predictions of any system.
@@ -151,7 +154,8 @@ def score(
     """
     from ..scoring import score as run
 
-    with output(report, [data, predictions, no_answer_probs]):
+    inputs = [data, predictions, no_answer_probs]
+    with output(report, inputs, overwrite=overwrite, repeats=True):
         check_page(report)
         found = run(
             task,
@@ -225,6 +229,7 @@ def predict(
     json: Annotated[
         bool, typer.Option("--json", help="Write JSON Lines, whatever the file name.")
     ] = False,
+    overwrite: Overwrite = False,
     part: Part = None,
     spread: Spread,
     device: Computing = "auto",
@@ -249,10 +254,12 @@ def predict(
     from ..inference.writers import write_predictions
 
     settings = given | table
-    with output(out, [data], model=model):
+    with output(out, [data], model=model, overwrite=overwrite):
         loaded = load_model(model, device, task)
         if data is not None and out is not None:
-            count = loaded.predict_to(out, data, json=json, part=part, **spread, **settings)
+            count = loaded.predict_to(
+                out, data, json=json, part=part, overwrite=overwrite, **spread, **settings
+            )
         else:
             lines = lines_of(texts or [], **table)
             asked = lines if pair is None else ((text, pair) for text in lines)
@@ -261,24 +268,30 @@ def predict(
                 assert loaded.task is not None, "it has predicted"
                 show.predictions(rows, loaded.task.shown)
                 return
-            count = write_predictions(out or "-", rows, format="jsonl" if json else "auto")
+            count = write_predictions(
+                out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
+            )
     if out is not None:
         typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
 
 
 @verb("fill-mask", 'bertworks fill-mask runs/tiny "the capital of [MASK] is paris ."')
 def fill_mask(
+    *,
     model: ModelPath,
     text: Annotated[
         str, typer.Argument(metavar="TEXT", help="A text with [MASK] for each word to predict.")
     ],
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Predictions for each mask.")] = 5,
+    top_k: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Predictions for each mask.")
+    ] = 5,
     json: AsJson = False,
     device: Computing = "auto",
+    given: Given,
 ) -> None:
     """Predict the masked words of a text."""
     show.must_hold_text(text)
-    masks = load_model(model, device).fill_mask(text, top_k=top_k)
+    masks = load_model(model, device).fill_mask(text, top_k=top_k, **given)
     if json:
         show.as_json(masks)
         return
@@ -296,16 +309,18 @@ def fill_mask(
     'bertworks next-sentence runs/tiny "He opened the door." "The room was dark."',
 )
 def next_sentence(
+    *,
     model: ModelPath,
     first: Annotated[str, typer.Argument(metavar="A", help="A text.", show_default=False)],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     json: AsJson = False,
     device: Computing = "auto",
+    given: Given,
 ) -> None:
     """Print the probability that B follows A."""
     show.must_hold_text(first)
     show.must_hold_text(second)
-    chance = load_model(model, device).next_sentence(first, second)
+    chance = load_model(model, device).next_sentence(first, second, **given)
     if json:
         show.as_json({"next_sentence_probability": chance})
     else:
@@ -358,6 +373,7 @@ def explain(
     pair: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")
     ] = None,
+    overwrite: Overwrite = False,
     device: Computing = "auto",
     task: TaskFile = None,
 ) -> None:
@@ -371,7 +387,7 @@ def explain(
         if given is not None:
             show.must_hold_text(given)
     check_page(out, endings=_PAGE)
-    with output(out, model=model):
+    with output(out, model=model, overwrite=overwrite):
         loaded = load_model(model, device, task)
         from ..explorer import explain as computed
         from ..explorer.page import page

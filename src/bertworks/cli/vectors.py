@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ..locks import Kind
 from ..remote import is_remote
 from ..wording import duration
 from . import show
@@ -18,6 +19,7 @@ from .app import (
     Given,
     Group,
     ModelPath,
+    Overwrite,
     Part,
     Spread,
     Table,
@@ -69,6 +71,7 @@ def _writing(
     data: Data = None,
     column: Column = None,
     table: Table,
+    overwrite: Overwrite = False,
     part: Part = None,
     spread: Spread,
     given: Given,
@@ -77,7 +80,7 @@ def _writing(
 ) -> Callable[[str, str], None]:
     """A function that writes vectors to a file, with the method of `Model` that is named."""
     source = _texts(ctx, texts, data, column, table)
-    settings = {"column": column, "part": part, **spread, **table, **given}
+    settings = {"column": column, "part": part, "overwrite": overwrite, **spread, **table, **given}
 
     def write(out: str, method: str) -> None:
         with output(None if is_remote(out) else out, [data], model=model):
@@ -162,10 +165,13 @@ def neighbours(
             help="Write the vectors: NAME.txt, or a directory for a model with these vectors.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     layout: Annotated[
         Literal["word2vec", "glove"], typer.Option(help="Format of a text file to write.")
     ] = "word2vec",
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Words per query.")] = 10,
+    top_k: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Words per query.")
+    ] = 10,
     farthest: Annotated[
         bool, typer.Option("--farthest", help="Show the least similar words instead.")
     ] = False,
@@ -181,15 +187,24 @@ def neighbours(
     from ..word_vectors import WordVectors
 
     to_model = out is not None and out.suffix != ".txt"
-    with output(out, [source], kind="whole directory" if to_model else "file"):
-        if Path(source).is_file():
+    kind: Kind = "whole directory" if to_model else "file"
+    is_file = Path(source).is_file()
+    with output(
+        out,
+        [source] if is_file else [],
+        model=source,
+        kind=kind,
+        overwrite=overwrite,
+        repeats=bool(words),
+    ) as replaces:
+        if is_file:
             found = WordVectors.read(source, encoding=encoding)
         else:
             found = WordVectors.of_model(load_model(source, "cpu"))
         if out is not None and out.suffix == ".txt":
-            found.write(out, format=layout)
+            found.write(out, format=layout, overwrite=replaces)
         elif out is not None:
-            found.to_model().save(out)
+            found.to_model().save(out, overwrite=replaces)
     if out is not None:
         show.facts({"words": f"{len(found.words):,}", "written to": out})
     for query in words or ():
@@ -229,9 +244,12 @@ def search(
         Path | None,
         typer.Option(metavar="DIR", help="Directory that keeps the vectors for later searches."),
     ] = None,
+    overwrite: Overwrite = False,
     column: Column = None,
     table: Table,
-    top_k: Annotated[int, typer.Option(min=1, metavar="N", help="Results per query.")] = 5,
+    top_k: Annotated[
+        int, typer.Option(min=1, max=1_000_000, metavar="N", help="Results per query.")
+    ] = 5,
     rerank: Annotated[
         str | None,
         typer.Option(
@@ -241,7 +259,9 @@ def search(
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Number of texts to rerank; 50 if omitted."),
+        typer.Option(
+            min=1, max=1_000_000, metavar="N", help="Number of texts to rerank; 50 if omitted."
+        ),
     ] = None,
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Search only part of the texts, with Faiss.")
@@ -275,6 +295,7 @@ def search(
             file,
             index,
             column=column,
+            overwrite=overwrite,
             progress=embedding,
             **given,
             **table,

@@ -156,8 +156,14 @@ class Manifest(_Record):
             CheckpointError: the manifest is damaged, or has another format version.
         """
         path = directory / MANIFEST
+        if directory.exists() and not directory.is_dir():
+            raise DataError(
+                "is a file, not a prepared corpus",
+                where=str(directory),
+                fix="Prepare it with `bertworks prepare`, and give the output directory.",
+            )
         try:
-            tree = parse_json(path.read_bytes())
+            tree = parse_json(files.read_bytes(path))
         except FileNotFoundError:
             if Journal.path(directory).exists():
                 raise DataError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import files
-from ..errors import DataError
+from ..errors import BertworksError, DataError
 from ..locks import claim
 from ..parts import in_order
 from ..text.files import write_definition
@@ -18,7 +18,7 @@ from .shards import Corpus, open_shard
 _READ = ("text", "duplicate_documents", "excluded_documents", "left_out_documents", "skipped")
 
 
-def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
+def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Manifest:
     """Merge all parts of a corpus, to the same bytes that a single `prepare` writes.
 
     Every shard's checksum is verified. Shards are hard-linked where the file system supports it,
@@ -26,13 +26,14 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
 
     Args:
         parts: directories that `prepare --part` wrote, in any order.
-        out: the directory to write, new or empty.
+        out: the directory to write, new or empty. If it holds the merged corpus, nothing is done.
+        overwrite: replace another output in the directory.
 
     Raises:
         DataError: a part is missing, unfinished, given twice, or does not belong to the others; or
             the corpus holds no text.
         CheckpointError: a part is damaged.
-        OutputError: `out` cannot be written.
+        OutputError: `out` holds something else, or cannot be written.
     """
     found = {path: Manifest.read(path) for path in parts}
     paths = in_order((path, found[path].job.part) for path in parts)
@@ -66,11 +67,11 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
     )
     if not whole.tokens:
         raise DataError("the corpus is empty: no text gives tokens")
-    with claim(out, paths, kind="whole directory"):
-        if out.exists() and not files.is_empty(out):
-            raise DataError("is not empty", where=str(out), fix="Choose another --out.")
+    if _is_merged(out, whole) and not overwrite:
+        return whole
+    with claim(out, paths, kind="whole directory", overwrite=overwrite):
         tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # compares it with the shards
-        with files.new_directory(out, last=MANIFEST) as new:
+        with files.new_directory(out, last=MANIFEST, replace=True) as new:
             (new / TOKENIZER).mkdir()
             # Not copied: loading does not notice damage in files other than tokenizer.json.
             write_definition(tokenizer.definition, new / TOKENIZER)
@@ -82,6 +83,14 @@ def merge_corpora(parts: Sequence[Path], out: Path) -> Manifest:
                     _link(path / shard.file, new / shard.file)
             whole.write(new)
     return whole
+
+
+def _is_merged(out: Path, whole: Manifest) -> bool:
+    """Whether a directory holds an undamaged corpus with this manifest."""
+    try:
+        return Corpus.open(out, verify=True).manifest == whole
+    except BertworksError:
+        return False
 
 
 def _link(source: Path, target: Path) -> None:

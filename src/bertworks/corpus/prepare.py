@@ -69,6 +69,7 @@ def prepare(
     encoding: str = "utf-8",
     max_line_bytes: int = MAX_LINE_BYTES,
     part: str | None = None,
+    overwrite: bool = False,
     progress: Callable[[PrepareProgress], None] | None = None,
     **settings: Unpack[PrepareKeywords],
 ) -> Manifest:
@@ -87,6 +88,7 @@ def prepare(
             dropped, and listed in `excluded.jsonl`; see `corpus.overlap`.
         part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so
             that the shards equal those of a single run; `merge` merges the parts.
+        overwrite: delete an existing corpus, finished or not, and start again.
         progress: called after every shard and at the end.
         settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
             `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
@@ -142,7 +144,7 @@ def prepare(
     )
     directory = Path(out)
     inputs = [*paths_of(parsed), tokenizer_path, *exclude]
-    with claim(directory, inputs, kind="directory"):
+    with claim(directory, inputs, kind="directory", overwrite=overwrite or None):
         _check_ours(directory)
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
@@ -206,7 +208,7 @@ class _Run:
             raise BertworksError(
                 f"the directory holds another preparation: {difference}",
                 where=str(self._directory),
-                fix="Choose another --out, or remove the directory.",
+                fix="Choose another --out, or start again with --overwrite (overwrite=True).",
             )
         return records
 
@@ -318,7 +320,7 @@ class _Run:
         return DataError(
             "the directory holds a finished corpus, and its text has changed since",
             where=str(self._directory),
-            fix="Choose another --out, or remove the directory.",
+            fix="Choose another --out, or start again with --overwrite (overwrite=True).",
         )
 
 

@@ -16,6 +16,8 @@ from ..literals import CorpusFormat
 from ..remote import is_remote, remote_files, size_of
 
 _HUB = "hf:"
+MAX_WEIGHT = 10_000
+"""Maximum number of repetitions of a source."""
 _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
 
 
@@ -47,6 +49,12 @@ class CorpusSource:
                 f"the weight {self.weight} is not a number above 0",
                 where=self.path,
                 fix="Leave the source out.",
+            )
+        if self.weight > MAX_WEIGHT:
+            raise DataError(
+                f"the weight {self.weight:g} is too large",
+                where=self.path,
+                fix=f"A source is repeated at most {MAX_WEIGHT:,} times.",
             )
 
     @classmethod
@@ -88,6 +96,8 @@ class CorpusSource:
     def dataset(self) -> tuple[str, str | None, str | None]:
         """Name or folder, configuration and split of a Hugging Face data set."""
         name, _, split = self.path.removeprefix(_HUB).partition("#")
+        if not name.strip():
+            raise DataError("names no data set", where=self.path, fix="For example: hf:imdb.")
         if os.path.isdir(name):
             return name, None, split or None
         name, _, config = name.partition(":")

@@ -201,6 +201,12 @@ def _choose_column(path: str, schema: pa.Schema, reading: Reading) -> str | None
     if column is None or column not in schema.names:
         report_missing_column(column, schema.names, path, reading)
         return None
+    if schema.names.count(column) > 1:
+        raise DataError(
+            f"several columns are called {column!r}",
+            where=path,
+            fix="Rename them, or name another with --column.",
+        )
     kind = schema.field(column).type
     if not _is_string(kind):
         what = f"the column {column!r} holds {kind}, not strings"

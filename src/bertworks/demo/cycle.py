@@ -114,8 +114,16 @@ class DemoResult:
         return self.with_pretraining - self.without_pretraining > 2 * self.standard_error
 
 
+_MARKS = ("data/*corpus.txt*", "quick/data/*corpus.txt*")
+
+
 def run_demo(
-    out: str | Path, *, seed: int = 1, quick: bool = False, console: Console | None = None
+    out: str | Path,
+    *,
+    seed: int = 1,
+    quick: bool = False,
+    overwrite: bool = False,
+    console: Console | None = None,
 ) -> DemoResult:
     """Run the whole cycle, and describe it.
 
@@ -123,6 +131,7 @@ def run_demo(
         out: the output directory. The same call again resumes where it stopped.
         seed: of the split of the labelled rows, the weights and the order of the data.
         quick: train only for seconds, to check that everything works; accuracies mean little.
+        overwrite: delete an existing output, and start again.
         console: where to print; standard output if omitted.
 
     Raises:
@@ -130,7 +139,7 @@ def run_demo(
     """
     from rich.console import Console
 
-    with claim(out, kind="directory"):
+    with claim(out, kind="directory", overwrite=overwrite, marks=_MARKS):
         place = Path(out) / "quick" if quick else Path(out)
         return _Demo(place, seed, quick, console or Console(highlight=False)).run()
 

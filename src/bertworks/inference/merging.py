@@ -11,7 +11,7 @@ from .. import files
 from ..corpus.manifest import Manifest
 from ..corpus.merging import merge_corpora
 from ..errors import DataError
-from ..locks import claim
+from ..locks import claim, exists_error
 from ..parts import in_order
 from .notes import Note, checksum_of, note_file
 from .settings import setting_in
@@ -20,9 +20,12 @@ from .vectors import WrittenVectors
 
 
 def merge(
-    parts: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]
+    parts: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
 ) -> Manifest | WrittenVectors | int:
-    """Merge all parts of a corpus, of vectors or of predictions.
+    """Merge all parts of a corpus, of vectors or of predictions; called again, it does nothing.
 
     The result equals that of a single machine, byte for byte, for any number of parts.
 
@@ -30,23 +33,24 @@ def merge(
         parts: outputs of `prepare`, `embed_to`, `features_to` or `predict_to` with `part="I/N"`, in
             any order.
         out: the output: a directory for a corpus, else a file with the same ending as the parts.
+        overwrite: replace an existing output.
 
     Returns:
         The manifest of a corpus, a description of the vectors, or the number of predicted rows.
 
     Raises:
         DataError: a part is missing, unfinished, damaged, duplicate, or does not belong to the
-            others; or `out` already exists.
+            others.
         CheckpointError: a part of a corpus is damaged.
-        OutputError: `out` cannot be written.
+        OutputError: `out` exists and does not hold the merged parts, or cannot be written.
     """
     paths = [Path(part) for part in parts]
     if any(path.is_dir() for path in paths):
-        return merge_corpora(paths, Path(out))
-    return _merge_files(paths, Path(out))
+        return merge_corpora(paths, Path(out), overwrite=overwrite)
+    return _merge_files(paths, Path(out), overwrite=overwrite)
 
 
-def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
+def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> WrittenVectors | int:
     found = {path: _finished(path) for path in parts}
     paths = in_order((path, found[path].part) for path in parts)
     first = found[paths[0]]
@@ -71,17 +75,44 @@ def _merge_files(parts: Sequence[Path], out: Path) -> WrittenVectors | int:
         )
     if (note.rows, note.texts) != (first.total, first.whole or note.texts):
         raise _stranger(paths[-1], paths[0], "of other texts")
+    merged = note.rows if layout is None else WrittenVectors(note.rows, note.width, 0, note.cut)
     with claim(out, paths), files.writing(out):
-        if out.exists():
-            raise DataError("already exists", where=str(out), fix="Give another name.")
+        if not overwrite and files.exists(out):
+            if _is_merged(out, paths, head) if layout is None else _is_noted(out, note):
+                return merged
+            raise exists_error(out)
         with files.atomic(out) as new:
             if layout is None:
                 append(paths, new, head)
-                return note.rows
+                return merged
             layout.join(paths, new, note.rows)
             # Written before the file gets its name: a note without its file is ignored.
             replace(note, checksum=checksum_of(new)).write(note_file(out))
-    return WrittenVectors(note.rows, note.width, 0, note.cut)
+    return merged
+
+
+def _is_noted(out: Path, merged: Note) -> bool:
+    """Whether a file of vectors is undamaged and has the note of the merged parts."""
+    try:
+        note = Note.read(note_file(out))
+        note.check(out)
+    except (OSError, ValueError, DataError):
+        return False
+    return replace(note, checksum="") == merged
+
+
+def _is_merged(out: Path, parts: Sequence[Path], head: bytes) -> bool:
+    """Whether a file of predictions has the bytes of the merged parts."""
+    with out.open("rb") as written:
+        if written.read(len(head)) != head:
+            return False
+        for path in parts:
+            with path.open("rb") as part:
+                part.seek(len(head))
+                while block := part.read(1 << 20):
+                    if written.read(len(block)) != block:
+                        return False
+        return not written.read(1)
 
 
 def _finished(path: Path) -> Note:

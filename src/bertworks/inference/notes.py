@@ -59,7 +59,7 @@ class Note:
             ValueError: it is not a note, or is damaged.
             OSError: it cannot be read.
         """
-        tree = files.parse_json(file.read_bytes())
+        tree = files.parse_json(files.read_bytes(file))
         if isinstance(tree, dict):
             tree = files.unsealed(tree)
         return TypeAdapter(cls).validate_python(tree)

@@ -30,7 +30,7 @@ import torch
 
 from .. import files, parallel
 from ..errors import DataError, check_name
-from ..locks import check_inputs, claim
+from ..locks import check_inputs, claim, exists_error
 from ..model.config import HEAD_DROPOUTS, NEW_SETTINGS
 from ..model.encoder import Encoder, HasEncoder
 from ..parts import Part
@@ -88,7 +88,7 @@ def write_vectors(
     if part is not None:
         begun, end = note_of_part(texts, begun, Part.parse(part), embedder.engine.window_rows)
         texts = islice(texts, begun.first, end)
-    unfinished = out.with_name(f"{out.name}.part")
+    unfinished = _unfinished(out)
     check_inputs(out, inputs)
     # A finished file is only read, unless its note is not complete.
     is_named = out.exists()
@@ -123,7 +123,7 @@ def write_vectors(
             raise DataError(
                 f"is finished with {note.rows:,} rows, but there are more texts now",
                 where=str(out),
-                fix="Give another name.",
+                fix="Give another name, or start again with --overwrite (overwrite=True).",
             )
         if out.exists():
             note.check(out)
@@ -138,6 +138,22 @@ def write_vectors(
                 replace(note, checksum=checksum, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
+
+
+def remove_vectors(out: str | os.PathLike[str], inputs: Iterable[object] = ()) -> None:
+    """Remove a file of vectors, finished or not, and its note.
+
+    Raises:
+        OutputError: it cannot be removed, is an input, or is being written by another process.
+    """
+    path = Path(out)
+    with claim(path, inputs), files.writing(path):
+        for file in (path, note_file(path), _unfinished(path)):
+            file.unlink(missing_ok=True)
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_name(f"{out.name}.part")
 
 
 def fingerprint(
@@ -161,7 +177,7 @@ def fingerprint(
 def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The model and settings of the vectors in a file; empty if it has no readable note."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found: Mapping[str, Any] = json.loads(note_file(Path(out)).read_text("utf-8"))["made_with"]
+        found: Mapping[str, Any] = json.loads(files.read_bytes(note_file(Path(out))))["made_with"]
         return found
     return {}
 
@@ -266,7 +282,7 @@ def _other_texts(out: Path) -> DataError:
     return DataError(
         "was started with other texts",
         where=str(out),
-        fix=f"Give another name, or remove {out.name}*.",
+        fix="Give another name, or start again with --overwrite (overwrite=True).",
     )
 
 
@@ -318,10 +334,10 @@ def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
 
 def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
     """Return the note of an earlier run, or the initial note of a new run."""
-    fix = f"Give another name, or remove {out.name}*."
+    fix = "Give another name, or start again with --overwrite (overwrite=True)."
     if not beside.exists():
         if out.exists():
-            raise DataError("already exists", where=str(out), fix=fix)
+            raise exists_error(out)
         return begun
     try:
         note = Note.read(beside)

@@ -39,6 +39,7 @@ def write_predictions(
     predictions: Iterable[tuple[Row, Prediction]],
     *,
     format: OutputFormat = "auto",
+    overwrite: bool = False,
 ) -> int:
     """Write rows with their predictions as they arrive, one line each.
 
@@ -49,6 +50,7 @@ def write_predictions(
         predictions: each row with its prediction.
         format: if "auto", chosen by the path's suffix: JSON Lines for `.jsonl` and `.ndjson`, CSV
             for `.csv`, TSV for `.tsv`, `.txt` and no suffix. TSV and CSV have a header.
+        overwrite: replace an existing file.
 
     Returns:
         The number of rows written.
@@ -56,10 +58,10 @@ def write_predictions(
     Raises:
         DataError: the rows already have a column that would be added, or columns that the first row
             lacks; or the format cannot hold a value; or the path's suffix is unknown.
-        OutputError: the file cannot be written, or another process is writing it.
+        OutputError: the file already exists, cannot be written, or another process is writing it.
     """
     format = _format_of(out, format)
-    with _opened(out) as stream:
+    with _opened(out, overwrite=overwrite) as stream:
         return _write(stream, predictions, format)
 
 
@@ -72,6 +74,7 @@ def write_part(
     window_rows: int,
     made_with: Mapping[str, Any],
     format: OutputFormat = "auto",
+    overwrite: bool = False,
     **how: Any,
 ) -> int:
     """Write one of several parts of predictions like `write_predictions`, with a note next to it.
@@ -84,6 +87,7 @@ def write_part(
         rows: all rows, which are read to count them.
         part: `I/N`; each part gets consecutive windows of `window_rows` rows.
         made_with: everything that the predictions depend on, as JSON values.
+        overwrite: replace an existing file.
 
     Raises:
         DataError, OutputError: as in `write_predictions`; or the output is not a file.
@@ -106,21 +110,21 @@ def write_part(
             seen = digest(seen, as_json(row))
             yield row, prediction
 
-    with claim(path):
-        with _new_file(path) as stream:
+    with claim(path, overwrite=overwrite), files.atomic(path) as new:
+        with _opened_new(new) as stream:
             count = _write(stream, noted(), format, header)
         head = "" if header is None else _LINES[format](header, 1)
         note = replace(
             note,
             made_with={**made_with, "format": format, "header": head},
             rows=count,
-            size=path.stat().st_size,
+            size=new.stat().st_size,
             texts=seen,
             complete=True,
-            checksum=checksum_of(path),
+            checksum=checksum_of(new),
         )
-        with files.writing(path):
-            note.write(note_file(path))
+        # Written before the file gets its name: a note without its file is ignored.
+        note.write(note_file(path))
     return count
 
 
@@ -272,18 +276,20 @@ def _check_free(row: Row, added: Iterable[str]) -> None:
 
 
 @contextmanager
-def _opened(out: str | os.PathLike[str] | TextIO) -> Iterator[TextIO]:
+def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterator[TextIO]:
     if not isinstance(out, str | os.PathLike):
         yield out
         return
     if os.fspath(out) == "-":
         yield sys.stdout
         return
-    with claim(out), _new_file(out) as stream:
+    with (
+        claim(out, overwrite=overwrite),
+        files.atomic(out) as new,
+        _opened_new(new) as stream,
+    ):
         yield stream
 
 
-@contextmanager
-def _new_file(out: str | os.PathLike[str]) -> Iterator[TextIO]:
-    with files.atomic(out) as new, new.open("w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+def _opened_new(new: Path) -> TextIO:
+    return new.open("w", encoding="utf-8", newline="\n")

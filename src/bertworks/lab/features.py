@@ -79,7 +79,7 @@ class FeatureAblationSettings(TaggingOptions):
             raise ValueError(f"finetune.seed={self.finetune.seed}: give seeds=[…] instead")
         return self
 
-    def in_precision_of(self, out: str | Path, device: torch.device) -> Self:
+    def in_precision_of(self, out: str | Path | None, device: torch.device) -> Self:
         """Return a copy with `precision=auto` resolved: as in the run that `out` may contain."""
         found: dict[str, Any] = {"precision": settled_precision(self.precision, out, device)}
         if (tuning := self.finetune) is not None:
@@ -132,6 +132,7 @@ def ablate_features(
     dev: Table,
     out: str | Path,
     device: torch.device | str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[AblationKeywords],
 ) -> Results:
@@ -143,6 +144,7 @@ def ablate_features(
         dev: evaluation rows.
         out: output directory.
         device: device to run on.
+        overwrite: delete an existing output, finished or not, and start again.
         progress: reports progress.
         settings: settings of `FeatureAblationSettings`.
 
@@ -156,7 +158,7 @@ def ablate_features(
     """
     resolved = FeatureAblationSettings.parse(settings)
     held = model if isinstance(model, Model) else load(model, device=device)
-    resolved = resolved.in_precision_of(out, pick_device(device))
+    resolved = resolved.in_precision_of(None if overwrite else out, pick_device(device))
     train, dev = replayable(train), replayable(dev)
     check_length(resolved.max_seq_length, held.encoder.config)
     tuning = resolved.finetuning()
@@ -168,7 +170,7 @@ def ablate_features(
         **resolved.model_dump(mode="json"),
     }
     may_change = {"seeds"}
-    if not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
+    if overwrite or not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
         may_change.add("finetune")  # its errors only show after the probes are measured
     inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
     with RunDirectory.open(
@@ -178,6 +180,7 @@ def ablate_features(
         check=data.check,
         schema=FeatureAblationSettings,
         inputs=inputs,
+        overwrite=overwrite,
     ) as run:
         data.note_in(run)
         for line in data.lines():

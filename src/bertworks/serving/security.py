@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from .. import files
 from ..errors import SettingsError
 
 ENVIRONMENT = "BERTWORKS_API_KEYS"
@@ -75,7 +76,7 @@ def read_keys(file: Path | None) -> Keys:
 def _content(file: str | Path) -> bytes:
     """Return the content of a file; raise `SettingsError` if it cannot be read."""
     try:
-        return Path(file).read_bytes()
+        return files.read_bytes(file)
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(file)) from None
     except OSError as error:

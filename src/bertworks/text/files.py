@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import files
 from ..errors import DataError
+from ..files import read_content
 from .definition import (
     CLS,
     CONTINUATION,
@@ -64,8 +65,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     """Read a tokenizer; see `Tokenizer.load`."""
     file = path
     if path.is_dir():
-        file = next((path / name for name in _IN_ORDER if (path / name).is_file()), path)
-    if not file.is_file():
+        file = next((path / name for name in _IN_ORDER if (path / name).exists()), path)
+    if file.is_dir() or not file.exists():
         what = f"there is no {', no '.join(_IN_ORDER)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
     config = _read_optional(path / CONFIG)
@@ -148,14 +149,16 @@ def _read_tree(
         said = {**_read_optional(file.with_name(SPECIAL)), **config}
         roles = Roles(**{role: _role(role, said, known) for role in _USUAL})
         others = {name: file.with_name(name) for name in sorted(_OTHERS)}
-        files = {name: path.read_bytes() for name, path in others.items() if path.is_file()}
+        files = {
+            name: read_content(path, DataError) for name, path in others.items() if path.exists()
+        }
         return TreeDefinition(tree, roles, find_frame(tree), config, files)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"is not a tokenizer ({error!r})") from None
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    return files.read_json(file, DataError) if file.is_file() else {}
+    return files.read_json(file, DataError) if file.exists() else {}
 
 
 def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
@@ -326,7 +329,7 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
 
 def _read_vocabulary(file: Path) -> list[str]:
     """Read one piece per line; the number of the line, from 0, is the id."""
-    content = file.read_bytes()
+    content = read_content(file, DataError)
     try:
         # Only line feeds end a line: the Chinese vocabulary has the piece U+2028.
         lines = content.decode("utf-8").split("\n")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError
-from ..files import parse_json
+from ..files import parse_json, read_content
 from ..wire import fields
 from .definition import Frame, Roles
 from .normalization import Normalization
@@ -45,7 +45,7 @@ def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeD
         DataError: a file is invalid, or special pieces are missing.
     """
     try:
-        ids = parse_json(vocabulary.read_bytes())
+        ids = parse_json(read_content(vocabulary, DataError))
     except ValueError as error:
         raise DataError(f"not valid JSON ({error})", where=str(vocabulary)) from None
     if not isinstance(ids, dict) or not all(isinstance(n, int) for n in ids.values()):
@@ -94,13 +94,13 @@ def read_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> TreeD
             "merges": pairs,
         },
     }
-    files = {file.name: file.read_bytes() for file in (vocabulary, merges)}
+    files = {file.name: read_content(file, DataError) for file in (vocabulary, merges)}
     return TreeDefinition(tree, roles, frame, dict(config), files)
 
 
 def _read_merges(file: Path, ids: Mapping[str, int]) -> list[list[str]]:
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = read_content(file, DataError).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 ({error})", where=str(file)) from None
     pairs: list[list[str]] = []
@@ -147,7 +147,7 @@ def read_model(file: Path) -> SentencePieceModel:
     Raises:
         DataError: it is not a model file, or its model is not Unigram.
     """
-    data = file.read_bytes()
+    data = read_content(file, DataError)
     pieces: list[Piece] = []
     trainer: dict[int, Any] = {}
     normalizer: dict[int, Any] = {}
@@ -265,7 +265,9 @@ def _definition(
             "byte_fallback": model.byte_fallback,
         },
     }
-    return TreeDefinition(tree, roles, frame, dict(config), {file.name: file.read_bytes()})
+    return TreeDefinition(
+        tree, roles, frame, dict(config), {file.name: read_content(file, DataError)}
+    )
 
 
 def _score(piece: Piece) -> float:

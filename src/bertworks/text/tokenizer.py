@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import files
 from ..errors import DataError
-from ..locks import claim
+from ..locks import claim, exists_error
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,
@@ -30,7 +30,7 @@ from .encoding import (
     trim_offsets,
     truncated,
 )
-from .files import read_definition, write_definition
+from .files import FILES, read_definition, write_definition
 from .normalization import Normalization, Origin
 from .portions import Portion, portions, together
 from .tree import TreeDefinition
@@ -115,21 +115,30 @@ class Tokenizer:
         """
         return cls(read_definition(Path(path), lowercase=lowercase))
 
-    def save(self, directory: str | Path, *, model_max_length: int | None = None) -> None:
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        model_max_length: int | None = None,
+        overwrite: bool = False,
+    ) -> None:
         """Write `tokenizer.json`, `tokenizer_config.json` and the vocabulary, also for other tools.
 
         Args:
-            directory: output directory; created if missing.
+            directory: output directory; created if missing. Its other files are not changed.
             model_max_length: maximum sequence length of the model, for other tools.
+            overwrite: replace the files of a tokenizer in the directory.
 
         Raises:
-            OutputError: the directory cannot be written; then nothing in it has changed.
+            OutputError: the directory has files of a tokenizer, or cannot be written; then nothing
+                in it has changed.
         """
-        with (
-            claim(directory, kind="whole directory"),
-            files.new_directory(directory, last="tokenizer.json") as new,
-        ):
-            write_definition(self.definition, new, model_max_length=model_max_length)
+        with claim(directory, kind="whole directory"):
+            existing = [path for name in FILES if (path := Path(directory, name)).exists()]
+            if existing and not overwrite:
+                raise exists_error(min(existing))
+            with files.new_directory(directory, last="tokenizer.json") as new:
+                write_definition(self.definition, new, model_max_length=model_max_length)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Definition]]:
         return Tokenizer, (self.definition,)

@@ -281,11 +281,11 @@ def _tensor_files(path: Path) -> list[str]:
 def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
     """Load a checkpoint's state, after verifying its checksum, or those of all files."""
     try:
-        sums = json.loads((path / "manifest.json").read_text())
+        sums = json.loads(files.read_bytes(path / "manifest.json"))
         for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
             if files.sha256_of(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
-        state: dict[str, Any] = json.loads((path / _STATE).read_text())
+        state: dict[str, Any] = json.loads(files.read_bytes(path / _STATE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if is_memory_short(error):
             raise

@@ -93,6 +93,7 @@ def finetune(
     dev: Dev | None = None,
     out: str | Path,
     device: torch.device | str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> FinetuneResult:
@@ -109,6 +110,7 @@ def finetune(
             `dev`, the last weights are kept, not the best.
         out: the run directory.
         device: device to run on.
+        overwrite: delete an existing run, finished or not, and start again.
         progress: reports progress; in a notebook it is shown by default.
         settings: settings of `FinetuneSettings` and of the task's options (see `settings_of`);
             those of your own task, which type checkers do not know, as `**dictionary`.
@@ -144,7 +146,9 @@ def finetune(
             if option not in resolved.model_fields_set
         }
         resolved = resolved.with_values(**taken) if taken else resolved
-        precision = settled_precision(resolved.precision, out, members.device)
+        precision = settled_precision(
+            resolved.precision, None if overwrite else out, members.device
+        )
         resolved = resolved.model_copy(update={"precision": precision})
         shown = progress if members.is_main else None
         data = LabelledData.read(
@@ -154,7 +158,7 @@ def finetune(
             dev,
             resolved,
             members.device,
-            run=Path(out) if members.is_main else None,
+            run=Path(out) if members.is_main and not overwrite else None,
             progress=shown,
         )
         description = {
@@ -180,6 +184,7 @@ def finetune(
             schema=type(resolved),
             inputs=[train, dev, *models],
             is_main=members.is_main,
+            overwrite=overwrite,
         ) as run:
             return _finetune(start, data, phase, resolved, fit_settings, run, members, shown)
 
@@ -276,7 +281,7 @@ def _finetune(
     network.eval()
     made = Model(task.tokenizer, task, network, source=str(run.model))
     if members.is_main:
-        made.save(run.model, keep_others=True)
+        made.save(run.model, overwrite=True, keep_others=True)
         write_report(run.path)
         run.note_outcome(
             best_metric=metric,

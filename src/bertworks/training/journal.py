@@ -17,6 +17,7 @@ run/
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -135,6 +136,7 @@ class RunDirectory:
         schema: type[Settings] | None = None,
         inputs: Iterable[object] = (),
         is_main: bool = True,
+        overwrite: bool = False,
     ) -> RunDirectory:
         """Start a run, or resume one that has the same settings.
 
@@ -152,6 +154,7 @@ class RunDirectory:
                 version, and knows former keys; by default the class of `settings`.
             inputs: paths of inputs, which must not overlap with the directory.
             is_main: false for all ranks but 0: what they write is discarded.
+            overwrite: delete an existing run, finished or not, and start again.
 
         Raises:
             OtherRunError: the directory contains something else, or a run with other settings.
@@ -160,12 +163,20 @@ class RunDirectory:
                 contains or is inside an input.
         """
         run = cls(path)
+        if overwrite and int(os.environ.get("WORLD_SIZE", "1")) > 1 and run.settings_file.exists():
+            raise OutputError(  # other processes, and torchrun's restarts, would resume it
+                "a run cannot be overwritten by several processes",
+                where=str(path),
+                fix="Remove it first.",
+            )
         if not is_main:
             return run
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         if schema is None:
             schema = type(settings) if isinstance(settings, Settings) else Settings
-        run._claimed.enter_context(claim(path, inputs, kind="directory"))
+        run._claimed.enter_context(
+            claim(path, inputs, kind="directory", overwrite=overwrite or None)
+        )
         try:
             run._is_new = not run.settings_file.exists()
             run.check_free()
@@ -312,7 +323,7 @@ class RunDirectory:
             raise OtherRunError(
                 f"the directory holds {held}, and this would be {asked}",
                 where=str(self.path),
-                fix="Give another directory.",
+                fix="Give another directory, or start again with --overwrite (overwrite=True).",
             )
         was = schema.as_now(self.settings())
         usual, now = _flatten(schema.defaults()), _flatten(tree)
@@ -333,7 +344,8 @@ class RunDirectory:
                 raise OtherRunError(
                     f"the run was started with {difference}",
                     where=str(self.path),
-                    fix="Resume with the same settings, or give another directory.",
+                    fix="Resume with the same settings, give another directory, or start again "
+                    "with --overwrite (overwrite=True).",
                 )
 
 

@@ -168,18 +168,18 @@ def _to_tensor(text: str) -> torch.Tensor:
 
 
 def settled_precision(
-    asked: Precision, out: str | Path, device: torch.device, *within: str
+    asked: Precision, out: str | Path | None, device: torch.device, *within: str
 ) -> Precision:
     """Return a run's precision; `auto` is that of the run to resume, else it fits the device.
 
     Args:
-        out: the run directory, which may not exist yet.
+        out: the run directory, which may not exist yet; None: no run is resumed.
         within: keys of the nested group of settings that contains the precision, if any.
     """
     if asked != "auto":
         return asked
-    run = RunDirectory(out)
-    if not run.settings_file.is_file():
+    run = None if out is None else RunDirectory(out)
+    if run is None or not run.settings_file.is_file():
         return "fp32" if dtype_of(asked, device) is None else "bf16"
     begun: Any = run.settings()
     for name in within:

@@ -90,6 +90,7 @@ def pretrain(
     *,
     out: str | Path,
     device: torch.device | str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
     **values: Unpack[PretrainKeywords],
 ) -> PretrainResult:
@@ -100,6 +101,7 @@ def pretrain(
         overrides: `key=value` words that override settings of the recipe.
         out: the run directory.
         device: device to run on; under `torchrun`, "cuda" is each process's own GPU.
+        overwrite: delete an existing run, finished or not, and start again.
         progress: reports progress; in a notebook it is shown by default.
         values: settings of `PretrainSettings` that override those of the recipe.
 
@@ -115,7 +117,9 @@ def pretrain(
     """
     progress = usual_progress(progress)
     settings = with_geometry(read_recipe(recipe, overrides, **values))
-    if not list_checkpoints(Path(out) / "checkpoints"):  # a resumed run has its own weights
+    if overwrite or not list_checkpoints(
+        Path(out) / "checkpoints"
+    ):  # a resumed run has its own weights
         check_shapes(settings)
     data = PretrainingData.open(settings)
     check_vocabulary(settings, data.tokenizer)
@@ -123,7 +127,9 @@ def pretrain(
     for phase in data.phases:
         batch_of(phase, settings)  # raises for a phase without a size, before anything is written
     with team(device, settings.rank_timeout) as members:
-        precision = settled_precision(settings.precision, out, members.device)
+        precision = settled_precision(
+            settings.precision, None if overwrite else out, members.device
+        )
         settings = settings.model_copy(update={"precision": precision})
         teacher = settings.distillation and settings.distillation.teacher
         models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]
@@ -135,6 +141,7 @@ def pretrain(
             check=data.check,
             inputs=[settings.data, *models],
             is_main=members.is_main,
+            overwrite=overwrite,
         ) as run:
             if members.is_main:
                 data.note_in(run)
@@ -278,7 +285,7 @@ def _finish(
         )
     files.write_json(run.path / "samples.json", samples, indent=1)
     for name, model in reversed(objective.kept.items()):  # `model` last: it marks the end
-        model.save(run.path / name, keep_others=True)
+        model.save(run.path / name, overwrite=True, keep_others=True)
     write_report(run.path)
 
 

@@ -259,7 +259,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return files.read_bytes(file, limit=1 << 32)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(file)) from None
 

@@ -249,7 +249,9 @@ class FitSettings(TrainingSettings):
         TrainingSettings, "checkpoint_every", 500, description="steps between checkpoints"
     )
     eval_first: bool = Field(False, description="evaluate before the first step too")
-    loader_workers: int = Field(0, ge=0, description="processes that prepare data ahead of time")
+    loader_workers: int = Field(
+        0, ge=0, le=1024, description="processes that prepare data ahead of time"
+    )
 
     @model_validator(mode="after")
     def _check_batches_and_decay(self) -> Self:

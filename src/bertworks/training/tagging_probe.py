@@ -63,7 +63,7 @@ class LstmSettings(Settings):
     """The network of a probe. The paper says "a two-layer 768-dimensional BiLSTM"."""
 
     lstm_hidden_size: int = Field(768, ge=1, description="hidden size of each direction")
-    lstm_layers: int = Field(2, ge=1, description="number of stacked LSTM layers")
+    lstm_layers: int = Field(2, ge=1, le=100, description="number of stacked LSTM layers")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="dropout before each layer and the output layer"
     )

@@ -122,6 +122,7 @@ def glue(
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
     device: torch.device | str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> GlueResult:
@@ -135,6 +136,7 @@ def glue(
             trained in `out` stay in the table.
         grid, seeds, jobs, device, progress: as in `finetune_grid`; for each task, the best run by
             the paper's metric is evaluated and predicts the test file.
+        overwrite: delete the existing output, of all tasks, and start again.
         settings: settings of `finetune`, for all tasks.
 
     Raises:
@@ -163,7 +165,9 @@ def glue(
         for name in (*task.files, *task.test_files.values())
     ]
     source = None if isinstance(model, Model) else local_directory(model)
-    with claim(out, [*tables, source], kind="directory"):
+    inputs = [*tables, source]
+    marks = ("*/settings.yaml", "data/QQP-*", "glue.json")
+    with claim(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
         found = _learned_before(out, model, except_for=folders.keys())
         answers: list[Path] = []
         for number, (task, folder) in enumerate(folders.values(), 1):

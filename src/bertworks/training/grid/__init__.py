@@ -54,6 +54,9 @@ __all__ = [
 ]
 
 
+_MAX_SEEDS = 10_000
+
+
 def finetune_grid(
     model: str | Path | Model,
     task: str | type[LabelledTask[Any]] = "classification",
@@ -65,6 +68,7 @@ def finetune_grid(
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
     device: torch.device | str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> GridResult:
@@ -85,6 +89,7 @@ def finetune_grid(
         jobs: parallel runs, each in its own process; if omitted, one per GPU, or one without GPUs.
             Threads are divided among them. A search reads its results each time that many runs
             are done.
+        overwrite: delete an existing grid with its runs, and start again.
         progress: reports progress.
         settings: settings that all runs share, as in `finetune`.
 
@@ -136,15 +141,19 @@ def finetune_grid(
         "search": space.describe() if space.trials is not None else None,
     }
     # Until the first run has started, all settings may still be corrected.
-    is_begun = Path(out).is_dir() and any(child.is_dir() for child in Path(out).iterdir())
+    folder = Path(out)
+    is_resumed = not overwrite and folder.is_dir()
+    is_begun = is_resumed and any(child.is_dir() for child in folder.iterdir())
     may_change = MAY_CHANGE if is_begun else frozenset(description)
     source = None if isinstance(model, Model) else local_directory(model)
     inputs = [train, dev, source]
     # A resumed grid keeps the precision of its first run.
-    runs = sorted(file.parent for file in Path(out).glob("*/settings.yaml"))
-    precision = settled_precision("auto", runs[0] if runs else out, computes_on)
+    runs = sorted(file.parent for file in folder.glob("*/settings.yaml")) if is_resumed else []
+    precision = settled_precision("auto", runs[0] if runs else None, computes_on)
     settings = {"precision": precision, **settings}
-    with RunDirectory.open(out, description, may_change=may_change, inputs=inputs) as run:
+    with RunDirectory.open(
+        out, description, may_change=may_change, inputs=inputs, overwrite=overwrite
+    ) as run:
         if not is_begun:
             run.cut_journal(0)
         # With several GPUs, each process sees only its own.
@@ -169,8 +178,10 @@ def seed_list(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds 0, 1, … for a number of seeds; a given list unchanged.
 
     Raises:
-        SettingsError: there are none, one is given twice, or one is below 0.
+        SettingsError: there are none or too many, one is given twice, or one is below 0.
     """
+    if isinstance(seeds, int) and seeds > _MAX_SEEDS:
+        raise SettingsError(f"seeds={seeds}: at most {_MAX_SEEDS:,} runs")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise SettingsError(

@@ -1,0 +1,74 @@
+"""The names of all files that this package writes into output directories.
+
+`--overwrite` deletes a directory only if it holds nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_MODEL = (
+    *("config.json", "bertworks.json", "model.safetensors", "model.onnx"),
+    *("bert_config.json", r"bert_model\.ckpt\..+"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+)
+_CORPUS = ("manifest.json", "journal.jsonl", r"shard-.+\.arrow", "excluded.jsonl")
+_RUN = (
+    *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
+    *("data.json", "samples.json", "state.json", r"step-\d+\.safetensors"),
+    *(r"(weights|optimizer)[\w-]*\.safetensors", r"events\.out\.tfevents\..+"),
+    *("grid.json", "grid.md", "result.json", r"(teacher|states)\.npy(\.json|\.part)?"),
+)
+_EXPERIMENTS = (
+    *("glue.json", "glue.md", "results.json", "table.md", "table.json", "features.md"),
+    *("features.json", "lab.json", "lab.md", "lineage.json", "lineage.md", r"lab-.+\.svg"),
+    *("lineage.svg", r"vectors\.npy(\.json|\.part|\.faiss)?"),
+)
+_OWN = re.compile("|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS)))
+_COMMON = re.compile(
+    r"(.*/)?((data|text)/(corpus\.txt|(train|dev)\.jsonl)|submission/[\w-]+\.tsv"
+    r"|data/QQP-\w+\.tsv|(claims|runs)/.+\.json)"
+)
+"""Paths of files whose names other programs use, too: alone, they do not mark an output."""
+_TEMPORARY = re.compile(r"\.lock|\..+\.(new|old|lock|tmp)")
+
+
+def foreign_file(directory: Path) -> str | None:
+    """Return a file of a directory that this package did not write; None if there is none.
+
+    Args:
+        directory: it exists.
+
+    Returns:
+        The file's relative path.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    common = None
+    has_own = False
+    for path in _files(directory):
+        name = path.rpartition("/")[2]
+        if _OWN.fullmatch(name):
+            has_own = True
+        elif _COMMON.fullmatch(path):
+            common = path
+        elif not _TEMPORARY.fullmatch(name):
+            return path
+    return None if has_own else common
+
+
+def _files(directory: Path) -> Iterator[str]:
+    """Yield the relative paths of all files, also of those in subdirectories."""
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(directory, onerror=stop):
+        for name in sorted(names):
+            yield Path(folder, name).relative_to(directory).as_posix()

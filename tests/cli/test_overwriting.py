@@ -1,0 +1,223 @@
+"""One rule for an output that exists, in every verb that has one: refused, resumed, or replaced."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import bertworks as bw
+from bertworks.cli import app
+from bertworks.demo import cycle
+from bertworks.errors import OutputError
+
+from ..crashes import contents
+from .conftest import CPU, Bertworks, World
+from .test_outputs import VERBS, Words, same_bytes
+
+OUTPUTS = {"out", "report", "index", "target"}
+"""The parameters that name an output."""
+WITHOUT_OUTPUT = {
+    *("probe", "fill-mask", "next-sentence", "generate", "serve", "estimate", "tokenize"),
+    *("inspect", "settings"),
+}
+LARGE = ("demo", "lab")  # take minutes
+TITLES = [*VERBS, *LARGE]
+
+
+def command(title: str, world: World, out: Path) -> Words:
+    """The command line of a verb."""
+    if title == "demo":
+        return ("demo", "--out", out, "--quick")
+    if title == "lab":
+        return ("lab", "run", "order", "--out", out, "--model", world.pretrained, *CPU)
+    return VERBS[title][2](world, out)
+
+
+def is_file(title: str) -> bool:
+    return title in VERBS and VERBS[title][1] == "file"
+
+
+def output_of(title: str, folder: Path) -> Path:
+    return folder / (VERBS[title][0] if title in VERBS else "out")
+
+
+def existing(title: str, out: Path, world: World) -> None:
+    """Write an output that bertworks may have written: a file, or a tokenizer."""
+    if is_file(title):
+        out.write_bytes(b"old")
+    else:
+        shutil.copytree(world.vocab, out)
+        (out / "merges.txt").write_bytes(b"old")
+
+
+def test_every_verb_with_an_output_is_tested(world: World) -> None:
+    verbs: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    tested = {str(command(title, world, Path("out"))[0]) for title in TITLES}
+    assert tested == verbs.keys() - WITHOUT_OUTPUT
+    for name, verb in verbs.items():
+        parameters = {parameter.name for parameter in verb.params}
+        assert bool(parameters & OUTPUTS) == (name in tested), name
+        assert ("overwrite" in parameters) == (name in tested), name
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_output_of_others_is_refused(
+    bertworks: Bertworks, world: World, tmp_path: Path, title: str
+) -> None:
+    out = output_of(title, tmp_path)
+    if is_file(title):
+        out.write_bytes(b"precious")
+    else:
+        (out / "docs").mkdir(parents=True)
+        (out / "docs" / "precious.txt").write_bytes(b"precious")
+    before = contents(tmp_path)
+    ways = [()] if is_file(title) else [(), ("--overwrite",)]
+    for way in ways:
+        result = bertworks(*command(title, world, out), *way)
+        assert result.exit_code == 1, (result.output, result.exception)
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("error: "), line
+        assert str(out) in line
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "title",
+    [pytest.param(title, marks=[pytest.mark.slow] * ("onnx" in title)) for title in VERBS],
+)
+def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
+    bertworks: Bertworks, world: World, tmp_path: Path, title: str
+) -> None:
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    result = bertworks(*command(title, world, output_of(title, fresh)))
+    assert result.exit_code == 0, (result.output, result.exception)
+    folder = tmp_path / "again"
+    folder.mkdir()
+    out = output_of(title, folder)
+    words = command(title, world, out)
+    existing(title, out, world)
+    before = contents(folder)
+    result = bertworks(*words)
+    assert result.exit_code == 1, (result.output, result.exception)
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert contents(folder) == before
+    result = bertworks(*words, "--overwrite")
+    assert result.exit_code == 0, (result.output, result.exception)
+    replaced = same_bytes(folder)
+    assert replaced == same_bytes(fresh)
+    result = bertworks(*words)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert same_bytes(folder) == replaced
+    if VERBS[title][1] != "directory":
+        changed = out if is_file(title) else min(one for one in out.iterdir() if one.is_file())
+        changed.write_bytes(b"changed")
+        result = bertworks(*words)
+        assert result.exit_code == 1, (result.output, result.exception)
+        assert changed.read_bytes() == b"changed"
+
+
+@pytest.mark.parametrize("title", ["predict", "convert", "vocab", "merge", "merge of vectors"])
+def test_a_finished_command_says_so(
+    bertworks: Bertworks, world: World, tmp_path: Path, title: str
+) -> None:
+    words = command(title, world, output_of(title, tmp_path))
+    assert bertworks(*words).exit_code == 0
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    result = bertworks(*words)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "nothing to do: already finished" in result.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+
+
+def test_neighbours_of_a_bundled_model_are_written(bertworks: Bertworks, tmp_path: Path) -> None:
+    words = ("neighbours", "mini", "--out", tmp_path / "n.txt")
+    assert bertworks(*words).exit_code == 0
+    assert "already finished" in bertworks(*words).stdout
+    result = bertworks(*words[:2], "river", *words[2:], "--layout", "glove", "--overwrite")
+    assert "stream" in result.stdout or "sea" in result.stdout or "lake" in result.stdout
+    again = bertworks(*words[:2], "river", *words[2:], "--layout", "glove")
+    assert again.stdout == result.stdout
+
+
+def test_changed_input_makes_another_command(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text("text\na river\n")
+    words = ("predict", world.finetuned, "--data", table, "--out", tmp_path / "a.tsv", *CPU)
+    assert bertworks(*words).exit_code == 0
+    assert bertworks(*words).exit_code == 0
+    table.write_text("text\na door\n")
+    result = bertworks(*words)
+    assert result.exit_code == 1
+    assert "a.tsv: already exists" in result.stderr
+
+
+def test_vocabulary_does_not_go_into_the_parent_directory(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    result = bertworks("vocab", world.corpus, "--out", "..", "--size", 250)
+    assert (result.exit_code, result.stderr.split(". ")[0]) == (1, "error: ..: already exists")
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_overwriting_empties_the_demo_and_the_lab(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(*_: object, **__: object) -> None:
+        raise StopError
+
+    monkeypatch.setattr(cycle._Demo, "run", stop)
+    monkeypatch.setattr("bertworks.lab.bench.Lab.__init__", stop)
+    for title, mark in zip(LARGE, ("data/corpus.txt", "lab.json"), strict=True):
+        out = output_of(title, tmp_path / title)
+        existing(title, out, world)
+        result = bertworks(*command(title, world, out))
+        assert "already exists" in result.stderr
+        (out / mark).parent.mkdir(exist_ok=True)
+        (out / mark).write_text("{}")
+        result = bertworks(*command(title, world, out))
+        assert isinstance(result.exception, StopError), result.output
+        assert contents(out)
+        result = bertworks(*command(title, world, out), "--overwrite")
+        assert isinstance(result.exception, StopError), result.output
+        assert not contents(out)
+
+
+def test_model_is_saved_over_its_own_files_only_with_overwrite(
+    tmp_path: Path, world: World
+) -> None:
+    model = bw.load(world.finetuned, device="cpu")
+    model.save(tmp_path / "m")
+    before = contents(tmp_path / "m")
+    again = bw.load(tmp_path / "m", device="cpu")
+    with pytest.raises(OutputError, match=r"m: already exists\. .* \(overwrite=True\)"):
+        again.save(tmp_path / "m")
+    again.save(tmp_path / "m", overwrite=True)
+    assert contents(tmp_path / "m") == before
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"m: holds 'notes\.txt'"):
+        again.save(tmp_path / "m", overwrite=True)
+    again.save(tmp_path / "m", overwrite=True, keep_others=True)
+    assert contents(tmp_path / "m") == before | {"notes.txt": b"mine"}
+
+
+def test_a_run_is_not_overwritten_by_several_processes(
+    bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    from bertworks.training.journal import RunDirectory
+
+    with pytest.raises(OutputError, match="several processes"):
+        RunDirectory.open(world.pretrained, {}, overwrite=True)
