@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..api import Model, load
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
-from ..errors import BertworksError, SettingsError, nearest
+from ..errors import BertworksError, SettingsError, brief, nearest
 from ..inference.settings import EngineSettings
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
@@ -296,18 +296,22 @@ def named_sources(models: Sequence[str]) -> dict[str, str]:
     A model on the hub keeps its full name.
 
     Raises:
-        SettingsError: two models have the same name, or there are no models.
+        SettingsError: two models have the same name, a name or model is empty, or there are no
+            models.
     """
-    found: dict[str, str] = {}
-    for given in models:
-        name, is_named, source = given.partition("=")
-        if not is_named or Path(given).exists():
-            name, source = given, given
-            if Path(given).exists():
-                name = Path(given).resolve().name
-        if name in found:
+    sources: dict[str, str] = {}
+    for word in models:
+        name, equals, source = word.partition("=")
+        if word and Path(word).exists():
+            name, source = Path(word).resolve().name, word
+        elif not equals:
+            name = source = word
+        if not source or not name or name != name.strip() or not name.isprintable():
+            part = "model" if not source else "name" if not name else "printable name"
+            raise SettingsError(f"{brief(word)} has no {part}", fix="Give MODEL or NAME=MODEL.")
+        if name in sources:
             raise SettingsError(f"two models are called {name!r}", fix="Name one: NAME=MODEL.")
-        found[name] = source
-    if not found:
+        sources[name] = source
+    if not sources:
         raise SettingsError("there are no models to serve")
-    return found
+    return sources
