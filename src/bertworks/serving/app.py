@@ -21,7 +21,6 @@ from .gate import Gate
 from .job import context_of, job_of, reply, service_of
 from .models import Models
 from .openapi import described, docs_page
-from .runners import Text
 from .security import Keys
 from .service import Service
 from .settings import ServeSettings
@@ -106,10 +105,12 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.queue.start()
-        if not service.settings.lazy:
-            await asyncio.to_thread(_load_all, service)
-        service.ready = True
+        try:
+            service.queue.start()
+            await asyncio.to_thread(service.load_models)
+        except Exception as error:
+            service.failure = error  # the server only says that the application failed
+            raise
         yield
         service.ready = False
         await asyncio.to_thread(service.lane.close)
@@ -144,11 +145,3 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     failure = error_of(error)
     context_of(request).error = failure.kind
     return failure.response(request.url.path)
-
-
-def _load_all(service: Service) -> None:
-    """Load all models, and run each once, so that the first request is fast."""
-    for name in service.models.sources:
-        served = service.models.get(name)
-        runner = served.embed()
-        runner.run(runner.prepare([Text("warm-up", "a first text")]))

@@ -26,7 +26,8 @@ ERRORS = {
     422: "A value of a wrong type, or a text that cannot be tokenised.",
     424: "The model was not trained for it, or its output is not finite.",
     429: "The server is busy; see Retry-After.",
-    503: "The server stops.",
+    431: "The headers are too long.",
+    503: "The server stops, or the model cannot be loaded.",
 }
 """What each status means, for the description."""
 
@@ -98,7 +99,7 @@ def runnable(models: Models, path: str) -> dict[str, Any] | None:
     loaded = models.all_loaded()
     served = next((one for one in loaded if verb in one.verbs), None)
     if served is None:
-        return None if len(loaded) == len(models.sources) else {**body, "model": models.default}
+        return None if len(loaded) == len(models.available) else {**body, "model": models.default}
     return {"model": served.name, **_of_model(dict(body), path, served)}
 
 

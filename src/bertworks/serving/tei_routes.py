@@ -227,7 +227,10 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "precision": served.engine().precision,
         "prompts": dict(served.prompts.texts),
         "default_prompt_name": served.prompts.default,
-        "models": list(service.models.sources),
+        "models": service.models.available,
+        "unavailable_models": {
+            name: str(failure.error) for name, failure in service.models.failures.items()
+        },
         "row_context": row_context(served.task),
     }
 
