@@ -15,7 +15,14 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from . import bert_routes, explore_routes, openai_routes, tei_routes
+from . import (
+    bert_routes,
+    explore_routes,
+    openai_routes,
+    rerank_routes,
+    status_routes,
+    tei_routes,
+)
 from .failures import RequestError, error_of
 from .gate import Gate
 from .job import context_of, job_of, reply, service_of
@@ -79,7 +86,9 @@ async def info(request: Request, model: str | None = None) -> Response:
 
 ROUTERS = (
     openai_routes.router,
+    rerank_routes.router,
     tei_routes.router,
+    status_routes.router,
     bert_routes.router,
     explore_routes.router,
     operations,

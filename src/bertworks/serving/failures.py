@@ -16,7 +16,7 @@
 | 503 | Unhealthy | the server is not ready, or it stops; the model cannot be loaded |
 
 Under `/v1` the body has OpenAI's format, and 400 replaces 413 (except for a body that is too large)
-and 422, as in OpenAI's API.
+and 422, as in OpenAI's API. Under `/v2` it has Cohere's.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class RequestError(Exception):
             }
         else:
             status = self.status
-            body = {
-                "error": message,
-                "error_type": "Validation" if self.kind == "Body" else self.kind,
-            }
+            kind = "Validation" if self.kind == "Body" else self.kind
+            body = {"error": message, "error_type": kind}
+            if path.startswith("/v2/"):
+                body = {"message": message}
         headers = dict(self.headers)
         if status in (401, 403, 404, 408):
             headers["x-should-retry"] = "false"
-        if status == 401 and not path.startswith("/v1/"):
+        if status == 401 and not path.startswith(("/v1/", "/v2/")):
             return Response(status_code=401, headers={**headers, "www-authenticate": "Bearer"})
         return Response(orjson.dumps(body), status, headers, "application/json")
 

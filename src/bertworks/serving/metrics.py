@@ -76,6 +76,14 @@ class Metrics:
         for name, what in STATES.items():
             self._gauge(name, what).set_function(states[name])
 
+    def requests(self, route: str | None = None) -> int:
+        """Return the number of requests that were answered or failed: of a route, or all."""
+        routes = self._routes if route is None else (route,)
+        counts = (
+            self.registry.get_sample_value("te_request_count", {"route": one}) for one in routes
+        )
+        return int(sum(count or 0 for count in counts))
+
     def batch(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a batch."""
         self._batch_size.observe(rows)
