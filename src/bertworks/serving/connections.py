@@ -30,6 +30,7 @@ OTHER_FILES = 64
 """File descriptors that are not for connections: of libraries, models and the log."""
 
 _WATCH_SECONDS = 0.5
+_MAX_PIPELINED = 64  # requests that a client may send before the response to its first
 _WARNING_SECONDS = 60.0
 
 
@@ -208,6 +209,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self.open_connections.wait(self.connection, self.open_connections.header_seconds)
 
     def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise ValueError("too many requests before a response")  # uvicorn answers 400
         self._unparsed = 0
         self.open_connections.answer(self.connection)
         super().on_headers_complete()

@@ -119,7 +119,10 @@ class Gate:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn omits the body
         headers: Headers = dict(scope["headers"])
-        context = RequestContext(_id_of(headers), time.monotonic())
+        client = scope.get("client")
+        context = RequestContext(
+            _id_of(headers), time.monotonic(), client[0] if client else "local"
+        )
         scope.setdefault("state", {})["context"] = context
         status = 0
 
@@ -159,9 +162,7 @@ class Gate:
             raise RequestError(431, "Validation", too_long(limit), headers={"connection": "close"})
 
     def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
-        """Note the client and the deadline; refuse requests without access, or too many at once."""
-        client = scope.get("client")
-        context.client = client[0] if client else "local"
+        """Note the key's name and the deadline; refuse requests without access, or too many."""
         path = scope["path"]
         if self.keys:
             owner = self.keys.owner(_key_of(headers))
