@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import shutil
 import socket
@@ -22,7 +23,7 @@ import httpx
 import numpy as np
 import pytest
 
-from bertworks.serving.connections import Connections
+from bertworks.serving.connections import Connections, allowed_connections, bind
 from bertworks.serving.settings import ServeSettings
 
 pytestmark = pytest.mark.long
@@ -372,3 +373,56 @@ def test_a_descriptor_that_is_used_again_is_another_connection(opened: ExitStack
     second.ours.close()
     connections.close_late()
     assert len(connections) == 0
+
+
+def test_addresses_that_this_machine_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may also have an address of IPv6, which a container lacks."""
+    usual = socket.getaddrinfo
+
+    def resolve(_: object, port: int, **more: Any) -> list[Any]:
+        return [found for host in hosts for found in usual(host, port, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    connections = Connections(ServeSettings())
+    hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2"]
+    listeners = bind("name", 0, connections)
+    try:
+        names = [listener.getsockname() for listener in listeners]
+        assert [host for host, _ in names] == ["127.0.0.1", "127.0.0.2"]
+        assert len({port for _, port in names}) == 1
+        listeners[0].listen()
+        with pytest.raises(OSError, match="in use"):
+            bind("name", names[0][1], connections)
+    finally:
+        for listener in listeners:
+            listener.close()
+    hosts = ["192.0.2.1"]
+    with pytest.raises(OSError, match="assign"):
+        bind("name", 0, connections)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "allowed", "raised_to"),
+    [
+        ((200, 200), 2048, 136, None),
+        ((1024, 4096), 2048, 2048, 2112),
+        ((1024, 1500), 2048, 1436, 1500),
+        ((100_000, 100_000), 2048, 2048, None),
+        ((1024, resource.RLIM_INFINITY), 2048, 2048, 2112),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 2048, 2048, None),
+        ((20, 20), 2048, 1, None),
+    ],
+)
+def test_connections_are_as_many_as_the_system_allows(
+    limits: tuple[int, int],
+    most: int,
+    allowed: int,
+    raised_to: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, values: changes.append(values[0]))
+    assert allowed_connections(most) == allowed
+    assert set(changes) <= {raised_to, limits[1]}
+    assert raised_to is None or changes == [raised_to]

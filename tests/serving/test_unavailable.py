@@ -68,6 +68,12 @@ def broken(request, saved, tmp_path: Path) -> tuple[str, str]:
     return str(folder), FAULTS[request.param]
 
 
+@pytest.fixture(autouse=True)
+def _log_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's own log goes to the standard error of the call, which ends with it."""
+    monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
+
+
 def serve(*words: str) -> str:
     """The error of `serve`, which does not start."""
     done = CliRunner().invoke(app, ["serve", *words, "--port", "0", "--device", "cpu"])

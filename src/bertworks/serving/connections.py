@@ -12,6 +12,7 @@ longest for a request is closed, so that silent clients keep nobody out.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -260,8 +261,10 @@ def allowed_connections(most: int) -> int:
     needed = most + OTHER_FILES
     unlimited = resource.RLIM_INFINITY
     if soft != unlimited and soft < needed:
-        soft = needed if hard == unlimited else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        more = needed if hard == unlimited else min(needed, hard)
+        with suppress(OSError, ValueError):  # the system may allow fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
     limit = most if soft == unlimited else min(most, max(1, soft - OTHER_FILES))
     if limit < most:
         log(logging.WARNING, "fewer connections", limit=limit, descriptors=soft)
@@ -269,33 +272,48 @@ def allowed_connections(most: int) -> int:
 
 
 def bind(host: str, port: int, connections: Connections) -> list[Listener]:
-    """Return sockets that are bound to all addresses of a host, and do not listen yet.
+    """Return sockets that are bound to the addresses of a host, and do not listen yet.
 
     Args:
         port: 0: any free port, the same for all addresses.
 
     Raises:
-        OSError: no address of the host can be used, or another program uses the port.
+        OSError: another program uses the port, or this machine has no address of the host.
     """
     listeners: list[Listener] = []
+    unusable: OSError | None = None
     addresses = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(addresses):
-            listener = Listener(family, kind, protocol)
-            listener.connections = connections
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind((address[0], port or address[1], *address[2:]))
-            port = listener.getsockname()[1]
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
+    for family, _, _, _, address in dict.fromkeys(addresses):
+        try:
+            listener = _bound(family, (address[0], port, *address[2:]))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # such as ::1 without IPv6
+                unusable = error
+                continue
+            for listener in listeners:
+                listener.close()
+            raise
+        listener.connections = connections
+        listeners.append(listener)
+        port = listener.getsockname()[1]
+    if unusable is not None and not listeners:
+        raise unusable
     return listeners
+
+
+def _bound(family: int, address: tuple[Any, ...]) -> Listener:
+    listener = Listener(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 Factory = Callable[[], LimitedProtocol]

@@ -39,6 +39,7 @@ class ServeSettings(Settings):
     max_connections: int = Field(
         2048,
         ge=1,
+        le=1 << 20,
         description="maximum connections; beyond it, the one that has waited longest for a "
         "request is closed. Fewer if the system allows fewer open files (ulimit -n)",
     )
@@ -48,12 +49,14 @@ class ServeSettings(Settings):
     header_seconds: float = Field(
         10.0,
         gt=0,
+        le=86_400,
         description="seconds in which a request's headers must arrive, from the connection's "
         "start or the first byte",
     )
     keep_alive_seconds: float = Field(
         30.0,
         gt=0,
+        le=86_400,
         description="seconds that a connection stays open without another request, or without "
         "the client taking more of a response",
     )
