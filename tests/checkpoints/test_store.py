@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -24,10 +23,12 @@ from transformers import (
 )
 
 import bertworks as bw
+from bertworks.checkpoints import weights
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors, read_tensors
-from bertworks.checkpoints.weights import _read_in_order, write_weights
+from bertworks.checkpoints.weights import _copied, write_weights
 from bertworks.errors import CheckpointError, OutputError
+from bertworks.export import write_tensorflow
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.schema import Columns
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -76,30 +77,106 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells what is resident")
-@pytest.mark.parametrize("family", ["bert", "openai-gpt"])
-def test_what_is_repacked_is_resident_once(tmp_path, family):
-    """The pages of queries, keys and values go when they have become one matrix."""
-    config = geometry(family, hidden_size=512, vocab_size=len(PIECES))
-    model = bw.Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
-    model.save(tmp_path / "m")
-    again = bw.load(tmp_path / "m", device="cpu")
-    keys = FAMILIES[family].keys
-    repacked = sum(
-        tensor.nbytes
-        for name, tensor in own_tensors(again.network).items()
-        if any(keys.repacks(part) for part in keys.theirs(name))
+def write_in_place(file, content):
+    """Replace a file's content as `cp` and `torch.save` do: the inode stays."""
+    with file.open("r+b") as opened:
+        opened.write(content)
+        opened.truncate()
+
+
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [
+        *(("bert", form) for form in ("safetensors", "sharded", "pytorch", "int8")),
+        *(("openai-gpt", form) for form in ("safetensors", "pytorch")),  # transposed matrices
+    ],
+)
+@pytest.mark.parametrize("change", ["overwritten", "truncated", "removed"])
+def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, change):
+    config = geometry(family, vocab_size=len(PIECES))
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    folder = tmp_path / "m"
+    precision = "int8" if form == "int8" else "fp32"
+    bw.Model.fresh(config, tokenizer).save(folder, precision=precision)
+    whole = folder / "model.safetensors"
+    if form == "pytorch":
+        torch.save(load_file(whole), folder / "pytorch_model.bin")
+        whole.unlink()
+    if form == "sharded":
+        shard(folder)
+    model = bw.load(folder, device="cpu")
+    before = {name: tensor.clone() for name, tensor in own_tensors(model.network).items()}
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    assert files
+    for file in files:
+        if change == "overwritten":
+            write_in_place(file, b"\x7f" * file.stat().st_size)
+        elif change == "truncated":
+            write_in_place(file, b"")
+        else:
+            file.unlink()
+    after = own_tensors(model.network)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_loaded_tensorflow_checkpoint_does_not_depend_on_its_files(tmp_path):
+    original = tiny()
+    write_tensorflow(
+        tmp_path / "tf",
+        network=original.network,
+        config=original.encoder.config,
+        tokenizer=original.tokenizer,
     )
-    assert repacked > 9e6
-    entries = re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text())
-    mapped = [entry for entry in entries if str(tmp_path / "m") in entry]
-    assert len(mapped) == 1
-    resident = re.search(r"Rss: +(\d+) kB", mapped[0])
-    assert resident is not None
-    # What is kept is mapped, and was read once to see that it is finite.
-    kept = (tmp_path / "m" / "model.safetensors").stat().st_size - repacked
-    assert int(resident[1]) * 1024 < kept + repacked / 4
+    model = bw.load(tmp_path / "tf", device="cpu")
+    before = {name: tensor.clone() for name, tensor in own_tensors(model.network).items()}
+    (data,) = (tmp_path / "tf").glob("*.data-*")
+    write_in_place(data, b"")
+    after = own_tensors(model.network)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def shard(folder):
+    """Split a model's safetensors file in two, with an index."""
+    tensors = load_file(folder / "model.safetensors")
+    names = sorted(tensors)
+    files = {}
+    for number, part in enumerate((names[::2], names[1::2])):
+        file = f"model-{number}.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file)
+        files |= dict.fromkeys(part, file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux lists mapped files")
+def test_no_file_of_weights_stays_mapped(tmp_path):
+    tiny().save(tmp_path / "m")
+    model = bw.load(tmp_path / "m", device="cpu")
+    assert str(tmp_path / "m") not in Path("/proc/self/maps").read_text()
+    assert model.num_parameters
+
+
+@pytest.mark.parametrize("form", ["safetensors", "pytorch"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, form, monkeypatch):
+    folder = tmp_path / "m"
+    tiny().save(folder)
+    file = folder / "model.safetensors"
+    if form == "pytorch":
+        torch.save(load_file(file), folder / "pytorch_model.bin")
+        file.unlink()
+        file = folder / "pytorch_model.bin"
+    read = weights._read_file
+
+    def read_while_it_is_written(path):
+        tensors = read(path)
+        content = path.read_bytes()
+        os.utime(path, ns=(0, 0))
+        write_in_place(path, content)
+        return tensors
+
+    monkeypatch.setattr(weights, "_read_file", read_while_it_is_written)
+    with pytest.raises(CheckpointError, match=f"{file.name}: was changed while it was read"):
+        bw.load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "electra"])
@@ -125,7 +202,7 @@ def test_a_file_that_was_cut_as_it_was_read_is_named(tmp_path):
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[:-4])
     with pytest.raises(CheckpointError, match=r"cut.safetensors.*was truncated while it was read"):
-        _read_in_order(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
+        _copied(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
 
 
 @pytest.mark.long

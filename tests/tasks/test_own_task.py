@@ -113,7 +113,7 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
 def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -> None:
     model = run / "model"
     assert json.loads((model / "bertworks.json").read_text())["heads"] == ["relation_head"]
-    head = read_weights(model, lambda _: False)["relation_head.weight"]
+    head = read_weights(model)["relation_head.weight"]
     with pytest.raises(CheckpointError, match="'relation' is not one of this package"):
         bw.load(run)
     opened = bw.load(run, task=SPEC, device="cpu")

@@ -63,12 +63,11 @@ def read_bundle(
 ) -> dict[str, Tensor]:
     """Return all tensors of a bundle, by name, except those of non-numeric types.
 
-    They are views of the memory-mapped files.
-
     Args:
         prefix: the path without `.index`.
-        is_used: whether a tensor will be used, by its name; the checksums of others, such as
-            optimizer state, are not compared, since that takes as long as to read them.
+        is_used: whether a tensor will be used, by its name. Others, such as optimizer state, are
+            views of the memory-mapped files, and their checksums are not compared, since that
+            takes as long as to read them.
 
     Raises:
         CheckpointError: a file is missing, damaged, or compressed.
@@ -92,7 +91,7 @@ def read_bundle(
         if is_used(name) and masked_checksum(stored) != entry.checksum:
             raise _damaged(name, file)
         part = torch.frombuffer(content, dtype=dtype, count=count, offset=entry.offset)
-        tensors[name] = part.view(entry.shape)
+        tensors[name] = part.view(entry.shape).clone() if is_used(name) else part.view(entry.shape)
     return tensors
 
 

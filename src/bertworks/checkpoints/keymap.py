@@ -33,12 +33,10 @@ class Rule:
         return re.compile(re.escape(self.ours).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?")
 
     @cached_property
-    def repacked(self) -> re.Pattern[str]:
-        """Matches their names of tensors that must be copied into ours: several, or transposed."""
+    def theirs_pattern(self) -> re.Pattern[str]:
+        """Matches their names of tensors."""
         names = "|".join(re.escape(part).replace(r"\{\}", r"\d+") for part in self.theirs)
-        if len(self.theirs) > 1:
-            return re.compile(rf"({names})(\.weight|\.bias)?")
-        return re.compile(rf"({names})(\.weight)?" if self.transposed else r"(?!)")
+        return re.compile(rf"({names})(\.weight|\.bias)?")
 
     def siblings(self, theirs: str) -> tuple[str, ...]:
         """All of their tensors that form one of ours together with the tensor `theirs`."""
@@ -111,13 +109,13 @@ class KeyMap:
         Empty if ours consists of this tensor alone.
         """
         for rule in self.rules:
-            if len(rule.theirs) > 1 and not rule.transposed and rule.repacked.fullmatch(theirs):
+            if (
+                len(rule.theirs) > 1
+                and not rule.transposed
+                and rule.theirs_pattern.fullmatch(theirs)
+            ):
                 return rule.siblings(theirs)
         return ()
-
-    def repacks(self, theirs: str) -> bool:
-        """Whether `fetch` may copy their tensor `theirs` rather than use it directly."""
-        return any(rule.repacked.fullmatch(theirs) for rule in self.rules)
 
     def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
         for rule in self.rules:

@@ -143,11 +143,7 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     """
     dropped: dict[str, str] = {}
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
-        tensors = read_weights(
-            directory,
-            lambda name: family.keys.repacks(family.normalize_name(name)),
-            lambda names: _stacks(names, family),
-        )
+        tensors = read_weights(directory, lambda names: _stacks(names, family))
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
     found = {_today(name, family): tensor for name, tensor in tensors.items()}
@@ -259,7 +255,7 @@ def load_weights(
 
     Args:
         network: newly initialised, or on the device "meta": then the tensors become its
-            parameters without a copy, and may be views of mapped files. Its encoder is `encoder`.
+            parameters without a copy. Its encoder is `encoder`.
         tensors: under the family's names.
         allow_non_finite: whether a tensor may hold NaN or infinity; the report then lists it.
         unused_heads: the checkpoint's heads without published names, which the network need not

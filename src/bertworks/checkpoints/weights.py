@@ -1,4 +1,8 @@
-"""Files of weights: safetensors and PyTorch's, single or sharded, memory-mapped."""
+"""Files of weights: safetensors and PyTorch's, single or sharded.
+
+Weights are read into memory of their own, never mapped: another program may overwrite or truncate
+the file while a server or a long command uses them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -39,36 +43,29 @@ def has_weights(directory: Path) -> bool:
 
 def read_weights(
     directory: Path,
-    passing: Callable[[str], bool] = lambda _: False,
     stacks: Callable[[Iterable[str]], Iterable[list[str]]] = lambda _: (),
 ) -> dict[str, Tensor]:
     """Read all tensors of a directory, under their names in the files.
 
-    They are views of the mapped files: only copies of them and int8 matrices use memory. A
-    calibrated matrix comes with the tensors that code its inputs (`INPUTS`, `SHIFT`).
+    A calibrated matrix comes with the tensors that code its inputs (`INPUTS`, `SHIFT`).
 
     Args:
-        passing: whether the tensor of a name will be copied and not kept. Such tensors are views
-            of a separate mapping, so that the pages read for them are freed with them.
-        stacks: groups of a file's names whose tensors must be adjacent in memory. In safetensors
-            files they are read in this order, not mapped.
+        stacks: groups of a file's names whose tensors must be adjacent in memory.
 
     Raises:
-        CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
+        CheckpointError: there are no weights, or a file is damaged, holds more than weights, or
+            was changed while it was read.
     """
     files = _files(directory, SAFETENSORS) or _files(directory, PYTORCH)
     if not files:
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
     for file in files:
-        found = _read_file(file)
-        tensors.update(found)
-        read = _read_in_order(file, found, stacks(found)) if file.suffix == ".safetensors" else {}
-        tensors.update(read)
-        copied = [name for name in found if passing(name) and name not in read]
-        if copied and _is_mapped(file):
-            again = _read_file(file)
-            tensors.update({name: again[name] for name in copied})
+        with _unchanged(file):
+            stored = _read_file(file)
+            if file.suffix == ".safetensors":
+                stored = _copied(file, stored, stacks(stored))
+        tensors.update(stored)
     calibrated: set[str] = set()
     for suffix in (CODES, CALIBRATED_CODES):
         for name in [name for name in tensors if name.endswith(suffix)]:
@@ -181,19 +178,45 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     return found
 
 
-def _read_in_order(
+@contextmanager
+def _unchanged(file: Path) -> Iterator[None]:
+    """Check that a file stays as it is within the block.
+
+    Raises:
+        CheckpointError: another program wrote to it.
+    """
+    before = _state(file)
+    yield
+    if _state(file) != before:
+        raise CheckpointError(
+            "was changed while it was read", where=str(file), fix="Load it when it is complete."
+        )
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    """Return a file's inode, size and time; None if it is missing."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _copied(
     file: Path, mapped: Mapping[str, Tensor], stacks: Iterable[list[str]]
 ) -> dict[str, Tensor]:
-    """Read the tensors of `stacks` from a safetensors file; a stack is adjacent in new memory.
+    """Read all tensors of a safetensors file; those of a stack are adjacent in memory.
 
     Args:
-        mapped: the tensors of the file, which was already checked to be complete.
+        mapped: the tensors of the file, which was already checked to be complete. Their numbers
+            are not read.
+        stacks: if the tensors of a stack differ in type, they are read singly.
     """
     with file.open("rb", buffering=0) as opened:
         size = int.from_bytes(opened.read(8), "little")
         header = json.loads(opened.read(size))
-    found: dict[str, Tensor] = {}
-    failed: list[BaseException] = []
+    copies: dict[str, Tensor] = {}
+    errors: list[BaseException] = []
 
     def read(stack: list[str], opened: FileIO) -> None:
         like = [mapped[name] for name in stack]
@@ -206,7 +229,7 @@ def _read_in_order(
                 room = room[count:]
             if room:
                 raise CheckpointError("was truncated while it was read", where=str(file))
-            found[name] = part.view(one.dtype).view(one.shape)
+            copies[name] = part.view(one.dtype).view(one.shape)
 
     def read_all(some: Sequence[list[str]]) -> None:
         try:
@@ -214,26 +237,43 @@ def _read_in_order(
                 for stack in some:
                     read(stack, opened)
         except BaseException as error:  # raised below, in the caller's thread
-            failed.append(error)
+            errors.append(error)
 
-    whole = [one for one in stacks if len({mapped[name].dtype for name in one}) == 1]
+    groups = [stack for stack in stacks if len({mapped[name].dtype for name in stack}) == 1]
+    stacked = {name for stack in groups for name in stack}
+    groups += [[name] for name in mapped if name not in stacked]
+    first, second = groups, list[list[str]]()
     # Half of the time goes to the faults of new pages, which two threads take side by side.
-    half = len(whole) // 2 if torch.get_num_threads() > 1 else 0
-    ended: Callable[[], object] | None = None
+    if torch.get_num_threads() > 1:
+        first, second = _halves(groups, lambda stack: sum(mapped[name].nbytes for name in stack))
+    wait: Callable[[], object] | None = None
     with suppress(MemoryError, RuntimeError):  # there may be no memory for a thread
-        ended = start_thread(read_all, whole[:half]) if half else None
-    read_all(whole[half:] if ended else whole)
-    if ended:
-        ended()
-    if failed:
-        raise failed[0]
-    return found
+        wait = start_thread(read_all, second) if second else None
+    read_all(first if wait else groups)
+    if wait:
+        wait()
+    if errors:
+        raise errors[0]
+    return copies
+
+
+def _halves(
+    groups: list[list[str]], size: Callable[[list[str]], int]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Split groups into two lists of about the same size."""
+    lists: tuple[list[list[str]], list[list[str]]] = ([], [])
+    sizes = [0, 0]
+    for group in sorted(groups, key=size, reverse=True):
+        smaller = sizes.index(min(sizes))
+        lists[smaller].append(group)
+        sizes[smaller] += size(group)
+    return lists
 
 
 def _unpickled(file: Path) -> Any:
     """The content of a PyTorch file: tensors and containers of them; no code is executed."""
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=_is_mapped(file))
+        return torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, OSError, RuntimeError, EOFError):
         raise
     except Exception as error:  # a damaged instruction may raise any error in the unpickler
@@ -249,11 +289,3 @@ def _is_stored_whole(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return False
     return tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes()
-
-
-def _is_mapped(file: Path) -> bool:
-    """Whether a file can be mapped; a PyTorch file only in the current (zip) format."""
-    if file.suffix == ".safetensors":
-        return True
-    with file.open("rb") as opened:
-        return opened.read(4) == b"PK\x03\x04"

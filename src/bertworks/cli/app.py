@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .. import literals, memory
+from ..environment import check_environment
 from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
 from ..locks import Kind, claim
 from ..remote import is_remote
@@ -57,6 +58,7 @@ class Verbs(TyperGroup):
                 stream.reconfigure(errors="backslashreplace")
         try:
             with warnings_in_a_line(), usage_errors_in_a_line():
+                check_environment(os.environ)
                 if memory.is_little_left():  # a library may then end the process without a message
                     warnings.warn(_LITTLE_LEFT, BertworksWarning, stacklevel=2)
                 return super().invoke(ctx)

@@ -15,13 +15,19 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from . import bert_routes, explore_routes, openai_routes, tei_routes
+from . import (
+    bert_routes,
+    explore_routes,
+    openai_routes,
+    rerank_routes,
+    status_routes,
+    tei_routes,
+)
 from .failures import RequestError, error_of
 from .gate import Gate
 from .job import context_of, job_of, reply, service_of
 from .models import Models
 from .openapi import described, docs_page
-from .runners import Text
 from .security import Keys
 from .service import Service
 from .settings import ServeSettings
@@ -80,7 +86,9 @@ async def info(request: Request, model: str | None = None) -> Response:
 
 ROUTERS = (
     openai_routes.router,
+    rerank_routes.router,
     tei_routes.router,
+    status_routes.router,
     bert_routes.router,
     explore_routes.router,
     operations,
@@ -106,10 +114,12 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.queue.start()
-        if not service.settings.lazy:
-            await asyncio.to_thread(_load_all, service)
-        service.ready = True
+        try:
+            service.queue.start()
+            await asyncio.to_thread(service.load_models)
+        except Exception as error:
+            service.failure = error  # the server only says that the application failed
+            raise
         yield
         service.ready = False
         await asyncio.to_thread(service.lane.close)
@@ -144,11 +154,3 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     failure = error_of(error)
     context_of(request).error = failure.kind
     return failure.response(request.url.path)
-
-
-def _load_all(service: Service) -> None:
-    """Load all models, and run each once, so that the first request is fast."""
-    for name in service.models.sources:
-        served = service.models.get(name)
-        runner = served.embed()
-        runner.run(runner.prepare([Text("warm-up", "a first text")]))

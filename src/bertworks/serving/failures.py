@@ -11,11 +11,12 @@
 | 422 | Validation, Tokenizer | a value of the wrong type; a text that cannot be tokenised |
 | 424 | Backend | the model was not trained for the task; its output is not finite |
 | 429 | Overloaded | the queue is full, or there are too many concurrent requests |
+| 431 | Validation | the headers are too long |
 | 500 | Internal | any other error |
-| 503 | Unhealthy | the server is not ready, or it stops |
+| 503 | Unhealthy | the server is not ready, or it stops; the model cannot be loaded |
 
 Under `/v1` the body has OpenAI's format, and 400 replaces 413 (except for a body that is too large)
-and 422, as in OpenAI's API.
+and 422, as in OpenAI's API. Under `/v2` it has Cohere's.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ..errors import (
     LengthError,
     SettingsError,
 )
-from .models import UnknownModelError, WrongModelError
+from .models import UnavailableModelError, UnknownModelError, WrongModelError
 from .queue import ClosedError, LateError, OverloadedError, TooLargeError
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -48,6 +49,7 @@ _KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
     (ClosedError, 503, "Unhealthy", None),
     (UnknownModelError, 404, "NotFound", "model_not_found"),
     (WrongModelError, 424, "Backend", None),
+    (UnavailableModelError, 503, "Unhealthy", "model_unavailable"),
     (LengthError, 413, "Validation", "context_length_exceeded"),
     (CheckpointError, 424, "Backend", None),
     (SettingsError, 400, "Validation", None),
@@ -118,14 +120,14 @@ class RequestError(Exception):
             }
         else:
             status = self.status
-            body = {
-                "error": message,
-                "error_type": "Validation" if self.kind == "Body" else self.kind,
-            }
+            kind = "Validation" if self.kind == "Body" else self.kind
+            body = {"error": message, "error_type": kind}
+            if path.startswith("/v2/"):
+                body = {"message": message}
         headers = dict(self.headers)
         if status in (401, 403, 404, 408):
             headers["x-should-retry"] = "false"
-        if status == 401 and not path.startswith("/v1/"):
+        if status == 401 and not path.startswith(("/v1/", "/v2/")):
             return Response(status_code=401, headers={**headers, "www-authenticate": "Bearer"})
         return Response(orjson.dumps(body), status, headers, "application/json")
 
@@ -162,7 +164,8 @@ def _of_error(error: BertworksError) -> RequestError:
             "retry-after": str(math.ceil(error.retry_after)),
             "retry-after-ms": str(int(1000 * error.retry_after)),
         }
-    field = "model" if isinstance(error, UnknownModelError) else error.where
+    is_of_name = isinstance(error, UnknownModelError | UnavailableModelError)
+    field = "model" if is_of_name else error.where
     return RequestError(status, kind, str(error), field, code, headers)
 
 

@@ -1,7 +1,7 @@
 """Middleware around the application: access, limits, deadlines, logging, metrics.
 
-    id ─► key or host ─► concurrent requests ─► whole body, limited size ─► the application
-       ◄─ log line (no text, no key) ◄─ metrics ◄─ headers ◄────────────────────────┘
+    id ─► size of headers ─► key or host ─► concurrent requests ─► whole body, limited size ─► app
+       ◄─ log line (no text, no key) ◄─ metrics ◄─ headers ◄────────────────────────────────────┘
 
 This is plain ASGI, so that the size of a body is checked before anything parses it, and a request
 is cancelled when its client disconnects.
@@ -10,7 +10,6 @@ is cancelled when its client disconnects.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import re
@@ -18,18 +17,19 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .connections import too_long
 from .failures import RequestError, error_of
+from .logs import log
 from .runners import Truncation
 from .security import Keys, host_of, is_loopback
 
 if TYPE_CHECKING:
     from .service import Service
 
-LOG = logging.getLogger("bertworks.serving")
 OPEN = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key to be read; a POST to "/" does."""
 
@@ -122,7 +122,10 @@ class Gate:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn omits the body
         headers: Headers = dict(scope["headers"])
-        context = RequestContext(_id_of(headers), time.monotonic())
+        client = scope.get("client")
+        context = RequestContext(
+            _id_of(headers), time.monotonic(), client[0] if client else "local"
+        )
         scope.setdefault("state", {})["context"] = context
         status = 0
 
@@ -138,6 +141,7 @@ class Gate:
 
         self._open += 1
         try:
+            self._check_size(scope)
             self._admit(scope, headers, context)
             body = await self._body(scope, headers, receive)
             await self._while_there(scope, body, receive, answer, context)
@@ -152,10 +156,16 @@ class Gate:
             self._open -= 1
             self._note(scope, context, status)
 
+    def _check_size(self, scope: Scope) -> None:
+        """Refuse headers and a URL that are too long. (`connections` bounds what is received.)"""
+        limit = self.settings.max_header_bytes
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > limit:
+            raise RequestError(431, "Validation", too_long(limit), headers={"connection": "close"})
+
     def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
-        """Note the client and the deadline; refuse requests without access, or too many at once."""
-        client = scope.get("client")
-        context.client = client[0] if client else "local"
+        """Note the key's name and the deadline; refuse requests without access, or too many."""
         path = scope["path"]
         if self.keys:
             owner = self.keys.owner(_key_of(headers))
@@ -279,13 +289,6 @@ class Gate:
 def is_open(method: str, path: str) -> bool:
     """Whether a request needs no key."""
     return method == "GET" and (path in OPEN or path.startswith(PAGE_FILES))
-
-
-def log(level: int, event: str, **values: Any) -> None:
-    """Write a JSON line to the log, without values that are None."""
-    if LOG.isEnabledFor(level):
-        known = {name: value for name, value in values.items() if value is not None}
-        LOG.log(level, "%s", json.dumps({"time": round(time.time(), 3), "event": event, **known}))
 
 
 def _log_fault(context: RequestContext, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
@@ -19,20 +19,27 @@ KINDS = (
 )
 """Kinds of errors. The label has no other values, so that their number is limited."""
 
+STATES = {
+    "te_queue_size": "requests that wait or are computed",
+    "bertworks_queue_tokens": "tokens that wait or are computed",
+    "bertworks_connections": "open connections",
+    "bertworks_unavailable_models": "models that could not be loaded",
+}
+"""Gauges of the server's state."""
+
 
 class Metrics:
     """Counters and histograms, which all exist from the start.
 
     Args:
         routes: the paths that may be values of the label `route`.
-        queue_size, queue_tokens: return the requests in the queue, and their tokens.
+        states: functions that return the current value of gauges, by the names in `STATES`.
     """
 
     def __init__(
         self,
         routes: Iterable[str],
-        queue_size: Callable[[], int],
-        queue_tokens: Callable[[], int],
+        states: Mapping[str, Callable[[], int]],
     ) -> None:
         self.registry = CollectorRegistry()
         self._routes = (*routes, "other")
@@ -66,10 +73,16 @@ class Metrics:
         self._batch_size = self._histogram("te_batch_next_size", "texts of a batch", SIZES)
         self._batch_tokens = self._histogram("te_batch_next_tokens", "tokens of a batch", TOKENS)
         self._batch_seconds = self._histogram("bertworks_batch_duration", "seconds", SECONDS)
-        self._gauge("te_queue_size", "requests that wait or are computed").set_function(queue_size)
-        self._gauge("bertworks_queue_tokens", "tokens that wait or are computed").set_function(
-            queue_tokens
+        for name, what in STATES.items():
+            self._gauge(name, what).set_function(states[name])
+
+    def requests(self, route: str | None = None) -> int:
+        """Return the number of requests that were answered or failed: of a route, or all."""
+        routes = self._routes if route is None else (route,)
+        counts = (
+            self.registry.get_sample_value("te_request_count", {"route": one}) for one in routes
         )
+        return int(sum(count or 0 for count in counts))
 
     def batch(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a batch."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..api import Model, load
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
-from ..errors import BertworksError, SettingsError, nearest
+from ..errors import BertworksError, CheckpointError, SettingsError, brief, nearest
 from ..inference.settings import EngineSettings
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
@@ -21,11 +24,14 @@ from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Network, Task
 from ..tasks.texts import TextTask
+from .logs import log
 from .runners import (
     WHOLE,
     EmbedRunner,
     GenerateRunner,
     TaskRunner,
+    Text,
+    Truncation,
 )
 
 RunnerT = TypeVar("RunnerT")
@@ -34,6 +40,9 @@ TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 _MOST_RUNNERS = 32
 """The most runners of a model, for different settings; the least recently used is dropped."""
 
+_RETRY_SECONDS = 30.0
+"""A request for a model that could not be loaded tries again after this time."""
+
 
 class UnknownModelError(BertworksError):
     """A request names a model that is not served."""
@@ -41,6 +50,17 @@ class UnknownModelError(BertworksError):
 
 class WrongModelError(BertworksError):
     """A model was not trained for the task of a request."""
+
+
+class UnavailableModelError(BertworksError):
+    """A request names a model that cannot be loaded."""
+
+
+class Failure(NamedTuple):
+    """Why a model could not be loaded, and when, on the monotonic clock."""
+
+    error: BertworksError
+    time: float
 
 
 class Prompts(NamedTuple):
@@ -140,6 +160,20 @@ class Served:
                 fix=f"It can be asked: {', '.join(sorted(self.verbs))}.",
             )
 
+    def warm_up(self) -> None:
+        """Embed a text, so that the first request is fast.
+
+        Raises:
+            CheckpointError: the model cannot embed any text; for example, its outputs overflow.
+        """
+        try:
+            runner = self.embed()
+            runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
+        except BertworksError as error:
+            raise CheckpointError(
+                f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
+            ) from None
+
     def engine(self, precision: str | None = None) -> EngineSettings:
         """Return the settings of the engine, with another precision if one is given."""
         said = {} if precision is None else {"precision": precision}
@@ -204,6 +238,9 @@ class Models:
         device, precision: the device and precision of all models.
         deterministic: results are bitwise equal whatever a text is batched with.
         max_memory: maximum bytes of weights; above it, the least recently used model is unloaded.
+
+    Attributes:
+        failures: the models that could not be loaded, by name. The others are served.
     """
 
     def __init__(
@@ -219,6 +256,7 @@ class Models:
         self.default = next(iter(sources))
         self._device, self._max_memory = device, max_memory
         self._settings = {"precision": precision, "deterministic": deterministic}
+        self.failures: dict[str, Failure] = {}
         self._loaded: OrderedDict[str, Served] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
@@ -249,23 +287,54 @@ class Models:
         with self._lock:
             return [self._loaded[name] for name in self.sources if name in self._loaded]
 
+    @property
+    def available(self) -> list[str]:
+        """The names of the models that are loaded, or may be."""
+        return [name for name in self.sources if name not in self.failures]
+
     def get(self, name: str | None = None) -> Served:
         """Return a model; load it if necessary.
 
         Raises:
             UnknownModelError: no model has that name.
-            CheckpointError: the model cannot be loaded.
+            UnavailableModelError: the model cannot be loaded.
         """
         name = self.name(name)
         with self._loading[name]:
-            return self.loaded(name) or self._load(name)
+            served = self.loaded(name)
+            if served is not None:
+                return served
+            failure = self.failures.get(name)
+            if failure is None or time.monotonic() - failure.time > _RETRY_SECONDS:
+                try:
+                    return self._load(name)
+                except BertworksError as error:
+                    failure = self.failures[name] = Failure(error, time.monotonic())
+                    log(logging.ERROR, "model unavailable", model=name, reason=str(error))
+            raise UnavailableModelError(
+                f"the model {name!r} cannot be loaded: {failure.error}"
+            ) from None
+
+    def load_all(self, *, require_all: bool = False) -> None:
+        """Load all models. `failures` has those that cannot be loaded.
+
+        Raises:
+            BertworksError: no model can be loaded, or, with `require_all`, one cannot.
+        """
+        for name in self.sources:
+            with suppress(UnavailableModelError):
+                self.get(name)
+            if require_all and name in self.failures:
+                raise self.failures[name].error
+        if not self.available:
+            raise self.failures[self.default].error
 
     def reload(self) -> list[str]:
-        """Load all loaded models again from their files; return their names.
+        """Load all models again that were loaded, or could not be; return their names.
 
         A model that cannot be loaded stays as it was; the first such error is raised at the end.
         """
-        names = [served.name for served in self.all_loaded()]
+        names = [name for name in self.sources if name in self.failures or self._is_loaded(name)]
         errors: list[BertworksError] = []
         for name in names:
             with self._loading[name]:
@@ -277,10 +346,15 @@ class Models:
             raise errors[0]
         return names
 
+    def _is_loaded(self, name: str) -> bool:
+        return any(served.name == name for served in self.all_loaded())
+
     def _load(self, name: str) -> Served:
         directory = locate(self.sources[name])
         model = load(directory, device=self._device)
         served = Served(name, self.sources[name], model, Prompts.read(directory), self._settings)
+        served.warm_up()
+        self.failures.pop(name, None)
         with self._lock:
             is_freed = name in self._loaded
             self._loaded[name] = served
@@ -303,18 +377,22 @@ def named_sources(models: Sequence[str]) -> dict[str, str]:
     A model on the hub keeps its full name.
 
     Raises:
-        SettingsError: two models have the same name, or there are no models.
+        SettingsError: two models have the same name, a name or model is empty, or there are no
+            models.
     """
-    found: dict[str, str] = {}
-    for given in models:
-        name, is_named, source = given.partition("=")
-        if not is_named or Path(given).exists():
-            name, source = given, given
-            if Path(given).exists():
-                name = Path(given).resolve().name
-        if name in found:
+    sources: dict[str, str] = {}
+    for word in models:
+        name, equals, source = word.partition("=")
+        if word and Path(word).exists():
+            name, source = Path(word).resolve().name, word
+        elif not equals:
+            name = source = word
+        if not source or not name or name != name.strip() or not name.isprintable():
+            part = "model" if not source else "name" if not name else "printable name"
+            raise SettingsError(f"{brief(word)} has no {part}", fix="Give MODEL or NAME=MODEL.")
+        if name in sources:
             raise SettingsError(f"two models are called {name!r}", fix="Name one: NAME=MODEL.")
-        found[name] = source
-    if not found:
+        sources[name] = source
+    if not sources:
         raise SettingsError("there are no models to serve")
-    return found
+    return sources

@@ -46,7 +46,7 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
 @router.get("/v1/models", responses={200: {"model": ModelList}})
 async def models(request: Request) -> Response:
     service = service_of(request)
-    data = [_entry(service, name) for name in service.models.sources]
+    data = [_entry(service, name) for name in service.models.available]
     return reply(request, {"object": "list", "data": data})
 
 

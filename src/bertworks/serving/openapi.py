@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from ..training.report import page as html
 from .models import Models, Served
-from .schemas import OpenAIError, TEIError
+from .schemas import CohereError, OpenAIError, TEIError
 
 ERRORS = {
     400: "A value is impossible, or the body is not valid JSON.",
@@ -26,7 +26,8 @@ ERRORS = {
     422: "A value of a wrong type, or a text that cannot be tokenised.",
     424: "The model was not trained for it, or its output is not finite.",
     429: "The server is busy; see Retry-After.",
-    503: "The server stops.",
+    431: "The headers are too long.",
+    503: "The server stops, or the model cannot be loaded.",
 }
 """What each status means, for the description."""
 
@@ -35,6 +36,10 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/v1/embeddings": ("embed", {"input": ["A first text.", "And a second one."]}),
     "/embeddings": ("embed", {"input": TEXT}),
     "/v1/rerank": (
+        "rerank",
+        {"query": TEXT, "documents": ["It learns layers of features.", "A river is deep."]},
+    ),
+    "/v2/rerank": (
         "rerank",
         {"query": TEXT, "documents": ["It learns layers of features.", "A river is deep."]},
     ),
@@ -98,7 +103,7 @@ def runnable(models: Models, path: str) -> dict[str, Any] | None:
     loaded = models.all_loaded()
     served = next((one for one in loaded if verb in one.verbs), None)
     if served is None:
-        return None if len(loaded) == len(models.sources) else {**body, "model": models.default}
+        return None if len(loaded) == len(models.available) else {**body, "model": models.default}
     return {"model": served.name, **_of_model(dict(body), path, served)}
 
 
@@ -124,7 +129,7 @@ def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], 
     def openapi() -> dict[str, Any]:
         description = copy.deepcopy(usual())
         schemas = description["components"]["schemas"]
-        for model in (TEIError, OpenAIError):
+        for model in (TEIError, OpenAIError, CohereError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})
             schemas[model.__name__] = schema
@@ -151,10 +156,11 @@ def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], 
 
 def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
     """Add the error responses, and the API key if the route needs one."""
-    kind = "OpenAIError" if path.startswith("/v1/") else "TEIError"
+    kinds = {"/v1": "OpenAIError", "/v2": "CohereError"}
+    kind = kinds.get(path[:3], "TEIError")
     schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
     for code, text in ERRORS.items():
-        has_body = code != 401 or kind == "OpenAIError"
+        has_body = code != 401 or kind != "TEIError"
         content = {"content": {"application/json": schema}} if has_body else {}
         operation["responses"][str(code)] = {"description": text, **content}
     if with_keys and path not in ("/health", "/ready"):

@@ -130,6 +130,34 @@ class V1RerankAnswer(BaseModel):
     usage: Usage
 
 
+class V2RerankRequest(LenientRequest):
+    """A request for reranking in the format of Cohere's second version."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Truncate documents that are longer; else they are an error."
+    )
+    truncate: bool | None = Truncate
+
+
+class V2RankedDocument(BaseModel):
+    index: int
+    relevance_score: float
+
+
+class V2RerankAnswer(BaseModel):
+    id: str
+    results: list[V2RankedDocument]
+    meta: dict[str, Any]
+
+
+class CohereError(BaseModel):
+    message: str
+
+
 class OpenAIErrorBody(BaseModel):
     message: str
     type: str
@@ -197,17 +225,37 @@ class LabelScore(BaseModel):
 
 
 class RerankRequest(PairsRequest):
-    """How well texts answer a query."""
+    """How well texts (or, in infinity's format, documents) answer a query."""
 
     query: str
-    texts: list[str]
+    texts: list[str] | None = None
     return_text: bool = False
+    documents: list[str] | None = Field(
+        None, description="The texts in infinity's format, which the response then has."
+    )
+    return_documents: bool = Field(False, description="The same as return_text.")
+    top_n: Annotated[int, Field(ge=1)] | None = None
 
 
 class Rank(BaseModel):
     index: int
     score: float
     text: str | None = None
+
+
+class InfinityRank(BaseModel):
+    index: int
+    relevance_score: float
+    document: str | None
+
+
+class InfinityRanks(BaseModel):
+    object: Literal["rerank"]
+    id: str
+    created: int
+    model: str
+    results: list[InfinityRank]
+    usage: Usage
 
 
 class SimilarityInput(LenientRequest):
@@ -277,6 +325,51 @@ class EncodeAnswer(BaseModel):
     id: int
     results: list[list[float] | str]
     status: int
+
+
+class ServerStatus(BaseModel):
+    """The fields of bert-as-service's status that this server has."""
+
+    status: int
+    client: str
+    model_dir: str
+    ckpt_name: str
+    max_seq_len: int
+    pooling_layer: list[int]
+    pooling_strategy: int | None
+    cpu: bool
+    fp16: bool
+    do_lower_case: bool
+    mask_cls_sep: bool
+    show_tokens_to_client: bool
+    num_worker: int
+    num_process: int
+    num_concurrent_socket: int
+    http_max_connect: int
+    max_batch_size: int
+    http_port: int
+    port: int
+    port_out: int
+    python_version: str
+    server_version: str
+    server_start_time: str
+    server_current_time: str
+    statistic: dict[str, int]
+
+
+class ClientStatus(BaseModel):
+    """The fields of the status of bert-as-service's client that this server has."""
+
+    status: int
+    client_version: str
+    server_ip: str
+    port: int
+    port_out: int
+    output_fmt: str
+    num_request: int
+    num_pending_request: int
+    pending_request: list[int]
+    timeout: int
 
 
 # --- BERT's tasks ---

@@ -12,8 +12,9 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from fastapi import FastAPI
 
 from ..errors import BertworksError, SettingsError
 from .app import make_app
-from .gate import LOG, log
+from .connections import LimitedProtocol, Listener, allowed_connections, bind, listen
+from .logs import log, log_to_stderr
 from .models import Models
 from .security import Keys, check_host, check_tls, is_loopback
 from .service import Service
@@ -39,9 +41,11 @@ class Server(uvicorn.Server):
     SIGHUP loads the models again.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, listeners: Sequence[Listener]
+    ) -> None:
         super().__init__(config)
-        self.service = service
+        self.service, self.listeners = service, listeners
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -53,23 +57,41 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         yield
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start uvicorn, exclude existing objects from garbage collection, log the address.
+    async def startup(self, sockets: object = None) -> None:  # noqa: ARG002
+        """Start the application, accept connections, log the address.
 
-        Torch and the models have a quarter of a million objects: a collection that visits them
-        takes 0.15 s, in which no request is answered.
+        Existing objects are excluded from garbage collection. Torch and the models have a quarter
+        of a million objects: a collection that visits them takes 0.15 s, in which no request is
+        answered.
+
+        Raises:
+            BertworksError: another server listens on the port.
         """
-        await super().startup(sockets)
+        await super().startup(sockets=[])  # uvicorn's own sockets have no limits
+        connections = self.service.connections
+        protocol = partial(
+            LimitedProtocol,
+            connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        try:
+            self.servers = [
+                await listen(listener, protocol, ssl=self.config.ssl) for listener in self.listeners
+            ]
+        except OSError as error:
+            raise cannot_listen(self.config, error) from None
+        self._start(connections.watch())
         gc.freeze()
         gc.enable()
-        _, port, *_ = self.servers[0].sockets[0].getsockname()  # chosen by the system for port 0
         log(
             logging.INFO,
             "listening",
-            url=url_of(self.config, port),
+            url=url_of(self.config, self.listeners[0].getsockname()[1]),
             explorer="/",
             api="/docs",
-            models=list(self.service.models.sources),
+            models=self.service.models.available,
         )
 
     def _stop(self) -> None:
@@ -90,7 +112,10 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _reload(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._reload_models())
+        self._start(self._reload_models())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -123,7 +148,8 @@ def serve(
     Raises:
         SettingsError: other machines could send requests without a key; or the files for HTTPS are
             not valid.
-        BertworksError: the server cannot listen on the port, or a model cannot be loaded.
+        BertworksError: the server cannot listen on the port; or no model can be loaded, or, with
+            `require_all`, one cannot.
     """
     check_host(host, keys, no_auth=no_auth)
     check_tls(options.get("ssl_keyfile"), options.get("ssl_certfile"))
@@ -131,8 +157,17 @@ def serve(
     log_to_stderr(log_level)
     local = is_loopback(host)
     app = make_app(models, settings, keys, local=local and not no_auth)
-    server = Server(_config(app, host, port, options), app.state.service)
-    _run(server)
+    options["timeout_keep_alive"] = math.ceil(settings.keep_alive_seconds)
+    config, service = _config(app, host, port, options), app.state.service
+    service.connections.limit = allowed_connections(settings.max_connections)
+    try:
+        listeners = bind(host, port, service.connections)  # before the models are loaded
+    except OSError as error:
+        raise cannot_listen(config, error) from None
+    with ExitStack() as opened:
+        for listener in listeners:
+            opened.enter_context(listener)
+        _run(Server(config, service, listeners))
 
 
 def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
@@ -143,8 +178,7 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
         log_config=None,
         access_log=False,
         server_header=False,
-        backlog=2048,
-        timeout_keep_alive=30,
+        ws="none",  # no route is a WebSocket, whose connections would have no limits
         **options,
     )
     try:
@@ -166,32 +200,22 @@ def url_of(config: uvicorn.Config, port: int) -> str:
 
 
 def _run(server: Server) -> None:
+    service = server.service
+    service.load_models()
     try:
-        if not server.service.settings.lazy:
-            # Before the port is opened: the command fails if a model cannot be loaded.
-            for name in server.service.models.sources:
-                server.service.models.get(name)
         server.run()
-    except SystemExit as error:
-        # uvicorn raises this while it handles an error of the system.
-        host, reason = server.config.host, error.__context__
-        number = reason.errno if isinstance(reason, OSError) else None
+    except SystemExit:  # uvicorn's, if the application cannot start
+        raise service.failure or BertworksError("the server cannot start") from None
+
+
+def cannot_listen(config: uvicorn.Config, error: OSError) -> BertworksError:
+    """Return the error for a host and port on which the server cannot listen."""
+    fix = f"The system says: {error.strerror or error}."
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        fix = f"{config.host} is no address of this machine; give another --host."
+    elif error.errno == errno.EADDRINUSE:
         fix = "Another server may be there; give another --port."
-        if isinstance(reason, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-            fix = f"{host} is no address of this machine; give another --host."
-        elif number not in (None, errno.EADDRINUSE):
-            fix = f"The system says: {os.strerror(number)}."
-        raise BertworksError(f"cannot listen to {host}:{server.config.port}", fix=fix) from None
-
-
-def log_to_stderr(level: str) -> None:
-    """Write the log to standard error, without uvicorn's messages below CRITICAL."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    LOG.handlers[:] = [handler]
-    LOG.propagate = False
-    LOG.setLevel(level.upper())
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    return BertworksError(f"cannot listen to {config.host}:{config.port}", fix=fix)
 
 
 def usable_cpus() -> int:

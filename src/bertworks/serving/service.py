@@ -11,6 +11,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from ..inference.activations import is_awaited
+from .connections import Connections
 from .failures import invalid
 from .gate import Turnstile
 from .metrics import Metrics
@@ -31,10 +32,12 @@ class Service:
         routes: the paths of all routes, for the metrics.
 
     Attributes:
+        connections: limits of the server's connections.
         answering: lets a few responses continue at a time.
         draining: whether the server is stopping; responses then close their connections.
         lane: computes the explorer's views.
         ready: whether the models are loaded (with `lazy`, True at once).
+        failure: the error that kept the server from starting, if any.
     """
 
     def __init__(self, models: Models, settings: ServeSettings, routes: Iterable[str]) -> None:
@@ -42,14 +45,32 @@ class Service:
         self.started_at = int(time.time())
         self.draining = False
         self.ready = False
+        self.failure: Exception | None = None
+        self.connections = Connections(settings)
         self.metrics = Metrics(
-            routes, lambda: self.queue.load.requests, lambda: self.queue.load.tokens
+            routes,
+            {
+                "te_queue_size": lambda: self.queue.load.requests,
+                "bertworks_queue_tokens": lambda: self.queue.load.tokens,
+                "bertworks_connections": lambda: len(self.connections),
+                "bertworks_unavailable_models": lambda: len(models.failures),
+            },
         )
         self.queue = Queue(
             settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.batch
         )
         self.lane = Lane()
         self.answering = Turnstile()
+
+    def load_models(self) -> None:
+        """Load all models at the start, unless they are loaded on demand.
+
+        Raises:
+            BertworksError: no model can be loaded, or one cannot that is required.
+        """
+        if not self.ready and not self.settings.lazy:
+            self.models.load_all(require_all=self.settings.require_all)
+        self.ready = True
 
     def check_count(self, field: str, count: int) -> None:
         """Refuse a count of zero, or one that is too large."""

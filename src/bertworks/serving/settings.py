@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from ..literals import Precision
 from ..settings import Settings
@@ -18,6 +20,10 @@ class ServeSettings(Settings):
         "CPUs with AMX, where it is slower; other CPUs always give these",
     )
     lazy: bool = Field(False, description="load each model at its first request")
+    require_all: bool = Field(
+        False,
+        description="do not start if a model cannot be loaded; by default the others are served",
+    )
     max_memory: int | None = Field(
         None,
         ge=1,
@@ -27,9 +33,33 @@ class ServeSettings(Settings):
     max_texts: int = Field(2048, ge=1, description="maximum texts per request")
     max_characters: int = Field(200_000, ge=1, description="maximum characters per text")
     max_body_bytes: int = Field(8 << 20, ge=1, description="maximum bytes of a request body")
+    max_header_bytes: int = Field(
+        1 << 16, ge=1024, description="maximum bytes of a request's headers and URL"
+    )
+    max_connections: int = Field(
+        2048,
+        ge=1,
+        le=1 << 20,
+        description="maximum connections; beyond it, the one that has waited longest for a "
+        "request is closed. Fewer if the system allows fewer open files (ulimit -n)",
+    )
     max_concurrent_requests: int = Field(1024, ge=1, description="maximum concurrent requests")
     max_queue_tokens: int = Field(1 << 20, ge=1, description="maximum tokens waiting in the queue")
     batch_tokens: int = Field(2048, ge=1, description="maximum tokens per batch")
+    header_seconds: float = Field(
+        10.0,
+        gt=0,
+        le=86_400,
+        description="seconds in which a request's headers must arrive, from the connection's "
+        "start or the first byte",
+    )
+    keep_alive_seconds: float = Field(
+        30.0,
+        gt=0,
+        le=86_400,
+        description="seconds that a connection stays open without another request, or without "
+        "the client taking more of a response",
+    )
     body_seconds: float = Field(
         30.0, gt=0, description="seconds in which a request body must arrive"
     )
@@ -49,3 +79,11 @@ class ServeSettings(Settings):
     default_prompt: bool = Field(
         True, description="put the model's default prompt before texts that name no prompt"
     )
+
+    @model_validator(mode="after")
+    def _models_are_loaded_if_required(self) -> Self:
+        if self.lazy and self.require_all:
+            raise ValueError(
+                "require_all=true needs lazy=false, which loads all models at the start"
+            )
+        return self

@@ -19,6 +19,7 @@ from ..text.tokenizer import Tokenizer
 from .failures import RequestError, invalid
 from .job import encoded, job_of, placed, reply
 from .models import Served, WrongModelError
+from .rerank_routes import infinity_ranks
 from .runners import Text, TokenStatesRunner
 from .schemas import (
     DecodeRequest,
@@ -26,6 +27,7 @@ from .schemas import (
     EmbedRequest,
     EncodeAnswer,
     EncodeRequest,
+    InfinityRanks,
     LabelScore,
     PairsRequest,
     PredictRequest,
@@ -91,10 +93,16 @@ async def predict(body: PredictRequest, request: Request) -> Response:
     return reply(request, labels[0] if rows[0].where == "inputs" else labels)
 
 
-@router.post("/rerank", responses={200: {"model": list[Rank]}})
+@router.post("/rerank", responses={200: {"model": list[Rank] | InfinityRanks}})
 async def rerank(body: RerankRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "predict")
     check_pairs(body)
+    if body.texts is None and body.documents is not None:
+        return await infinity_ranks(job, body, request)
+    if body.texts is None:
+        raise invalid("texts", "must be given", 422)
+    if body.documents is not None:
+        raise invalid("documents", "cannot be given with texts: it is their name in infinity", 422)
     found = await ranks(
         job,
         body.query,
@@ -103,9 +111,10 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
         truncate=body.truncate,
         raw=body.raw_scores,
     )
+    has_text = body.return_text or body.return_documents
     answer = [
-        {"index": at, "score": score, **({"text": body.texts[at]} if body.return_text else {})}
-        for at, score in found
+        {"index": at, "score": score, **({"text": body.texts[at]} if has_text else {})}
+        for at, score in found[: body.top_n]
     ]
     return reply(request, answer)
 
@@ -226,7 +235,10 @@ def info(service: Service, served: Served) -> dict[str, Any]:
         "prompts": dict(served.prompts.texts),
         "default_prompt_name": served.prompts.default,
         "similarity_fn_name": served.model.similarity_function,
-        "models": list(service.models.sources),
+        "models": service.models.available,
+        "unavailable_models": {
+            name: str(failure.error) for name, failure in service.models.failures.items()
+        },
         "row_context": row_context(served.task),
     }
 

@@ -1,0 +1,331 @@
+"""Limits of connections: their number, and what they may send before a request begins.
+
+    accept ─► waiting for a request ─► answering ─► the client takes the response ─► waiting …
+              header_seconds           gate.py      keep_alive_seconds               keep_alive_
+              max_header_bytes                      without progress                 seconds
+
+uvicorn has none of these limits. They hold before anything is known about a client, also while it
+does not complete a TLS handshake. If there are too many connections, the one that has waited
+longest for a request is closed, so that silent clients keep nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .logs import log
+from .settings import ServeSettings
+
+OTHER_FILES = 64
+"""File descriptors that are not for connections: of libraries, models and the log."""
+
+_WATCH_SECONDS = 0.5
+_MAX_PIPELINED = 64  # requests that a client may send before the response to its first
+_WARNING_SECONDS = 60.0
+
+
+@dataclass(eq=False)
+class Connection:
+    """An accepted connection.
+
+    Attributes:
+        transport: None until the TLS handshake is complete.
+        deadline: when a request must have arrived, on the monotonic clock; None while one is
+            answered.
+        unsent: bytes of responses that the client had not taken at the last look.
+        send_deadline: when it must have taken some of them.
+    """
+
+    sock: socket.socket
+    fd: int
+    transport: asyncio.Transport | None = None
+    deadline: float | None = None
+    unsent: int = 0
+    send_deadline: float = 0.0
+
+    def count_unsent(self) -> int:
+        """Return the bytes of responses that the client has not taken."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+
+class Connections:
+    """The open connections of a server."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.limit = settings.max_connections
+        self.header_seconds = settings.header_seconds
+        self.keep_alive_seconds = settings.keep_alive_seconds
+        self.max_header_bytes = settings.max_header_bytes
+        self._open: dict[int, Connection] = {}
+        self._waiting: dict[Connection, None] = {}  # for a request; the longest first
+        self._warned_at = -_WARNING_SECONDS
+        self._closed_when_full = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, sock: socket.socket) -> None:
+        """Note an accepted connection; if there are too many, close one that waits."""
+        connection = Connection(sock, sock.fileno())
+        self._open[connection.fd] = connection
+        self.wait(connection, self.header_seconds)
+        while len(self._open) > self.limit and self._waiting:
+            idle = (waiting for waiting in self._waiting if not waiting.count_unsent())
+            self._close(next(idle, next(iter(self._waiting))))
+            self._warn()
+
+    def opened(self, transport: asyncio.Transport) -> Connection:
+        """Return the connection of a transport."""
+        sock = transport.get_extra_info("socket")
+        # It may have been closed already, for others; the transport is about to see that.
+        connection = self._open.get(sock.fileno()) or Connection(sock, sock.fileno())
+        connection.transport = transport
+        return connection
+
+    def wait(self, connection: Connection, seconds: float) -> None:
+        """Close the connection if no request has arrived after `seconds`."""
+        connection.deadline = time.monotonic() + seconds
+        self._waiting.pop(connection, None)
+        if self._is_open(connection):
+            self._waiting[connection] = None
+
+    def answer(self, connection: Connection) -> None:
+        """Wait for no request while one is answered."""
+        self._waiting.pop(connection, None)
+        connection.deadline = None
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended. Its descriptor may already be another's."""
+        self._waiting.pop(connection, None)
+        if self._is_open(connection):
+            del self._open[connection.fd]
+
+    async def watch(self) -> None:
+        """Close connections whose deadline has passed, for ever."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            self.close_late()
+
+    def close_late(self) -> None:
+        """Close the connections whose deadline has passed."""
+        now = time.monotonic()
+        for connection in list(self._open.values()):
+            if connection.sock.fileno() == -1:  # it ended before its TLS handshake was complete
+                self.remove(connection)
+                continue
+            before, connection.unsent = connection.unsent, connection.count_unsent()
+            if connection.unsent:
+                if not before or connection.unsent < before:
+                    connection.send_deadline = now + self.keep_alive_seconds
+                if connection.deadline is not None:
+                    connection.deadline = connection.send_deadline
+                is_late = now > connection.send_deadline
+            else:
+                is_late = connection.deadline is not None and now > connection.deadline
+            if is_late:
+                what = "takes no response" if connection.unsent else "sends no request"
+                log(logging.DEBUG, "connection closed", reason=f"the client {what}")
+                self._close(connection)
+
+    def _is_open(self, connection: Connection) -> bool:
+        return self._open.get(connection.fd) is connection
+
+    def _close(self, connection: Connection) -> None:
+        self.remove(connection)
+        if connection.transport is not None:
+            connection.transport.abort()
+            return
+        with suppress(OSError):  # asyncio, which owns it, reads the end of its data
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _warn(self) -> None:
+        self._closed_when_full += 1
+        now = time.monotonic()
+        if now - self._warned_at > _WARNING_SECONDS:
+            log(
+                logging.WARNING,
+                "too many connections",
+                limit=self.limit,
+                closed=self._closed_when_full,
+            )
+            self._warned_at, self._closed_when_full = now, 0
+
+
+class Listener(socket.socket):
+    """A listening socket that notes the connections that it accepts."""
+
+    connections: Connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        self.connections.add(connection)
+        return connection, address
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP, which tells `Connections` what a connection does, and bounds headers.
+
+    Args:
+        more: arguments of uvicorn's class.
+    """
+
+    def __init__(self, connections: Connections, **more: Any) -> None:
+        super().__init__(**more)
+        self.open_connections = connections
+        self.connection: Connection
+        self._unparsed = 0  # bytes since the last that were of a body, or ended headers
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.connection = self.open_connections.opened(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open_connections.remove(self.connection)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._unparsed > self.open_connections.max_header_bytes:
+            self._refuse_headers()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self.cycle is not None and not self._is_answering:
+            self.open_connections.wait(self.connection, self.open_connections.header_seconds)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise ValueError("too many requests before a response")  # uvicorn answers 400
+        self._unparsed = 0
+        self.open_connections.answer(self.connection)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._is_answering:  # no other request was sent meanwhile
+            self.open_connections.wait(self.connection, self.open_connections.keep_alive_seconds)
+
+    def _refuse_headers(self) -> None:
+        """Answer 431 to headers (or a URL, or trailers of a body) that are too long."""
+        if self.transport.is_closing():
+            return
+        log(logging.INFO, "connection closed", reason="headers too long", status=431)
+        if not self._is_answering:
+            message = too_long(self.open_connections.max_header_bytes)
+            body = orjson.dumps({"error": message, "error_type": "Validation"})
+            self.transport.write(
+                b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
+                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(body), body)
+            )
+        self.transport.close()
+
+
+def too_long(limit: int) -> str:
+    """Return the message for headers of more than `limit` bytes."""
+    return f"the headers have more than {limit:,} bytes"
+
+
+def allowed_connections(most: int) -> int:
+    """Return how many connections there may be, at most `most`.
+
+    The process's limit of file descriptors is raised if necessary, as far as the system allows.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = most + OTHER_FILES
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < needed:
+        more = needed if hard == unlimited else min(needed, hard)
+        with suppress(OSError, ValueError):  # the system may allow fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    limit = most if soft == unlimited else min(most, max(1, soft - OTHER_FILES))
+    if limit < most:
+        log(logging.WARNING, "fewer connections", limit=limit, descriptors=soft)
+    return limit
+
+
+def bind(host: str, port: int, connections: Connections) -> list[Listener]:
+    """Return sockets that are bound to the addresses of a host, and do not listen yet.
+
+    Args:
+        port: 0: any free port, the same for all addresses.
+
+    Raises:
+        OSError: another program uses the port, or this machine has no address of the host.
+    """
+    listeners: list[Listener] = []
+    unusable: OSError | None = None
+    addresses = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    for family, _, _, _, address in dict.fromkeys(addresses):
+        try:
+            listener = _bound(family, (address[0], port, *address[2:]))
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # such as ::1 without IPv6
+                unusable = error
+                continue
+            for listener in listeners:
+                listener.close()
+            raise
+        listener.connections = connections
+        listeners.append(listener)
+        port = listener.getsockname()[1]
+    if unusable is not None and not listeners:
+        raise unusable
+    return listeners
+
+
+def _bound(family: int, address: tuple[Any, ...]) -> Listener:
+    listener = Listener(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+Factory = Callable[[], LimitedProtocol]
+_ACCEPTED = 16  # at a time: fewer than OTHER_FILES, since closing others takes a moment
+_BACKLOG = 2048
+
+
+async def listen(
+    listener: Listener, factory: Factory, **options: Any
+) -> asyncio.base_events.Server:
+    """Accept connections; `options` are those of `loop.create_server`."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(factory, sock=listener, backlog=_ACCEPTED, **options)
+    listener.listen(_BACKLOG)  # those that wait in the kernel: asyncio has one number for both
+    return server

@@ -1,0 +1,428 @@
+"""Silent, slow and greedy clients, by real sockets; the server may open 200 files."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from bertworks.serving.connections import Connections, allowed_connections, bind
+from bertworks.serving.settings import ServeSettings
+
+pytestmark = pytest.mark.long
+KEY = "a-key-of-sixteen-characters"
+HEADER_SECONDS, KEEP_ALIVE_SECONDS, MAX_HEADER_BYTES = 2.0, 3.0, 4096
+DESCRIPTORS = 200
+SLACK = 15.0  # of a busy machine
+REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@dataclass
+class Served:
+    """A server process."""
+
+    process: subprocess.Popen[str]
+    port: int
+    tls: bool
+
+    def connect(
+        self, *, handshake: bool = True, receive_buffer: int | None = None
+    ) -> socket.socket:
+        plain = socket.socket()
+        if receive_buffer is not None:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        plain.settimeout(30)
+        plain.connect(("127.0.0.1", self.port))
+        return context().wrap_socket(plain) if self.tls and handshake else plain
+
+    def client(self) -> httpx.Client:
+        url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        headers = {"authorization": f"Bearer {KEY}"}
+        return httpx.Client(base_url=url, headers=headers, timeout=60, verify=context())
+
+    def memory(self) -> int:
+        """Resident memory in MB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+
+
+def context() -> ssl.SSLContext:
+    any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    any_server.check_hostname, any_server.verify_mode = False, ssl.CERT_NONE
+    return any_server
+
+
+@pytest.fixture(scope="module", params=["http", "https"])
+def served(request, saved, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    words = [saved["encoder"], "--port", "0", "--device", "cpu", "max_connections=1000"]
+    words += [f"header_seconds={HEADER_SECONDS}", f"keep_alive_seconds={KEEP_ALIVE_SECONDS}"]
+    words += [f"max_header_bytes={MAX_HEADER_BYTES}", "body_seconds=60"]
+    tls = request.param == "https"
+    if tls:
+        words += certificate(tmp_path_factory.mktemp("tls"))
+    command = shlex.join([sys.executable, "-m", "bertworks", "serve", *words])
+    process = subprocess.Popen(
+        ["sh", "-c", f"ulimit -n {DESCRIPTORS}; exec {command}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BERTWORKS_API_KEYS": f"ada:{KEY}"},
+    )
+    assert process.stderr is not None
+    try:
+        said: dict[str, Any] = {}
+        while said.get("event") != "listening":
+            said = json.loads(process.stderr.readline())
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # until it ends
+        yield Served(process, int(said["url"].rpartition(":")[2]), tls)
+    finally:
+        process.terminate()
+        try:
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def certificate(folder: Path) -> list[str]:
+    """Make a certificate; return the options that name its files."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    files = [str(folder / "key.pem"), str(folder / "certificate.pem")]
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*words, "-keyout", files[0], "-out", files[1]], check=True, capture_output=True)
+    return ["--tls-key", files[0], "--tls-certificate", files[1]]
+
+
+def answered(served: Served) -> None:
+    """Check that a new client is answered."""
+    with served.client() as client:
+        assert client.get("/health").status_code == 200
+        assert client.post("/embed", json={"inputs": "the door"}).status_code == 200
+
+
+def end_of(sock: socket.socket, send: Callable[[], bytes] = lambda: b"") -> tuple[bytes, float]:
+    """Send and receive until the server closes the connection.
+
+    Returns:
+        what it sent, and the seconds until then.
+    """
+    started, received = time.monotonic(), b""
+    sock.settimeout(0.1)
+    while time.monotonic() < started + HEADER_SECONDS + KEEP_ALIVE_SECONDS + SLACK:
+        try:
+            sock.sendall(send())
+            part = sock.recv(1 << 16)
+        except (TimeoutError, ssl.SSLWantReadError):
+            continue
+        except OSError:
+            return received, time.monotonic() - started
+        received += part
+        if not part:
+            return received, time.monotonic() - started
+    raise AssertionError("the connection stays open")
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", REQUEST, REQUEST + b"x: "])
+def test_connections_without_a_request_keep_nobody_out(served: Served, sent: bytes) -> None:
+    with ExitStack() as opened:
+        for _ in range(DESCRIPTORS + 20):
+            silent = opened.enter_context(served.connect(handshake=False))
+            with suppress(OSError):  # it may already be closed
+                silent.sendall(sent)
+        answered(served)
+        assert len(os.listdir(f"/proc/{served.process.pid}/fd")) < DESCRIPTORS
+    answered(served)
+
+
+def test_a_request_is_not_closed_for_other_connections(served: Served) -> None:
+    body = b'{"inputs": "the door"}'
+    head = (
+        f"POST /embed HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    with served.connect() as busy, ExitStack() as opened:
+        busy.sendall(head.encode() + body[:5])
+        time.sleep(0.5)
+        for _ in range(DESCRIPTORS + 20):
+            opened.enter_context(served.connect(handshake=False))
+        answered(served)
+        busy.sendall(body[5:])
+        assert busy.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+
+
+FLOODS = {
+    "value": (REQUEST + b"x: ", b"a" * 65536),
+    "name": (REQUEST, b"a" * 65536),
+    "headers": (REQUEST, b"abcdef: ghijkl\r\n" * 4096),
+    "url": (b"GET /health?", b"a" * 65536),
+    "trailers": (
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ",
+        b"a" * 65536,
+    ),
+    "chunk extension": (
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n5;",
+        b"a" * 65536,
+    ),
+    "second request": (REQUEST + b"\r\n" + REQUEST + b"x: ", b"a" * 65536),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_headers_are_bounded_without_a_key(served: Served, flood: str) -> None:
+    """Memory does not grow by the 138 MB that a client sends."""
+    answered(served)
+    before = served.memory()
+    start, part = FLOODS[flood]
+    with served.connect() as greedy:
+        sent, received = 0, b""
+        with suppress(OSError):
+            greedy.sendall(start)
+            while sent < 138_000_000:
+                sent += greedy.send(part)
+        with suppress(OSError):
+            while more := greedy.recv(1 << 16):
+                received += more
+    assert sent < 16_000_000, "it is closed soon"
+    assert served.memory() < before + 8
+    if received and "POST" not in start.decode():
+        assert b"431" in received
+        assert b"the headers have more than 4,096 bytes" in received
+    answered(served)
+
+
+@pytest.mark.parametrize("size", [2000, 3900, 4200, 20_000, 200_000])
+def test_headers_that_arrive_at_once_are_bounded(served: Served, size: int) -> None:
+    with served.client() as client:
+        client.headers.pop("authorization")
+        answer = client.get("/health", headers={"x-large": "a" * size})
+        assert answer.status_code == (200 if size < MAX_HEADER_BYTES else 431)
+        openai = client.get("/v1/models", headers={"x-large": "a" * size})
+        assert openai.status_code == (401 if size < MAX_HEADER_BYTES else 431)
+
+
+@pytest.mark.parametrize(
+    ("start", "dribble", "seconds"),
+    [
+        pytest.param(b"", b"", HEADER_SECONDS, id="silent"),
+        pytest.param(REQUEST, b"a: b\r\n", HEADER_SECONDS, id="slow headers"),
+        pytest.param(b"GET /", b"a", HEADER_SECONDS, id="slow URL"),
+        pytest.param(b"", b"\r\n", HEADER_SECONDS, id="empty lines"),
+        pytest.param(REQUEST + b"\r\n", b"", KEEP_ALIVE_SECONDS, id="idle"),
+        pytest.param(REQUEST + b"\r\n", b"\r\n", KEEP_ALIVE_SECONDS, id="empty lines when idle"),
+        pytest.param(
+            REQUEST + b"\r\nGET /health HTTP/1.1\r\n", b"a: b\r\n", HEADER_SECONDS, id="second"
+        ),
+        pytest.param(
+            b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n",
+            b"a",
+            KEEP_ALIVE_SECONDS,
+            id="body after a refusal",
+        ),
+    ],
+)
+def test_slow_clients_are_closed(
+    served: Served, start: bytes, dribble: bytes, seconds: float
+) -> None:
+    with served.connect() as slow:
+        slow.sendall(start)
+        _, waited = end_of(slow, lambda: dribble)
+    assert seconds - 1 < waited < seconds + SLACK
+
+
+def test_a_silent_handshake_is_closed(served: Served) -> None:
+    with served.connect(handshake=False) as silent:
+        _, waited = end_of(silent)
+    assert waited < HEADER_SECONDS + SLACK
+
+
+def large_request() -> bytes:
+    """A request whose response has megabytes."""
+    texts = ["the door was open"] * 2000
+    body = json.dumps({"texts": texts, "layers": [0, 1, 2]}).encode()
+    head = (
+        f"POST /encode HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def test_a_client_that_takes_no_response_is_closed(served: Served) -> None:
+    with served.connect(receive_buffer=4096) as greedy:
+        greedy.sendall(large_request() * 8)
+        started = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() < started + 60:
+                greedy.sendall(b"x")
+                time.sleep(0.2)
+        assert time.monotonic() - started < 60
+    answered(served)
+
+
+def test_a_client_that_takes_its_response_slowly_gets_it(served: Served) -> None:
+    with served.connect(receive_buffer=4096) as slow:
+        slow.sendall(large_request())
+        received, started = b"", time.monotonic()
+        while b"\r\n\r\n" not in received:
+            received += slow.recv(1 << 12)
+        headers, _, content = received.partition(b"\r\n\r\n")
+        length = int(headers.lower().partition(b"content-length:")[2].split()[0])
+        pause = (KEEP_ALIVE_SECONDS + 3) * 50_000 / length
+        while len(content) < length:
+            content += slow.recv(50_000)
+            time.sleep(pause)
+        assert time.monotonic() - started > KEEP_ALIVE_SECONDS
+    assert np.array(json.loads(content)["results"]).shape[0] == 2000
+
+
+def test_one_connection_serves_many_requests(served: Served) -> None:
+    with served.connect() as one:
+        for _ in range(3):
+            one.sendall((REQUEST + b"\r\n") * 5)  # pipelined
+            received = b""
+            while received.count(b"HTTP/1.1 200 OK") < 5:
+                part = one.recv(1 << 16)
+                assert part
+                received += part
+            time.sleep(HEADER_SECONDS / 2)
+
+
+def test_requests_before_a_response_are_bounded(served: Served) -> None:
+    before = served.memory()
+    with served.connect() as greedy:
+        received, _ = end_of(greedy, lambda: (REQUEST + b"\r\n") * 5000)
+    assert received.count(b"200 OK") < 500
+    assert served.memory() < before + 8
+    answered(served)
+
+
+# --- without a server ---
+
+
+class Pair:
+    """A connection between two sockets of this process."""
+
+    def __init__(self, connections: Connections, opened: ExitStack) -> None:
+        self.ours, self.theirs = (opened.enter_context(one) for one in socket.socketpair())
+        self.fd = self.ours.fileno()
+        connections.add(self.ours)
+        self.connection = connections._open.get(self.fd)
+
+    @property
+    def is_closed(self) -> bool:
+        self.theirs.setblocking(False)
+        try:
+            return self.theirs.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_the_connection_that_waits_longest_is_closed_first(opened: ExitStack) -> None:
+    connections = Connections(ServeSettings(max_connections=3))
+    first, second, third = (Pair(connections, opened) for _ in range(3))
+    connections.answer(first.connection)
+    connections.wait(second.connection, 1)  # its request was answered
+    fourth = Pair(connections, opened)
+    assert [first.is_closed, second.is_closed, third.is_closed] == [False, False, True]
+    fifth = Pair(connections, opened)
+    assert [first.is_closed, second.is_closed, fourth.is_closed] == [False, True, False]
+    assert not fifth.is_closed
+    assert len(connections) == 3
+
+
+def test_a_new_connection_is_closed_if_all_others_are_busy(opened: ExitStack) -> None:
+    connections = Connections(ServeSettings(max_connections=2))
+    busy = [Pair(connections, opened) for _ in range(2)]
+    for pair in busy:
+        connections.answer(pair.connection)
+    assert Pair(connections, opened).is_closed
+    assert not any(pair.is_closed for pair in busy)
+
+
+def test_a_descriptor_that_is_used_again_is_another_connection(opened: ExitStack) -> None:
+    connections = Connections(ServeSettings(max_connections=2))
+    first = Pair(connections, opened)
+    first.ours.close()
+    second = Pair(connections, opened)
+    assert second.fd == first.fd
+    connections.remove(first.connection)
+    assert len(connections) == 1
+    second.ours.close()
+    connections.close_late()
+    assert len(connections) == 0
+
+
+def test_addresses_that_this_machine_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may also have an address of IPv6, which a container lacks."""
+    usual = socket.getaddrinfo
+
+    def resolve(_: object, port: int, **more: Any) -> list[Any]:
+        return [found for host in hosts for found in usual(host, port, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    connections = Connections(ServeSettings())
+    hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2"]
+    listeners = bind("name", 0, connections)
+    try:
+        names = [listener.getsockname() for listener in listeners]
+        assert [host for host, _ in names] == ["127.0.0.1", "127.0.0.2"]
+        assert len({port for _, port in names}) == 1
+        listeners[0].listen()
+        with pytest.raises(OSError, match="in use"):
+            bind("name", names[0][1], connections)
+    finally:
+        for listener in listeners:
+            listener.close()
+    hosts = ["192.0.2.1"]
+    with pytest.raises(OSError, match="assign"):
+        bind("name", 0, connections)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "allowed", "raised_to"),
+    [
+        ((200, 200), 2048, 136, None),
+        ((1024, 4096), 2048, 2048, 2112),
+        ((1024, 1500), 2048, 1436, 1500),
+        ((100_000, 100_000), 2048, 2048, None),
+        ((1024, resource.RLIM_INFINITY), 2048, 2048, 2112),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 2048, 2048, None),
+        ((20, 20), 2048, 1, None),
+    ],
+)
+def test_connections_are_as_many_as_the_system_allows(
+    limits: tuple[int, int],
+    most: int,
+    allowed: int,
+    raised_to: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, values: changes.append(values[0]))
+    assert allowed_connections(most) == allowed
+    assert set(changes) <= {raised_to, limits[1]}
+    assert raised_to is None or changes == [raised_to]

@@ -1,0 +1,209 @@
+"""Models that cannot be loaded, and models whose files change while they are served."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from bertworks.cli import app
+from bertworks.errors import SettingsError
+from bertworks.serving import models
+from bertworks.serving.models import named_sources
+from bertworks.serving.settings import ServeSettings
+
+TEXT = "the door was open"
+
+
+def overflow(folder: Path) -> None:
+    """Make a model's outputs infinite, with finite weights."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in tensors:
+        if name.endswith("LayerNorm.weight"):
+            tensors[name] *= 1e38
+    save_file(tensors, file, {"format": "pt"})
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def lose_vocabulary(folder: Path) -> None:
+    for name in ("vocab.txt", "tokenizer.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+FAULTS: dict[Callable[[Path], None], str] = {
+    overflow: "it cannot embed a text: the model's output is not finite",
+    cut: "model.safetensors: cannot be read",
+    break_config: "config.json: ",
+    lose_vocabulary: "vocab",
+    remove: "no such directory",
+}
+
+
+@pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
+def broken(request, saved, tmp_path: Path) -> tuple[str, str]:
+    """A model that cannot be served, and a part of the reason."""
+    folder = tmp_path / "broken"
+    shutil.copytree(saved["encoder"], folder)
+    request.param(folder)
+    return str(folder), FAULTS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _log_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's own log goes to the standard error of the call, which ends with it."""
+    monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
+
+
+def serve(*words: str) -> str:
+    """The error of `serve`, which does not start."""
+    done = CliRunner().invoke(app, ["serve", *words, "--port", "0", "--device", "cpu"])
+    assert done.exit_code == 1, done.output
+    assert "Traceback" not in done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_the_error_at_the_start_says_its_cause(broken, saved) -> None:
+    source, reason = broken
+    for words in ([source], [source, f"b={source}"], [saved["tagger"], source, "require_all=true"]):
+        line = serve(*words)
+        assert reason in line
+        assert "cannot listen" not in line
+
+
+def test_an_address_that_is_taken_is_said_before_models_are_loaded(saved) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(app, ["serve", "nowhere/at all", "--port", port])
+    assert f"cannot listen to 127.0.0.1:{port}. Another server may be there" in done.stderr
+
+
+def test_others_are_served_beside_a_broken_model(
+    broken, saved, start, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, reason = broken
+    caplog.set_level("INFO", logger="bertworks.serving")
+    with start({"broken": source, "good": saved["encoder"]}, ServeSettings()) as server:
+        assert server.http.get("/ready").status_code == 200
+        assert len(server.ask("/embed", {"inputs": TEXT, "model": "good"})) == 1
+        for body in ({"inputs": TEXT}, {"inputs": TEXT, "model": "broken"}):
+            refused = server.post("/embed", body)
+            assert refused.status_code == 503
+            assert reason in refused.json()["error"]
+            assert refused.json()["error"].startswith("the model 'broken' cannot be loaded: ")
+        openai = server.post("/v1/embeddings", {"model": "broken", "input": "a"})
+        assert openai.status_code == 503
+        assert openai.json()["error"]["code"] == "model_unavailable"
+        info = server.http.get("/info", params={"model": "good"}).json()
+        assert info["models"] == ["good"]
+        assert reason in info["unavailable_models"]["broken"]
+        assert [one["id"] for one in server.http.get("/v1/models").json()["data"]] == ["good"]
+        assert "bertworks_unavailable_models 1.0" in server.http.get("/metrics").text
+    events = [json.loads(record.getMessage()) for record in caplog.records]
+    (said,) = [event for event in events if event["event"] == "model unavailable"]
+    assert said["model"] == "broken"
+    assert reason in said["reason"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_model_that_is_repaired_is_served(
+    broken, saved, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, _ = broken
+    with start({"good": saved["encoder"], "b": source}, ServeSettings(lazy=lazy)) as server:
+        body = {"inputs": TEXT, "model": "b"}
+        assert server.post("/embed", body).status_code == 503
+        shutil.rmtree(source, ignore_errors=True)
+        shutil.copytree(saved["encoder"], source)
+        assert server.post("/embed", body).status_code == 503, "not tried at each request"
+        if lazy:
+            monkeypatch.setattr(models, "_RETRY_SECONDS", 0.0)
+        else:
+            assert server.service.models.reload() == ["good", "b"]
+        assert server.post("/embed", body).status_code == 200
+        assert server.service.models.available == ["good", "b"]
+
+
+def test_a_reload_keeps_a_model_whose_new_weights_overflow(saved, start, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(saved["encoder"], folder)
+    with start({"m": str(folder)}, ServeSettings()) as server:
+        before = server.ask("/embed", {"inputs": TEXT})
+        overflow(folder)
+        with pytest.raises(Exception, match="not finite"):
+            server.service.models.reload()
+        assert server.ask("/embed", {"inputs": TEXT}) == before
+
+
+@pytest.mark.parametrize("change", ["other weights", "truncated", "removed"])
+def test_a_served_model_does_not_depend_on_its_file(
+    saved, start, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(saved["encoder"], folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    with start({"m": str(folder)}) as server:
+        texts = ["the door", TEXT, "a river was deep in london"]
+        before = server.ask("/embed", {"inputs": texts})
+        if change == "other weights":
+            inode = file.stat().st_ino
+            save_file({name: tensor * 2 for name, tensor in tensors.items()}, tmp_path / "new")
+            with file.open("r+b") as opened:
+                opened.write((tmp_path / "new").read_bytes())
+                opened.truncate()
+            assert file.stat().st_ino == inode
+        elif change == "truncated":
+            file.write_bytes(b"")
+        else:
+            file.unlink()
+        for precision in (None, "fp32"):
+            server.ask("/encode", {"texts": texts, "precision": precision})
+        np.testing.assert_array_equal(server.ask("/embed", {"inputs": texts}), before)
+        assert server.ask("/embed_all", {"inputs": "other texts"})
+        if change == "other weights":
+            server.service.models.reload()
+            after = server.ask("/embed", {"inputs": texts})
+            assert np.abs(np.array(after) - before).max() > 1e-3
+
+
+def test_all_models_cannot_be_required_if_none_is_loaded() -> None:
+    with pytest.raises(SettingsError, match="require_all=true needs lazy=false"):
+        ServeSettings.resolve(require_all=True, lazy=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("=mini", "'=mini' has no name"),
+        ("=", "'=' has no model"),
+        ("mini=", "'mini=' has no model"),
+        ("", "'' has no model"),
+        ("/", "'/' has no name"),
+        ("a =mini", "'a =mini' has no printable name"),
+        ("a\nb=mini", "has no printable name"),
+    ],
+)
+def test_a_served_model_has_a_name_and_a_source(word: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        named_sources(["mini", word])
