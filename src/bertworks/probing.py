@@ -51,7 +51,7 @@ def probe(
     *,
     train: Table,
     dev: Table,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     **settings: Unpack[ProbeKeywords],
 ) -> TextProbe:
     """Train a logistic regression on a frozen encoder's text vectors.
@@ -125,7 +125,7 @@ def compare(
     models: Sequence[str],
     table: Table,
     *,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     **settings: Unpack[ProbeKeywords],
 ) -> list[Compared]:
     """Probe models on one table; every fourth row is used for evaluation.

@@ -87,7 +87,7 @@ def finetune(
     train: Table,
     dev: Dev | None = None,
     out: str | Path,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> FinetuneResult:
@@ -103,7 +103,7 @@ def finetune(
             split off (see `dev_share`; `data.json` in the run directory lists them). Without
             `dev`, the last weights are kept, not the best.
         out: the run directory.
-        device: device to run on.
+        device: device to run on; by default CUDA if there is any, as for `load`.
         progress: reports progress; in a notebook it is shown by default.
         settings: settings of `FinetuneSettings` and of the task's options (see `settings_of`);
             those of your own task, which type checkers do not know, as `**dictionary`.

@@ -89,7 +89,7 @@ def pretrain(
     overrides: Sequence[str] = (),
     *,
     out: str | Path,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
     **values: Unpack[PretrainKeywords],
 ) -> PretrainResult:

@@ -302,7 +302,7 @@ def train_probe(
     out: Path,
     settings: TaggingProbeSettings,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
 ) -> ProbeResult:
     """Train a probe and evaluate it; called again, it resumes.

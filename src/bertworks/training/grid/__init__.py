@@ -64,7 +64,7 @@ def finetune_grid(
     grid: Grid = (),
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
 ) -> GridResult:
