@@ -65,6 +65,8 @@ from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks import is_registered, is_user_task, published_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
+from .tasks.gold import GoldRows
+from .tasks.labelled import LabelledTask
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .tasks.texts import TextTask
@@ -363,9 +365,12 @@ class Model:
             raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
         task, network, rows = self._opened(table, labelled=True, **options)
         cuts = engine.Cuts()
+        gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
+        rows = rows if gold is None else gold.rows
         examples = cuts.add(engine.labelled_examples(task, rows))
         found = evaluate(network, task, examples, EngineSettings.parse(others))
-        return replace(found, remarks=[*found.remarks, *cuts.remarks()])
+        left_out = [] if gold is None else gold.remarks()
+        return replace(found, remarks=[*found.remarks, *left_out, *cuts.remarks()])
 
     def evaluate_each(
         self,

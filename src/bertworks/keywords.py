@@ -317,6 +317,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     positive_label: str | None
     multi_label: bool
     label_separator: str
+    no_label: str | None
     label_smoothing: float
     lm_weight: float
     balance_classes: bool

@@ -127,9 +127,14 @@ def run_demo(
         console: where to print; standard output if omitted.
 
     Raises:
+        SettingsError: the seed is not one of a training run.
         BertworksError: a stage failed.
     """
     from rich.console import Console
+
+    from ..training.settings import TrainingSettings
+
+    TrainingSettings.parse({"seed": seed})  # before the first stage, which takes long
 
     with claim(out, kind="directory"):
         place = Path(out) / "quick" if quick else Path(out)

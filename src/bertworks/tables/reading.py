@@ -34,6 +34,7 @@ from ..lazily import Lazily
 from ..literals import TableFormat
 from ..remote import is_remote, remote_files
 from ..settings import Settings
+from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .formats import (
     FASTTEXT_PREFIX,
     Lines,
@@ -145,7 +146,9 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
     if isinstance(table, Rows):
         return table
     if not isinstance(table, str | os.PathLike):
-        return _rows_in_memory(paired(unframed(table)))
+        metadata = getattr(getattr(table, "schema", None), "metadata", None)  # of Arrow
+        names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
+        return _rows_in_memory(paired(unframed(table)), class_names=names)
     path = os.fspath(table)
     if path == "-":
         return _open_stdin(columns, said)
@@ -385,9 +388,11 @@ def _open_parquet(path: str, limit: int) -> Rows:
     try:
         with open_parquet(path) as file:
             columns = tuple(file.schema_arrow.names)
+            metadata = file.schema_arrow.metadata
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
     check_distinct(columns, path)
+    names = names_in_metadata(metadata, path)
 
     def rows() -> Iterator[PlacedRow]:
         number = 0
@@ -396,7 +401,8 @@ def _open_parquet(path: str, limit: int) -> Rows:
                 for batch in read_batches(file, path, limit):
                     for values in batch.to_pylist():
                         number += 1
-                        yield PlacedRow(f"{path}, row {number}", values)
+                        where = f"{path}, row {number}"
+                        yield PlacedRow(where, name_classes(values, names, where))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             what = f"cannot be read further ({reason(error)})"
             raise DataError(what, where=f"{path}, row {number + 1}") from None
@@ -404,36 +410,23 @@ def _open_parquet(path: str, limit: int) -> Rows:
     return Rows(path, columns, None, sample_of(rows), rows)
 
 
-def _rows_in_memory(table: Iterable[Any], name: str = NAME) -> Rows:
-    """Open rows in memory; label numbers of a Hugging Face data set become label names."""
+def _rows_in_memory(
+    table: Iterable[Any], name: str = NAME, class_names: ClassNames | None = None
+) -> Rows:
+    """Open rows in memory; numbers of classes become their names, where these are known."""
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
-    kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
-    names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
+    names = class_names or names_of_features(features)
     passes = Replay(table, name) if isinstance(table, Iterator) else table
 
     def rows() -> Iterator[PlacedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}"
-            values = row_of(row, where)
-            for column, labels in names.items():
-                at = values.get(column)
-                if isinstance(at, list):
-                    values[column] = [_label_called(each, labels) for each in at]
-                else:
-                    values[column] = _label_called(at, labels)
-            yield PlacedRow(where, values)
+            yield PlacedRow(where, name_classes(row_of(row, where), names, where))
 
-    found = _of_rows(name, rows, "there are no rows", features)
+    opened = _of_rows(name, rows, "there are no rows", features)
     if isinstance(passes, Replay):
         passes.close()
-    return found
-
-
-def _label_called(number: Any, labels: Sequence[str]) -> Any:
-    """Return a label's name by its number; None (unknown) for -1 and other numbers out of range."""
-    if not isinstance(number, int):
-        return number
-    return labels[number] if 0 <= number < len(labels) else None
+    return opened
 
 
 def _open_stdin(named: Sequence[str], options: TableOptions) -> Rows:

@@ -21,10 +21,19 @@ from ..model.heads import wide
 from ..packed import Batch
 from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch
+from .labelled import TaskOptions
 from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
 from .task import Evaluator, Prediction, Shown
-from .texts import TextNetwork, TextSettings, TextTask, is_single_value, shared_settings
+from .texts import (
+    VALUED_TEXTS,
+    TextNetwork,
+    TextOptions,
+    TextSettings,
+    TextTask,
+    is_single_value,
+    shared_settings,
+)
 
 _MOST = float(np.finfo(np.float32).max)  # targets are float32
 
@@ -47,6 +56,8 @@ class RegressionTask(TextTask):
     """Predict a number for a text or a pair of texts."""
 
     name: ClassVar[str] = "regression"
+    schema = VALUED_TEXTS
+    options: ClassVar[type[TaskOptions]] = TextOptions
     head = CLASSIFIER
     best_metric = "pearson"
     is_guessable = False

@@ -190,16 +190,19 @@ def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
 
     Raises:
         DataError: no row has a training example.
+        SettingsError: batches of this size teach nothing.
     """
     pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
     if not pieces:
         raise DataError("no row teaches anything", where=data.summary.train.name)
-    return RowSource(
+    source = RowSource(
         pieces,
         seed=settings.seed,
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
+    data.task.check_batches(pieces, source.batch_size)
+    return source
 
 
 def _finetune(
@@ -264,7 +267,7 @@ def _finetune(
         failed = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failed:
             run.note_session("note", text=sign)
-        final = replace(final, remarks=[*final.remarks, *failed])
+        final = replace(final, remarks=[*final.remarks, *failed, *data.remarks])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
             files.write_json(run.evaluation, files.sealed(tree), indent=1)

@@ -37,7 +37,7 @@ class OptimizerSettings(Settings):
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="lamb is for very large batches (You et al. 2019)"
     )
-    learning_rate: float = Field(1e-4, gt=0, description="peak learning rate")
+    learning_rate: float = Field(1e-4, gt=0, le=10, description="peak learning rate")
     warmup: float = Field(
         0.01, ge=0, description="steps of linear warm-up, or below 1: their share of all steps"
     )
@@ -60,7 +60,7 @@ class OptimizerSettings(Settings):
         f"{_DECAY_SHARE} if omitted",
     )
     weight_decay: float = Field(
-        0.01, ge=0, description="weight decay of all weights except biases and norms"
+        0.01, ge=0, le=100, description="weight decay of all weights except biases and norms"
     )
     layer_decay: float = Field(
         1.0,
@@ -73,7 +73,7 @@ class OptimizerSettings(Settings):
         (0.9, 0.999), description="decay rates of the averages of gradients and squared gradients"
     )
     eps: float = Field(
-        1e-6, gt=0, description="added to the root of the average of squared gradients"
+        1e-6, gt=0, le=1, description="added to the root of the average of squared gradients"
     )
     bias_correction: bool = Field(
         True, description="false: no bias correction of the averages, as in the original code"
@@ -109,6 +109,19 @@ class OptimizerSettings(Settings):
         if self.schedule == "linear":
             return highest * max(0.0, 1 - step / total)
         return highest * max(0.0, (total - step) / max(1.0, total - warmup))
+
+    def check_warmup(self, total: int) -> None:
+        """Check that the warm-up ends within a run of `total` steps.
+
+        Raises:
+            SettingsError: it does not, so that `learning_rate` would never be reached.
+        """
+        if self.warmup > total:
+            raise SettingsError(
+                f"warmup={self.warmup:g} is more than the {total:,} steps of the run: "
+                f"learning_rate={self.learning_rate:g} would never be reached",
+                fix="Give fewer steps, or their share, such as warmup=0.1.",
+            )
 
     def decay_start(self, total: int) -> int | None:
         """The number of steps before the decay of `warmup-stable-decay`; None for other schedules.
@@ -168,7 +181,9 @@ class FreezingSettings(Settings):
 class TrainingSettings(OptimizerSettings, FreezingSettings):
     """Batches, evaluations and checkpoints."""
 
-    seed: int = Field(0, ge=0, description="random seed of new weights, dropout and data order")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="random seed of new weights, dropout and data order"
+    )
     batch_size: int | None = Field(
         None,
         ge=1,
@@ -215,6 +230,7 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     rank_timeout: float = Field(
         1800.0,
         gt=0,
+        le=30 * 86400,
         description="seconds that processes (torchrun) wait for each other before the run ends "
         "and names the one that hangs",
     )
@@ -249,7 +265,9 @@ class FitSettings(TrainingSettings):
         TrainingSettings, "checkpoint_every", 500, description="steps between checkpoints"
     )
     eval_first: bool = Field(False, description="evaluate before the first step too")
-    loader_workers: int = Field(0, ge=0, description="processes that prepare data ahead of time")
+    loader_workers: int = Field(
+        0, ge=0, le=1024, description="processes that prepare data ahead of time"
+    )
 
     @model_validator(mode="after")
     def _check_batches_and_decay(self) -> Self:
@@ -273,12 +291,14 @@ class AdapterSettings(Settings):
     lora_rank: int | None = Field(
         None,
         ge=1,
+        le=2**16,
         description="adapter rank, such as 8; adapters need higher learning rates than layers: "
         "2e-4 to 5e-4 in Hu et al. (2021), table 9",
     )
     lora_alpha: float | None = Field(
         None,
         gt=0,
+        le=10_000,
         description="the adapters' product is scaled by lora_alpha / lora_rank; twice the rank "
         "if omitted",
     )
@@ -335,7 +355,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         "retrieval a sentence encoder, whose text vectors are learned",
     )
     temperature: float = Field(
-        1.0, gt=0, description="temperature of teacher and student in their loss"
+        1.0, gt=0, le=1000, description="temperature of teacher and student in their loss"
     )
     reinitialize: bool = Field(
         False, description="start from random weights of the same geometry, as a baseline"

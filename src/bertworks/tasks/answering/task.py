@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import SPANS, Published
@@ -30,7 +30,7 @@ from ...text.encoding import Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, check_stride, texts_of
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown
 from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
@@ -81,6 +81,12 @@ class AnsweringOptions(_Shared, TaskOptions):
     answers_column: str | None = Field(
         None, description="column name or number; detected if omitted"
     )
+
+    @model_validator(mode="after")
+    def _windows_adjoin(self) -> Self:
+        usual = type(self).model_fields["stride"].default
+        check_stride(None if self.stride == usual else self.stride, self.max_seq_length)
+        return self
 
 
 class AnsweringSettings(_Shared, TaskSettings):
