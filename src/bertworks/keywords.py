@@ -336,6 +336,8 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     question_column: str | None
     context_column: str | None
     answers_column: str | None
+    start_column: str | None
+    impossible_column: str | None
     prompt_column: str | None
     choice_columns: str | None
     first_number: Literal[0, 1] | None

@@ -31,8 +31,8 @@ from .remote import is_remote
 from .tables.reading import Table, read_rows
 from .tables.rows import NoLabel, PlacedRow, Rows, listing, text_of
 from .tables.schema import LABEL_NAMES, PREDICTION, VALUE_NAMES
+from .tasks.answering.answers import SCHEMA, answers_of
 from .tasks.answering.scores import AnsweringScores
-from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
 from .tasks.labels import (
     MARKS,
@@ -127,17 +127,20 @@ def _score_answers(
     predictions: str | os.PathLike[str] | Mapping[str, str],
     chances: str | os.PathLike[str] | Mapping[str, float] | None,
 ) -> Evaluation:
-    columns = {role: str(name) for role, name in SCHEMA.find(rows, labelled=True).items()}
+    columns = SCHEMA.find(rows, labelled=True)
+    question_column, context_column = str(columns["question"]), str(columns["context"])
     questions: dict[str, PlacedRow] = {}
     for row in rows:
-        identity = text_of(row.values, "id", row.where)
+        number = row.values.get("id")  # a table may number its questions
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        identity = str(number) if is_number else text_of(row.values, "id", row.where)
         if not identity:
             raise DataError("the question has no id", where=row.where)
         if identity in questions:
             raise DataError(f"two questions have the id {identity!r}", where=row.where)
         questions[identity] = row
     answers = {
-        identity: answers_of(row.values, columns["answers"], row.where)[0]
+        identity: answers_of(row.values, columns, row.where)[0]
         for identity, row in questions.items()
     }
     predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
@@ -152,12 +155,12 @@ def _score_answers(
     # The predictions are final: no threshold is applied to them.
     scores = AnsweringScores(unanswerable=bool(margins) or not all(answers.values()))
     for index, (identity, row) in enumerate(questions.items()):
-        context = text_of(row.values, columns["context"], row.where)
+        context = text_of(row.values, context_column, row.where)
         answer = predicted.get(identity)
         start = context.find(answer) if answer else -1
         scores.add(
             Place(index, row.where),
-            text_of(row.values, columns["question"], row.where),
+            text_of(row.values, question_column, row.where),
             context,
             answers[identity],
             answer,

@@ -49,6 +49,7 @@ from .formats import (
     split_csv,
     split_tsv,
 )
+from .questions import holds_questions, questions_of
 from .rows import (
     NAME,
     PlacedRow,
@@ -145,6 +146,8 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
     said = TableOptions.parse(options)
     if isinstance(table, Rows):
         return table
+    if isinstance(table, Mapping) and isinstance(table.get("data"), list):  # SQuAD's JSON, parsed
+        table = table["data"]
     if not isinstance(table, str | os.PathLike):
         metadata = getattr(getattr(table, "schema", None), "metadata", None)  # of Arrow
         names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
@@ -314,7 +317,11 @@ def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
     for number, line in lines:
         if line.strip():
             where = f"{name}:{number}"
-            yield PlacedRow(where, _json_object(line, where))
+            value = _json_object(line, where)
+            if holds_questions(value):
+                yield from questions_of(value, name, number)
+            else:
+                yield PlacedRow(where, value)
 
 
 def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
@@ -421,7 +428,11 @@ def _rows_in_memory(
     def rows() -> Iterator[PlacedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}"
-            yield PlacedRow(where, name_classes(row_of(row, where), names, where))
+            values = name_classes(row_of(row, where), names, where)
+            if holds_questions(values):
+                yield from questions_of(values, name, number)
+            else:
+                yield PlacedRow(where, values)
 
     opened = _of_rows(name, rows, "there are no rows", features)
     if isinstance(passes, Replay):

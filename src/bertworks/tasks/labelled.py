@@ -265,7 +265,7 @@ class LabelledTask(Task[ExampleT]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns = self.columns
-        if self.schema.is_met(rows, columns, labelled=labelled):
+        if self.schema.is_met(rows, columns, labelled=labelled) and not self._has_more(rows):
             return self
         known = {
             role: column
@@ -274,6 +274,17 @@ class LabelledTask(Task[ExampleT]):
         }
         found = self.schema.find(rows, known, labelled=labelled)
         return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(found)))
+
+    def _has_more(self, rows: Rows) -> bool:
+        """Whether a table may have columns of optional roles other than those that are known."""
+        columns = self.columns
+        return any(
+            role.optional
+            and (
+                columns[role.name] is None or not {*names_of(columns[role.name])} <= {*rows.columns}
+            )
+            for role in self.schema.roles
+        )
 
     @property
     @abstractmethod
