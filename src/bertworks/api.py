@@ -97,6 +97,8 @@ class Model:
         report: how each tensor was used when loading.
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         source: the directory or name it was loaded from.
+        learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
+            the usual one. It is saved with the model.
 
     In methods that take texts (`predict`, `embed`, …), a string is one text, and `data=` reads a
     file. In methods that take a table (`evaluate`), a string is a path.
@@ -110,10 +112,11 @@ class Model:
         report: LoadReport | None = None,
         sentence: SentenceSettings | None = None,
         source: str | None = None,
+        learning_rate: float | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
-        self.source = source
+        self.source, self.learning_rate = source, learning_rate
 
     def __repr__(self) -> str:
         config = self.encoder.config
@@ -690,6 +693,7 @@ class Model:
             head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
+            learning_rate=self.learning_rate,
             dtype=_SAVED_AS[precision],
             keep_others=keep_others,
         )
@@ -870,7 +874,8 @@ def load(
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
     if sentence is not None and sentence.max_seq_length is None and limit < config.max_seqlen:
         sentence = sentence.with_values(max_seq_length=limit)
-    return Model(tokenizer, found_task, network, report, sentence, str(name))
+    rate = None if described is None else described.learning_rate
+    return Model(tokenizer, found_task, network, report, sentence, str(name), rate)
 
 
 def _described_task(

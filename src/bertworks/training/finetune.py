@@ -138,10 +138,17 @@ def finetune(
             for option, value in kind.taken_over(given.sentence).items()
             if option not in resolved.model_fields_set
         }
+        is_carried = (
+            given.learning_rate is not None and "learning_rate" not in resolved.model_fields_set
+        )
+        if is_carried:
+            taken["learning_rate"] = given.learning_rate
         resolved = resolved.with_values(**taken) if taken else resolved
         precision = settled_precision(resolved.precision, out, members.device)
         resolved = resolved.model_copy(update={"precision": precision})
         shown = progress if members.is_main else None
+        if is_carried:
+            say(shown, f"learning_rate={resolved.learning_rate:g}, the rate that the model carries")
         data = LabelledData.read(
             kind,
             given.tokenizer,
@@ -266,13 +273,19 @@ def _finetune(
         width = network.encoder.config.hidden_size
         failed = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failed:
-            run.note_session("note", text=sign)
-        final = replace(final, remarks=[*final.remarks, *failed, *data.remarks])
+            run.note_session("failure", text=sign)
+        final = replace(final, remarks=[*failed, *final.remarks, *data.remarks])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
             files.write_json(run.evaluation, files.sealed(tree), indent=1)
     network.eval()
-    made = Model(task.tokenizer, task, network, source=str(run.model))
+    made = Model(
+        task.tokenizer,
+        task,
+        network,
+        source=str(run.model),
+        learning_rate=start.learning_rate,
+    )
     if members.is_main:
         made.save(run.model, keep_others=True)
         write_report(run.path)
@@ -315,6 +328,7 @@ class Start:
     # parameters that the given model does not have or the settings reinitialise; empty if the
     # settings reinitialise all
     initialized: tuple[str, ...]
+    learning_rate: float | None = None  # the rate that the given model carries
 
     @classmethod
     def of(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
@@ -336,7 +350,7 @@ class Start:
         _check_pooling(network, settings)
         initialized = _take_over(model, task, network, settings)
         adapters = None if settings.lora_rank is None else Adapters(network, settings)
-        return cls(network, adapters, initialized)
+        return cls(network, adapters, initialized, model.learning_rate)
 
     @property
     def fresh(self) -> list[str]:

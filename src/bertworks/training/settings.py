@@ -27,8 +27,21 @@ Schedule = Literal[
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 2**30
 
+SMALL = 256
+"""The largest hidden_size that needs a higher learning rate in fine-tuning than the paper's."""
+
+_RATE_OF_SMALL = 3e-4
+
 _DECAY_SHARE = 0.2  # of warmup-stable-decay
 _RATIO = 32  # of the highest to the lowest rate of a slanted triangle
+
+
+def suitable_rate(hidden_size: int) -> float | None:
+    """Return the rate that suits fine-tuning a model pre-trained here; None: the usual one.
+
+    `docs/decisions.md` has measurements. Some need a higher one: mini carries 1e-3.
+    """
+    return _RATE_OF_SMALL if hidden_size <= SMALL else None
 
 
 class OptimizerSettings(Settings):
@@ -314,7 +327,8 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     """Fine-tuning; the defaults are the paper's.
 
     Of the paper's three learning rates, 2e-5 is that of the original code's examples, and the
-    least likely to make a run diverge. A small encoder needs a higher one (tiny: about 3e-4).
+    least likely to make a run diverge. A small encoder needs a higher one: models that were
+    pre-trained here carry it (`suitable_rate`), and it is the default for them.
     """
 
     common: ClassVar = (
@@ -325,7 +339,12 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
 
     epochs: float = Field(3.0, gt=0, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
-    learning_rate: float = with_default(TrainingSettings, "learning_rate", 2e-5)
+    learning_rate: float = with_default(
+        TrainingSettings,
+        "learning_rate",
+        2e-5,
+        description="peak learning rate; if omitted, the rate that the model carries, if any",
+    )
     warmup: float = with_default(TrainingSettings, "warmup", 0.1)
     keep_checkpoints: int = with_default(TrainingSettings, "keep_checkpoints", 1)
     unfreeze_epochs: float | None = Field(
