@@ -324,36 +324,30 @@ def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
 def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None) -> Evaluation:
     pairs, texts = [], []
     places: list[Place] = []
-    without = 0
-    for where, row in rows:
+    total = 0
+    for total, (where, row) in enumerate(rows, 1):
         if isinstance(row.get(label), NoLabel):
-            without += 1
             continue
         predicted = _unfolded(row, prediction, "label")
         pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
         texts.append(_shown(row, (label, prediction)))
-        places.append(Place(len(places), where))
-    if not pairs and not without:
+        places.append(Place(total - 1, where))
+    if not total:
         raise DataError("there are no rows", where=rows.name)
     pairs, renamed = _called_alike(pairs)
     marks = _marks(pairs, no_label, rows.name)
     scored = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
-    total = len(pairs) + without
     if not scored:
         raise DataError("no row has a gold label", where=rows.name)
-    pairs, texts, places = (
-        [pairs[at] for at in scored],
-        [texts[at] for at in scored],
-        [places[at] for at in scored],
-    )
+    pairs = [pairs[at] for at in scored]
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
     # With two labels, F1 is that of the second one, as for a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
-    for place, pair, text in zip(places, pairs, texts, strict=True):
+    for at, pair in zip(scored, pairs, strict=True):
         if pair[0] != pair[1]:
-            scores.add_mistake(place, text, *pair)
+            scores.add_mistake(places[at], texts[at], *pair)
     remarks = [*scores.remarks(), *_strangers(pairs), *renamed]
     if left_out := total - len(pairs):
         what = some_of(sorted(marks)) if marks else "-1"
@@ -366,7 +360,8 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
 def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
     """Return the gold labels that mean that a row has none; a predicted label is none of them."""
     gold, predicted = _sides(pairs)
-    warn_of_minus_one(gold - predicted, no_label, where)
+    if "-1" not in predicted:
+        warn_of_minus_one(gold | predicted, no_label, where)
     marks = unlabelled_marks(gold | predicted, no_label)
     return marks if no_label is not None else marks - predicted
 

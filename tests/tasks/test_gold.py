@@ -259,3 +259,10 @@ def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) ->
     assert found.metrics == expected.metrics
     assert any("labels are read by their number: 0 as LABEL_0" in one for one in found.remarks)
     assert expected.remarks == found.remarks[: len(expected.remarks)]
+
+
+def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:
+    rows = [{"label": n % 3 - 1, "prediction": n % 2} for n in range(12)]
+    with pytest.warns(BertworksWarning, match="-1, 0 and 1 are three classes"):
+        assert bw.score("classification", rows).rows == 12
+    assert bw.score("classification", rows, no_label="-1").rows == 8

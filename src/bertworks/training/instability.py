@@ -77,9 +77,9 @@ def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
         tries.append("bias_correction=true")
     if settings.warmup == 0:
         tries.append("warmup=0.1")
-    rate = suitable_rate(hidden_size)
-    if rate is not None and settings.learning_rate < 3e-4:
-        tries.append(f"learning_rate={rate:g}, since the encoder is small")
+    suitable = suitable_rate(hidden_size)
+    if suitable is not None and settings.learning_rate < 3e-4:
+        tries.append(f"learning_rate={suitable:g}, since the encoder is small")
     elif settings.epochs < 20:
         rate = ""
         if settings.lora_rank is None and settings.learning_rate > _HIGH:
