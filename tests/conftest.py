@@ -36,6 +36,14 @@ def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: False)
 
 
+@pytest.fixture(autouse=True)
+def auto_is_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`device=auto` is the CPU on every machine, so that tests compare its bits."""
+    import torch
+
+    monkeypatch.setattr("bertworks.model.device.fastest_device", lambda: torch.device("cpu"))
+
+
 def _not_synchronised(descriptor: int) -> None:
     """As `os.fsync`, without its wait for the disk."""
     os.fstat(descriptor)  # an error for what is not open

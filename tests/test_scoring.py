@@ -198,7 +198,7 @@ def test_bad_probabilities(chances, says):
         ({"id": ""}, "row 2: the question has no id"),
         ({"id": "q0"}, "row 2: two questions have the id 'q0'"),
         ({"answers": None}, "row 2: the column 'answers' holds no answers"),
-        ({"id": 7}, "row 2: the column 'id' holds 7"),
+        ({"id": 7.5}, "row 2: the column 'id' holds 7.5"),
     ],
 )
 def test_bad_questions(change, says):

@@ -74,7 +74,9 @@ from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .tasks import is_registered, is_user_task, published_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
+from .tasks.gold import GoldRows
 from .tasks.inputs import open_table, task_rows
+from .tasks.labelled import LabelledTask
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
@@ -117,6 +119,8 @@ class Model:
         report: how each tensor was used when loading.
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         source: the directory or name it was loaded from.
+        learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
+            the usual one. It is saved with the model.
 
     In methods that take texts (`predict`, `embed`, …), a string is one text, and `data=` reads a
     file. In methods that take a table (`evaluate`), a string is a path.
@@ -130,10 +134,11 @@ class Model:
         report: LoadReport | None = None,
         sentence: SentenceSettings | None = None,
         source: str | None = None,
+        learning_rate: float | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
-        self.source = source
+        self.source, self.learning_rate = source, learning_rate
 
     def __getattr__(self, name: str) -> Any:
         hint = method_elsewhere(name)
@@ -423,9 +428,12 @@ class Model:
             raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
         task, network, rows = self._opened(table, labelled=True, **options)
         cuts = engine.Cuts()
+        gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
+        rows = rows if gold is None else gold.rows
         examples = cuts.add(engine.labelled_examples(task, rows))
         found = evaluate(network, task, examples, EngineSettings.parse(others))
-        return replace(found, remarks=[*found.remarks, *cuts.remarks()])
+        left_out = [] if gold is None else gold.remarks()
+        return replace(found, remarks=[*found.remarks, *left_out, *cuts.remarks()])
 
     def evaluate_each(
         self,
@@ -780,6 +788,7 @@ class Model:
             head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
+            learning_rate=self.learning_rate,
             dtype=_SAVED_AS[precision],
             overwrite=overwrite,
             keep_others=keep_others,
@@ -956,7 +965,8 @@ def load(
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
     if sentence is not None and sentence.max_seq_length is None and limit < config.max_seqlen:
         sentence = sentence.with_values(max_seq_length=limit)
-    return Model(tokenizer, found_task, network, report, sentence, str(name))
+    rate = None if described is None else described.learning_rate
+    return Model(tokenizer, found_task, network, report, sentence, str(name), rate)
 
 
 def _described_task(

@@ -317,6 +317,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     positive_label: str | None
     multi_label: bool
     label_separator: str
+    no_label: str | None
     label_smoothing: float
     lm_weight: float
     balance_classes: bool
@@ -335,6 +336,8 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     question_column: str | None
     context_column: str | None
     answers_column: str | None
+    start_column: str | None
+    impossible_column: str | None
     prompt_column: str | None
     choice_columns: str | None
     first_number: Literal[0, 1] | None

@@ -23,6 +23,7 @@ from .keywords import ProbeKeywords
 from .tables.reading import Table, read_rows, replayable
 from .tables.rows import Rows, text_of
 from .tasks.classification import ClassificationOptions, ClassificationTask
+from .tasks.gold import GoldRows
 from .tasks.scores import EXTRA, classification_metrics
 
 
@@ -51,7 +52,7 @@ def probe(
     *,
     train: Table,
     dev: Table,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     **settings: Unpack[ProbeKeywords],
 ) -> TextProbe:
     """Train a logistic regression on a frozen encoder's text vectors.
@@ -125,7 +126,7 @@ def compare(
     models: Sequence[str],
     table: Table,
     *,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     **settings: Unpack[ProbeKeywords],
 ) -> list[Compared]:
     """Probe models on one table; every fourth row is used for evaluation.
@@ -167,9 +168,11 @@ def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], 
     columns = task.settings.columns
     assert columns.label is not None, "labels were asked for"
     texts, labels = [], []
-    for where, row in rows:
+    gold = GoldRows(task, rows)
+    for where, row in gold.rows:
         texts.append(text_of(row, columns.text, where))
         labels.append(task.label_of(row, columns.label, where))
     if not texts:
         raise DataError("there are no rows", where=rows.name)
+    gold.warn()
     return texts, np.array(labels)

@@ -31,12 +31,20 @@ from .errors import DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
 from .tables.reading import Table, read_rows
-from .tables.rows import PlacedRow, Rows, listing, text_of
-from .tables.schema import LABEL_NAMES, PREDICTION
+from .tables.rows import NoLabel, PlacedRow, Rows, listing, text_of
+from .tables.schema import LABEL_NAMES, PREDICTION, VALUE_NAMES
+from .tasks.answering.answers import SCHEMA, answers_of
 from .tasks.answering.scores import AnsweringScores
-from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
-from .tasks.labels import finite_number, label_name, sort_labels
+from .tasks.labels import (
+    MARKS,
+    finite_number,
+    label_name,
+    numbers_of_classes,
+    sort_labels,
+    unlabelled_marks,
+    warn_of_minus_one,
+)
 from .tasks.scores import ClassificationScores, RegressionScores
 from .tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from .tasks.tagging.notation import (
@@ -66,6 +74,7 @@ def score(
     no_answer_probabilities: str | os.PathLike[str] | Mapping[str, float] | None = None,
     label_column: str | None = None,
     prediction_column: str | None = None,
+    no_label: str | None = None,
     header: bool | None = None,
 ) -> Evaluation:
     """Score predictions like the official scorers of the tasks.
@@ -82,6 +91,8 @@ def score(
             the best F1 at any threshold; or a JSON file. Any finite score is allowed.
         label_column: column of gold labels, values or tags, by name or number; detected if omitted.
         prediction_column: column of predictions; detected if omitted.
+        no_label: for classification: the label of rows that have no gold label and are not scored;
+            if omitted, `-` and the like, where it is never predicted; "" if there is none.
         header: whether the first line of a TSV or CSV file has column names; detected if None.
 
     Returns:
@@ -97,6 +108,8 @@ def score(
             f"predictions of {task!r} cannot be scored", fix=nearest(task, get_args(ScoredTask))
         )
     columns = {"label_column": label_column, "prediction_column": prediction_column}
+    if no_label is not None and task != "classification":
+        raise SettingsError(f"no_label is for classification, not {task}", fix="Leave it out.")
     files = {"predictions": predictions, "no_answer_probabilities": no_answer_probabilities}
     unused, of = (columns, "a table's") if task == "answering" else (files, "answering's")
     for name, value in unused.items():
@@ -114,8 +127,10 @@ def score(
             rows = read_rows(data, columns=named, header=header)
         return _score_tags(rows, label_column, prediction_column)
     rows = read_rows(data, columns=[*named, *_PREDICTED_NAMES], header=header)
-    score_rows = _score_classes if task == "classification" else _score_values
-    return score_rows(rows, *_find_columns(rows, LABEL_NAMES, label_column, prediction_column))
+    if task == "classification":
+        found = _find_columns(rows, LABEL_NAMES, label_column, prediction_column)
+        return _score_classes(rows, *found, no_label)
+    return _score_values(rows, *_find_columns(rows, VALUE_NAMES, label_column, prediction_column))
 
 
 def _score_answers(
@@ -123,17 +138,20 @@ def _score_answers(
     predictions: str | os.PathLike[str] | Mapping[str, str],
     chances: str | os.PathLike[str] | Mapping[str, float] | None,
 ) -> Evaluation:
-    columns = {role: str(name) for role, name in SCHEMA.find(rows, labelled=True).items()}
+    columns = SCHEMA.find(rows, labelled=True)
+    question_column, context_column = str(columns["question"]), str(columns["context"])
     questions: dict[str, PlacedRow] = {}
     for row in rows:
-        identity = text_of(row.values, "id", row.where)
+        number = row.values.get("id")  # a table may number its questions
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        identity = str(number) if is_number else text_of(row.values, "id", row.where)
         if not identity:
             raise DataError("the question has no id", where=row.where)
         if identity in questions:
             raise DataError(f"two questions have the id {identity!r}", where=row.where)
         questions[identity] = row
     answers = {
-        identity: answers_of(row.values, columns["answers"], row.where)[0]
+        identity: answers_of(row.values, columns, row.where)[0]
         for identity, row in questions.items()
     }
     predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
@@ -148,12 +166,12 @@ def _score_answers(
     # The predictions are final: no threshold is applied to them.
     scores = AnsweringScores(unanswerable=bool(margins) or not all(answers.values()))
     for index, (identity, row) in enumerate(questions.items()):
-        context = text_of(row.values, columns["context"], row.where)
+        context = text_of(row.values, context_column, row.where)
         answer = predicted.get(identity)
         start = context.find(answer) if answer else -1
         scores.add(
             Place(index, row.where),
-            text_of(row.values, columns["question"], row.where),
+            text_of(row.values, question_column, row.where),
             context,
             answers[identity],
             answer,
@@ -337,30 +355,76 @@ def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
         )
 
 
-def _score_classes(rows: Rows, label: str, prediction: str) -> Evaluation:
+def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None) -> Evaluation:
     pairs, texts = [], []
     places: list[Place] = []
-    for where, row in rows:
+    total = 0
+    for total, (where, row) in enumerate(rows, 1):
+        if isinstance(row.get(label), NoLabel):
+            continue
         predicted = _unfolded(row, prediction, "label")
         pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
         texts.append(_shown(row, (label, prediction)))
-        places.append(Place(len(places), where))
-    if not pairs:
+        places.append(Place(total - 1, where))
+    if not total:
         raise DataError("there are no rows", where=rows.name)
-    pairs = _called_alike(pairs)
+    pairs, renamed = _called_alike(pairs)
+    marks = _marks(pairs, no_label, rows.name)
+    scored = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
+    if not scored:
+        raise DataError("no row has a gold label", where=rows.name)
+    pairs = [pairs[at] for at in scored]
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
     # With two labels, F1 is that of the second one, as for a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
-    for place, pair, text in zip(places, pairs, texts, strict=True):
+    for at, pair in zip(scored, pairs, strict=True):
         if pair[0] != pair[1]:
-            scores.add_mistake(place, text, *pair)
-    remarks = [*scores.remarks(), *_strangers(pairs)]
+            scores.add_mistake(places[at], texts[at], *pair)
+    remarks = [*scores.remarks(), *_strangers(pairs), *renamed]
+    if left_out := total - len(pairs):
+        what = some_of(sorted(marks)) if marks else "-1"
+        remarks.append(
+            f"{left_out:,} of {total:,} rows have no gold label ({what}) and are left out"
+        )
     return Evaluation(scores.result(), len(pairs), remarks, scores.breakdown())
 
 
-def _called_alike(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
+    """Return the gold labels that mean that a row has none; a predicted label is none of them."""
+    gold, predicted = _sides(pairs)
+    if "-1" not in predicted:
+        warn_of_minus_one(gold | predicted, no_label, where)
+    marks = unlabelled_marks(gold | predicted, no_label)
+    return marks if no_label is not None else marks - predicted
+
+
+def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[set[str], set[str]]:
+    """Return all gold and all predicted labels."""
+    return {gold for gold, _ in pairs}, {predicted for _, predicted in pairs}
+
+
+def _called_alike(
+    pairs: list[tuple[str, str]],
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Give equal labels equal names, where only one side, gold or predicted, has others.
+
+    Returns:
+        The pairs, and remarks for the user.
+    """
+    pairs = _whole_numbers(pairs)
+    gold, predicted = (side - {*MARKS} for side in _sides(pairs))
+    for name, side, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
+        numbers = numbers_of_classes(side)
+        if numbers and all(label.isdecimal() for label in other):
+            pairs = [(numbers.get(one, one), numbers.get(two, two)) for one, two in pairs]
+            some = some_of([f"{label} as {number}" for label, number in numbers.items()], str)
+            return pairs, [f"{name} labels are read by their number: {some}"]
+    return pairs, []
+
+
+def _whole_numbers(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Replace labels such as "1.0" by "1" if only one side, gold or predicted, has such labels.
 
     `label_name` returns "1" for the number 1.0. A text such as "1.0" may be a label too, so labels

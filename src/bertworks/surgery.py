@@ -292,4 +292,5 @@ def _rebuilt(
         network = task.network(config)
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
-    return Model(tokenizer, task, network.eval(), sentence=sentence)
+    rate = model.learning_rate
+    return Model(tokenizer, task, network.eval(), sentence=sentence, learning_rate=rate)

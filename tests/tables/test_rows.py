@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.tables.reading import read_rows, replayable
+from bertworks.tables.rows import NoLabel
 from bertworks.tables.schema import Columns, find_columns
 from bertworks.tables.texts import read_texts
 
@@ -122,7 +123,9 @@ def test_data_set_with_named_labels(tmp_path: Path) -> None:
     )
     data.save_to_disk(tmp_path / "data")
     for table in (data, tmp_path / "data"):
-        assert [row.values["label"] for row in read_rows(table)] == ["bad", "good", None]
+        labels = [row.values["label"] for row in read_rows(table)]
+        assert labels == ["bad", "good", "-1"]
+        assert [isinstance(label, NoLabel) for label in labels] == [False, False, True]
 
 
 def test_numbers_of_named_labels_that_name_none_are_not_known() -> None:

@@ -19,10 +19,10 @@ from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.reading import read_rows
+from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
 from bertworks.tasks.answering.spans import (
-    answers_of,
     candidates,
     locate,
     max_context,
@@ -267,15 +267,11 @@ def test_the_answer_has_the_marks_of_its_last_character(passage, answer):
     [
         (3, (3, "as given")),
         (0, (0, "as given")),
-        (3.0, (3, "as given")),
-        (float("nan"), (0, "as given")),
         (4, (3, "moved")),
         (None, (0, "as given")),
         (-1, (0, "moved")),
         (-2, (0, "moved")),
-        (3.5, (0, "moved")),
         (99, (3, "moved")),
-        ("3", (0, "moved")),
     ],
 )
 def test_an_answer_is_looked_for_where_it_is_said_to_be(start, expected):
@@ -284,7 +280,6 @@ def test_an_answer_is_looked_for_where_it_is_said_to_be(start, expected):
 
 def test_the_nearest_of_places_that_overlap():
     assert locate("aaab", "aa", 2) == (1, "moved")
-    assert locate("bab", "ab", True) == (1, "moved"), "true is no place"
 
 
 def test_a_lost_answer_is_counted_and_not_learned():
@@ -486,7 +481,7 @@ def test_bad_rows(values, says):
         ("{", "a.json:1: not valid JSON"),
         ("[\n1]", "a.json, row 1: a JSON int, not an object"),
         ('{"data": 3}', "there is no list 'data', as in SQuAD"),
-        ('{"paragraphs": []}', "there is no list 'data', as in SQuAD"),
+        ('{"paragraphs": []}', "the file is empty"),
         (" \n\n", "the file is empty"),
         ('{"data":\n' + "[" * 10**5, "JSON that cannot be read: it is nested more than 100 levels"),
         ('{"data": [{"paragraphs": []},\n {}]}', "article 2: there is no list 'paragraphs'"),
@@ -582,18 +577,20 @@ def test_columns_are_found_by_their_names():
         ({"text": ["b", "c"]}, (["b", "c"], [None, None])),
         ({"text": []}, ([], [])),
         ('{"text": ["b"], "answer_start": [2]}', (["b"], [2])),
+        (["b"], (["b"], [None])),
+        ({"text": "b"}, (["b"], [None])),
+        ("[1] b", (["[1] b"], [None])),
+        ("[1]", (["[1]"], [None])),
     ],
 )
 def test_answers_as_they_are_written(value, expected):
-    assert answers_of({"own": value}, "own", None) == expected
+    assert answers_of({"own": value}, {"answers": "own"}, None) == expected
 
 
-@pytest.mark.parametrize(
-    "value", [None, 3, ["b"], {"text": "b"}, {"text": [1]}, {"text": ["b"], "answer_start": [1, 2]}]
-)
+@pytest.mark.parametrize("value", [None, 3, [1], {"text": [1]}, ["b", {"text": "b"}], {"a": 1}])
 def test_what_is_no_answer(value):
     with pytest.raises(DataError, match="f:1: the column 'own' holds no answers"):
-        answers_of({"own": value}, "own", "f:1")
+        answers_of({"own": value}, {"answers": "own"}, "f:1")
 
 
 def test_a_long_question_narrows_the_stride():

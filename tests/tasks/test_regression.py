@@ -241,3 +241,40 @@ def test_next_pieces_are_not_learned_of_windows():
 def test_orders_are_of_pairs():
     with pytest.raises(SettingsError, match="both_orders=true is for pairs of texts"):
         RegressionTask.from_dict({"columns": {"text": "text"}, "both_orders": True}, TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        (("sentence1", "sentence2", "score"), "score"),
+        (("sentence1", "sentence2", "similarity_score"), "similarity_score"),
+        (("sentence_A", "sentence_B", "relatedness_score"), "relatedness_score"),
+        (("text1", "text2", "gold value"), "gold value"),  # the only column of numbers
+        (("text1", "text2", "label"), "label"),
+    ],
+)
+@pytest.mark.parametrize("as_text", [True, False])
+def test_column_of_numbers_is_the_target(
+    columns: tuple[str, str, str], label: str, as_text: bool
+) -> None:
+    values = [0.5 * n for n in range(12)]
+    rows = [
+        dict(zip(columns, (f"a {n}", f"b {n}", str(v) if as_text else v), strict=True))
+        for n, v in enumerate(values)
+    ]
+    rows = [{"kind": "x" if n % 2 else "y", **row} for n, row in enumerate(rows)]
+    named = RegressionTask.schema.find(read_rows(rows), {}, labelled=True)
+    assert named == {"text": columns[0], "pair": columns[1], "label": label}
+
+
+def test_class_beside_a_score_is_not_the_target() -> None:
+    rows = [{"text": "a b", "label": "good", "score": 0.5 * n} for n in range(4)]
+    assert RegressionTask.schema.find(read_rows(rows), {}, labelled=True)["label"] == "score"
+    rows = [{"text": "a b", "label": n, "kind": "good"} for n in range(4)]
+    assert RegressionTask.schema.find(read_rows(rows), {}, labelled=True)["label"] == "label"
+
+
+def test_number_of_a_row_is_not_the_target() -> None:
+    rows = [{"text": f"a text {n}", "idx": n} for n in range(12)]
+    with pytest.raises(DataError, match="label"):
+        RegressionTask.schema.find(read_rows(rows), {}, labelled=True)

@@ -61,7 +61,11 @@ def test_signs_and_what_to_try() -> None:
     )
     # The last fifth of the lines counts, not a lucky one before.
     sign, _ = predicted(losses=[0.7, 0.1, 0.7, 0.7, 0.69])
-    assert sign == "the training loss ends at 0.690, and guessing by the labels' shares costs 0.693"
+    nothing = "the run learned nothing: its loss (0.690) is that of guessing by label frequency"
+    assert sign == f"{nothing} (0.693)"
+    sign, _ = predicted(losses=[0.7, 0.9])
+    assert "its loss (0.900) is above that of guessing" in sign
+    assert predicted(losses=[0.0, 0.0])[0].startswith("the run learned nothing: its loss was 0")
     assert len(predicted(guessed, [0.7])) == 3
     assert no_better_than_guessing({"pearson": 0.0}) is not None
     assert no_better_than_guessing({"accuracy": 0.9, "majority": 0.9, "f1": 0.0}) is not None
@@ -77,7 +81,7 @@ def test_the_advice_is_about_this_run() -> None:
     assert "learning_rate" not in advice(learning_rate=5e-5)
     assert "epochs" not in advice(epochs=20)
     for small in (128, 256):
-        assert "learning_rate=3e-4, since the encoder is small" in advice(hidden_size=small)
+        assert "learning_rate=0.0003, since the encoder is small" in advice(hidden_size=small)
     assert "learning_rate" not in advice(hidden_size=257)
     assert "learning_rate=2e-5" in advice(hidden_size=128, learning_rate=3e-4)
     assert "learning_rate" not in advice(lora_rank=8, learning_rate=2e-4)
@@ -110,11 +114,11 @@ def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     progress = Lines()
     result = run(model, tmp_path / "run", learning_rate=1e-9, epochs=2, progress=progress)
-    one_class, accuracy, loss, advice = result.remarks
+    loss, accuracy, advice, one_class = result.remarks
     assert "nothing has been learned yet" in one_class
     assert accuracy.startswith("accuracy 0.500 is no better")
-    assert loss.startswith("the training loss ends at 0.69")
-    assert "learning_rate=3e-4, since the encoder is small" in advice
+    assert loss.startswith("the run learned nothing: its loss (0.69")
+    assert "learning_rate=0.0003, since the encoder is small" in advice
     assert one_class in progress.lines
     said = [line.get("text") for line in result.run.sessions()]
     assert {accuracy, loss, advice} <= set(said)

@@ -53,6 +53,7 @@ def save_model(
     tokenizer: Tokenizer,
     head_dropout: float | None = None,
     sentence: SentenceSettings | None = None,
+    learning_rate: float | None = None,
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
     overwrite: bool = False,
@@ -65,6 +66,7 @@ def save_model(
         model_class: the key in `Family.classes` of the class that loads the model.
         config_entries: the task's additions to `config.json` (`id2label`).
         head_dropout: before the task's output layer, where it is not the family's default.
+        learning_rate: that suits fine-tuning the model; saved if there is a task.
         dtype: of the weights in the file; with int8, the layers' linear maps are int8 (see
             `weights.CODES`) and the rest is bfloat16.
 
@@ -91,6 +93,8 @@ def save_model(
         "task": task,
         "task_settings": dict(task_settings),
     }
+    if learning_rate is not None:
+        described["learning_rate"] = learning_rate
     unpublished = [name for name in own_tensors(network) if not is_published(name)]
     if unpublished:
         described["heads"] = sorted({name.partition(".")[0] for name in unpublished})

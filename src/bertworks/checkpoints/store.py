@@ -68,6 +68,9 @@ class TaskFile(Settings):
     task: str
     task_settings: dict[str, Any]
     heads: tuple[str, ...] = Field((), description="those that are saved under their own names")
+    learning_rate: float | None = Field(
+        None, gt=0, description="learning rate that suits fine-tuning it; the usual one if omitted"
+    )
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:

@@ -141,7 +141,7 @@ def pretrain(
 @verb(
     "finetune",
     "bertworks finetune classification --model runs/tiny \\\n"
-    "      --train train.tsv --dev dev.tsv --out runs/tickets learning_rate=3e-4",
+    "      --train train.tsv --dev dev.tsv --out runs/tickets",
     "bertworks finetune classification --model bert-base-uncased \\\n"
     "      --train few.tsv --dev dev.tsv --out runs/few \\\n"
     "      epochs=20 early_stopping=3 reinitialize_layers=1",

@@ -141,6 +141,13 @@ def score(
         str | None,
         typer.Option(metavar="NAME", help="Column of predicted labels; detected if omitted."),
     ] = None,
+    no_label: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help='Label of rows without a gold label; - and the like if omitted, "" if none.',
+        ),
+    ] = None,
     header: Header = None,
     report: Report = None,
     overwrite: Overwrite = False,
@@ -164,6 +171,7 @@ def score(
             no_answer_probabilities=no_answer_probs,
             label_column=label_column,
             prediction_column=prediction_column,
+            no_label=no_label,
             header=header,
         )
         _show_evaluation(found, str(predictions or data), data, report, json=json)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..api import Model
 
 VOCABULARY_SIZE = 4000
+DEVICE = "cpu"  # its figures are the same on every machine
 
 # The demo has two minutes and 2 MB of text, the paper four days and 3,300 million words. The
 # differences from the paper speed up learning: more masked words per sequence, short sequences in
@@ -135,9 +136,14 @@ def run_demo(
         console: where to print; standard output if omitted.
 
     Raises:
+        SettingsError: the seed is not one of a training run.
         BertworksError: a stage failed.
     """
     from rich.console import Console
+
+    from ..training.settings import TrainingSettings
+
+    TrainingSettings.parse({"seed": seed})  # before the first stage, which takes long
 
     with claim(out, kind="directory", overwrite=overwrite, marks=_MARKS):
         place = Path(out) / "quick" if quick else Path(out)
@@ -182,7 +188,7 @@ class _Demo:
         from ..api import load
 
         self.heading("0", "mini: a small BERT that comes with the package")
-        model = load("mini", device="cpu")
+        model = load("mini", device=DEVICE)
         self.fill(model, FACTS)
         first, *others = SENTENCES
         self.say(f"“{first}” Does each of these follow?")
@@ -238,6 +244,7 @@ class _Demo:
         result = pretrain(
             data=str(self.out / "prepared"),
             out=self.out / "pretrained",
+            device=DEVICE,
             progress=Progress(),
             **{"seed": self.seed, **PRETRAINING, **(QUICK if self.quick else {})},
         )
@@ -258,7 +265,7 @@ class _Demo:
         from ..api import load
 
         self.heading("4", "Predictions for masked words")
-        self.fill(load(self.out / "pretrained", device="cpu"), QUESTIONS)
+        self.fill(load(self.out / "pretrained", device=DEVICE), QUESTIONS)
 
     def finetune(
         self, data: texts.DemoData, rows: Sequence[Mapping[str, str]], *, pretrained: bool
@@ -274,7 +281,7 @@ class _Demo:
             train=data.train,
             dev=data.dev,
             out=self.out / ("finetuned" if pretrained else "finetuned-from-random"),
-            device="cpu",
+            device=DEVICE,
             progress=Progress(),
             seed=self.seed,
             reinitialize=not pretrained,
@@ -298,7 +305,7 @@ class _Demo:
         from ..api import load
 
         self.heading("8", "Predictions for held-out docstrings")
-        model = load(self.out / "finetuned", device="cpu")
+        model = load(self.out / "finetuned", device=DEVICE)
         for row, said in zip(rows, model.predict([row["text"] for row in rows]), strict=True):
             label = said["label"]
             mark = "✓" if label == row["label"] else f"✗ ({row['label']})"

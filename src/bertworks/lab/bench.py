@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import files
 from ..api import load
@@ -27,6 +27,9 @@ from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
 from ..training.pretrain import PretrainResult, pretrain
 from ..training.progress import Progress, say
+
+if TYPE_CHECKING:
+    import torch
 
 Rows = list[dict[str, Any]]
 Metrics = Mapping[str, float]
@@ -56,7 +59,7 @@ class Lab:
         *,
         data: str | Path | None = None,
         model: str = "mini",
-        device: str = "cpu",
+        device: torch.device | str = "auto",
         progress: Progress | None = None,
     ) -> None:
         self.out, self.name = Path(out), model

@@ -131,7 +131,7 @@ def ablate_features(
     train: Table,
     dev: Table,
     out: str | Path,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[AblationKeywords],

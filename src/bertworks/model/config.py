@@ -26,6 +26,10 @@ ClassifierPooling = Literal["cls", "mean", "last"]
 """A classifier's input: the vector of the first token, the mean of all tokens, special ones
 included, or the vector of the last token."""
 
+# The bytes of a matrix of this size can still be counted in 64 bits.
+MOST_ROWS = 2**26
+MOST_COLUMNS = 2**20
+
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
@@ -60,15 +64,17 @@ class EncoderConfig(Settings):
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
 
-    vocab_size: int = Field(30522, ge=1, description="vocabulary size")
-    hidden_size: int = Field(768, ge=1, description="width of the layers")
+    vocab_size: int = Field(30522, ge=1, le=MOST_ROWS, description="vocabulary size")
+    hidden_size: int = Field(768, ge=1, le=MOST_COLUMNS, description="width of the layers")
     num_hidden_layers: int = Field(12, ge=0, le=10_000, description="number of layers")
     num_attention_heads: int = Field(
         12,
         ge=1,
         description="attention heads per layer; must divide hidden_size",
     )
-    intermediate_size: int = Field(3072, ge=1, description="width of the feed-forward layers")
+    intermediate_size: int = Field(
+        3072, ge=1, le=MOST_ROWS, description="width of the feed-forward layers"
+    )
     hidden_act: Activation = Field(
         "gelu",
         description="activation function; gelu is the erf form, gelu_new the tanh form",
@@ -88,18 +94,22 @@ class EncoderConfig(Settings):
     max_position_embeddings: int = Field(
         512,
         ge=1,
+        le=MOST_ROWS,
         description="number of positions, as published: RoBERTa's 514 allow 512 tokens, since "
         "its positions begin at 2",
     )
     type_vocab_size: int = Field(
-        2, ge=0, description="number of token types: first and second segment"
+        2, ge=0, le=MOST_ROWS, description="number of token types: first and second segment"
     )
     initializer_range: float = Field(
         0.02,
         gt=0,
+        le=10,
         description="standard deviation of newly initialised weights",
     )
-    layer_norm_eps: float = Field(1e-12, gt=0, description="added to the variance in layer norms")
+    layer_norm_eps: float = Field(
+        1e-12, gt=0, le=1, description="added to the variance in layer norms"
+    )
 
     family: str = Field(
         "bert", description="model family, which sets tensor names and settings of checkpoints"
@@ -107,6 +117,7 @@ class EncoderConfig(Settings):
     embedding_size: int | None = Field(
         None,
         ge=1,
+        le=MOST_COLUMNS,
         description="width of the embeddings, if a linear map widens them to hidden_size "
         "(ALBERT §3.1, ELECTRA); null: no such map",
     )
@@ -122,10 +133,13 @@ class EncoderConfig(Settings):
         "al. 2021); sinusoidal (Vaswani et al. 2017, §3.5); none: token order is "
         "lost",
     )
-    position_offset: int = Field(0, ge=0, description="index of a sequence's first position")
+    position_offset: int = Field(
+        0, ge=0, le=MOST_ROWS, description="index of a sequence's first position"
+    )
     task_type_vocab_size: int = Field(
         0,
         ge=0,
+        le=MOST_ROWS,
         description="size of the table of task embeddings; its first entry is added to every "
         "token (ERNIE 2.0)",
     )

@@ -30,7 +30,7 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if isinstance(name, torch.device):
         return name
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return fastest_device()
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda", "mps"):
         raise BertworksError(f"unknown device {name!r}", fix="Valid: auto, cpu, cuda, mps.")
@@ -40,6 +40,11 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     if missing:
         raise BertworksError(f"there is no {kind} device on this machine", fix="Use auto or cpu.")
     return torch.device(name)
+
+
+def fastest_device() -> torch.device:
+    """Return the device that "auto" means: CUDA if available, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager

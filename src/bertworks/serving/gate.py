@@ -10,6 +10,7 @@ is cancelled when its client disconnects.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import re

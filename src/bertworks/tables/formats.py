@@ -15,27 +15,25 @@ is one document.
     1  EU  EU  PROPN …      CoNLL-U: ten columns, separated by tabs; lines with # are comments;
                             `# newdoc` begins a document
 
-One JSON document: an array of objects, possibly inside {"data": …}; or SQuAD's questions, where a
-row is a question with its passage and its answers:
+One JSON document: an array of objects, possibly inside {"data": …}; or articles or paragraphs with
+questions, as in SQuAD (see `tables.questions`):
 
     [{"text": …, "label": …}, …]
-    {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [
-        {"id": …, "question": …, "answers": [{"text": …, "answer_start": …}], "is_impossible": …}
-    ]}]}]}
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ..corpus.lines import ALLOW_MORE
 from ..errors import DataError, brief
 from ..files import parse_json
 from ..literals import TableFormat
+from .questions import holds_questions, questions_of
 from .rows import PlacedRow
 
 LINE_SIZE = 64
@@ -239,12 +237,6 @@ def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[
         yield sentence[0][0], sentence
 
 
-_Kind = TypeVar("_Kind", str, list[Any])
-
-TITLE = "title"
-"""The column with the title of a question's article."""
-
-
 def holds_one_document(lines: Lines) -> bool:
     """Whether a JSON file is a single document rather than one document per line."""
     first = list(islice((line for _, line in lines if line.strip()), 2))
@@ -278,70 +270,20 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
         raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
         raise DataError(f"JSON that cannot be read: {error}", where=name) from None
-    rows = document.get("data") if isinstance(document, dict) else document
-    first = rows[0] if isinstance(rows, list) and rows else None
-    is_squad = isinstance(first, dict) and "paragraphs" in first
-    if isinstance(rows, list) and not is_squad:
-        for number, row in enumerate(rows, 1):
-            where = f"{name}, row {number}"
-            if not isinstance(row, dict):
-                raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
-            yield PlacedRow(where, row)
-        return
-    yield from _questions(document, name)
-
-
-def _questions(document: Any, name: str) -> Iterator[PlacedRow]:
-    """Yield the questions of a file of SQuAD, version 1.1 or 2.0.
-
-    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
-    and `answer_start`; both are empty if the question has no answer. `answers` is None if the file
-    does not give any.
-    """
-    for number, article in enumerate(_part(document, "data", list, name), 1):
-        place = f"{name}, article {number}"
-        for at, paragraph in enumerate(_part(article, "paragraphs", list, place), 1):
-            where = f"{place}, paragraph {at}"
-            context = _part(paragraph, "context", str, where)
-            for question in _part(paragraph, "qas", list, where):
-                identity = str(question.get("id", "")) if isinstance(question, dict) else ""
-                place_of = f"{name}, question {brief(identity)}" if identity else where
-                yield PlacedRow(
-                    place_of,
-                    {
-                        "id": identity,
-                        TITLE: article.get("title"),
-                        "context": context,
-                        "question": _part(question, "question", str, place_of),
-                        "answers": _answers(question, place_of),
-                    },
-                )
-
-
-def _answers(question: Mapping[str, Any], where: str) -> dict[str, list[Any]] | None:
-    """Return a question's answers; None if the file does not give any, as for test questions."""
-    is_impossible = question.get("is_impossible")
-    if is_impossible not in (True, False, None):
-        raise DataError(
-            f"is_impossible={brief(is_impossible)} is neither true nor false", where=where
-        )
-    if is_impossible:
-        return {"text": [], "answer_start": []}
-    if "answers" not in question:
-        return None
-    answers = _part(question, "answers", list, where)
-    return {
-        "text": [_part(answer, "text", str, where) for answer in answers],
-        "answer_start": [answer.get("answer_start") for answer in answers],
-    }
-
-
-def _part(of: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
-    found = of.get(key) if isinstance(of, dict) else None
-    if not isinstance(found, kind):
-        name = "list" if kind is list else "text"
-        raise DataError(f"there is no {name} {key!r}, as in SQuAD's files", where=where)
-    return found
+    rows = document.get("data", document) if isinstance(document, dict) else document
+    if isinstance(rows, dict) and holds_questions(rows):
+        rows = [rows]
+    if not isinstance(rows, list):
+        raise DataError("there is no list 'data', as in SQuAD's files", where=name)
+    are_questions = bool(rows) and isinstance(rows[0], dict) and holds_questions(rows[0])
+    for number, row in enumerate(rows, 1):
+        if are_questions:
+            yield from questions_of(row, name, number)
+            continue
+        where = f"{name}, row {number}"
+        if not isinstance(row, dict):
+            raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
+        yield PlacedRow(where, row)
 
 
 _LINES = 400

@@ -34,6 +34,7 @@ from ..lazily import Lazily
 from ..literals import TableFormat
 from ..remote import is_remote, remote_files
 from ..settings import Settings
+from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .formats import (
     FASTTEXT_PREFIX,
     Lines,
@@ -48,6 +49,7 @@ from .formats import (
     split_csv,
     split_tsv,
 )
+from .questions import holds_questions, questions_of
 from .rows import (
     NAME,
     PlacedRow,
@@ -144,8 +146,12 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
     said = TableOptions.parse(options)
     if isinstance(table, Rows):
         return table
+    if isinstance(table, Mapping) and isinstance(table.get("data"), list):  # SQuAD's JSON, parsed
+        table = table["data"]
     if not isinstance(table, str | os.PathLike):
-        return rows_in_memory(paired(unframed(table)))
+        metadata = getattr(getattr(table, "schema", None), "metadata", None)  # of Arrow
+        names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
+        return rows_in_memory(paired(unframed(table)), class_names=names)
     path = os.fspath(table)
     if path == "-":
         return _open_stdin(columns, said)
@@ -311,7 +317,11 @@ def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
     for number, line in lines:
         if line.strip():
             where = f"{name}:{number}"
-            yield PlacedRow(where, _json_object(line, where))
+            value = _json_object(line, where)
+            if holds_questions(value):
+                yield from questions_of(value, name, number)
+            else:
+                yield PlacedRow(where, value)
 
 
 def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
@@ -385,9 +395,11 @@ def _open_parquet(path: str, limit: int) -> Rows:
     try:
         with open_parquet(path) as file:
             columns = tuple(file.schema_arrow.names)
+            metadata = file.schema_arrow.metadata
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
     check_distinct(columns, path)
+    names = names_in_metadata(metadata, path)
 
     def rows() -> Iterator[PlacedRow]:
         number = 0
@@ -396,7 +408,8 @@ def _open_parquet(path: str, limit: int) -> Rows:
                 for batch in read_batches(file, path, limit):
                     for values in batch.to_pylist():
                         number += 1
-                        yield PlacedRow(f"{path}, row {number}", values)
+                        where = f"{path}, row {number}"
+                        yield PlacedRow(where, name_classes(values, names, where))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             what = f"cannot be read further ({reason(error)})"
             raise DataError(what, where=f"{path}, row {number + 1}") from None
@@ -405,46 +418,40 @@ def _open_parquet(path: str, limit: int) -> Rows:
 
 
 def rows_in_memory(
-    table: Iterable[Any], name: str = NAME, *, place: Callable[[int], str] | None = None
+    table: Iterable[Any],
+    name: str = NAME,
+    *,
+    place: Callable[[int], str] | None = None,
+    class_names: ClassNames | None = None,
 ) -> Rows:
-    """Open rows in memory; label numbers of a Hugging Face data set become label names.
+    """Open rows in memory; numbers of classes become their names, where these are known.
 
     Args:
         table: rows in a form that `row_of` accepts; an iterator can be read once.
         name: what errors call the table.
         place: returns what errors call the row at an index; by default its number, from 1.
+        class_names: names of classes by column; by default those of a Hugging Face data set.
 
     Raises:
         DataError: there are no rows, or a row has another form.
     """
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
-    kinds = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
-    names = {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
+    names = class_names or names_of_features(features)
     passes = Replay(table, name) if isinstance(table, Iterator) else table
 
     def rows() -> Iterator[PlacedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}" if place is None else place(number - 1)
-            values = row_of(row, where)
-            for column, labels in names.items():
-                at = values.get(column)
-                if isinstance(at, list):
-                    values[column] = [_label_called(each, labels) for each in at]
-                else:
-                    values[column] = _label_called(at, labels)
-            yield PlacedRow(where, values)
+            values = name_classes(row_of(row, where), names, where)
+            if holds_questions(values):
+                yield from questions_of(values, name, number)
+            else:
+                yield PlacedRow(where, values)
 
-    found = _of_rows(name, rows, "there are no rows", features)
+    opened = _of_rows(name, rows, "there are no rows", features)
     if isinstance(passes, Replay):
         passes.close()
-    return found
-
-
-def _label_called(number: Any, labels: Sequence[str]) -> Any:
-    """Return a label's name by its number; None (unknown) for -1 and other numbers out of range."""
-    if not isinstance(number, int):
-        return number
-    return labels[number] if 0 <= number < len(labels) else None
+    return opened
 
 
 def _open_stdin(named: Sequence[str], options: TableOptions) -> Rows:

@@ -35,6 +35,12 @@ class WholeLabel(str):
     __slots__ = ()
 
 
+class NoLabel(str):
+    """The value of a label that the table itself declares missing, such as -1 of a `ClassLabel`."""
+
+    __slots__ = ()
+
+
 class PlacedRow(NamedTuple):
     """A row and its place (file and line, or row number)."""
 

@@ -7,6 +7,7 @@ result is ambiguous, an error lists the columns.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +41,17 @@ PAIR_NAMES = (
 )
 TEXT_NAMES = ("text", "sentence", "content", "review", "document")
 LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
+VALUE_NAMES = (
+    *("score", "similarity", "similarity_score", "relatedness_score", "value"),
+    *LABEL_NAMES,
+    *("rating", "stars"),
+)
+"""Names of a column of numbers to predict; of several such columns, the first is taken."""
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """The column with a model's prediction for a row; in TSV, `prediction.label` and the like."""
 KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+_ID_NAMES = frozenset({"id", "idx", "index", "unnamed: 0", ""})
 _LABEL = re.compile(r"[\w:./+-]+")
 # A few short words, possibly followed by a unit or a language in brackets.
 _NAME_LIKE = re.compile(
@@ -66,6 +74,7 @@ def find_columns(
     pair: str | None = None,
     label: str | None = None,
     labelled: bool = True,
+    of_numbers: bool = False,
 ) -> Columns:
     """Find the columns of the text, the second text and the label.
 
@@ -74,6 +83,7 @@ def find_columns(
         pair: the second text's column; detected only if `text` is detected too.
         label: the label's column; detected if omitted.
         labelled: whether a column of labels is required.
+        of_numbers: whether labels are numbers, as in regression.
 
     Raises:
         DataError: a named column does not exist, or a column cannot be detected.
@@ -85,7 +95,8 @@ def find_columns(
         raise DataError("a second text's column is named, but not the first's", where=rows.name)
     else:
         found_text, found_pair = _guess_texts(rows, given_label)
-    found_label = given_label or _guess_label(rows, (found_text, found_pair))
+    guess = _guess_values if of_numbers else _guess_label
+    found_label = given_label or guess(rows, (found_text, found_pair))
     if labelled and found_label is None:
         raise not_found(rows, "label", _label_fix(rows))
     return Columns(text=found_text, pair=found_pair, label=found_label)
@@ -238,6 +249,30 @@ def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
     by_name = {column.strip().lower(): column for column in others}
     known = next((by_name[name] for name in LABEL_NAMES if name in by_name), None)
     return known or _label_by_content(others, rows.sample)
+
+
+def _guess_values(rows: Rows, taken: Sequence[str | None]) -> str | None:
+    """Return the column of numbers to predict: by its name, or the only column of numbers."""
+    others = [column for column in rows.columns if column not in taken]
+    of_numbers = [name for name in others if _are_numbers([row.get(name) for row in rows.sample])]
+    for columns in (of_numbers, others):  # a cell without a number is an error of its row
+        by_name = {column.strip().lower(): column for column in columns}
+        known = next((by_name[name] for name in VALUE_NAMES if name in by_name), None)
+        if known is not None:
+            return known
+    if len(of_numbers) == 1 and of_numbers[0].strip().lower() not in _ID_NAMES:
+        return of_numbers[0]
+    return _label_by_content(others, rows.sample)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether all values are finite numbers, or texts of numbers; false if there are none."""
+    try:
+        return bool(values) and all(
+            not isinstance(value, bool) and math.isfinite(float(value)) for value in values
+        )
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:

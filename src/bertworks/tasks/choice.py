@@ -30,7 +30,7 @@ from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
 from .example import LabelledExample, Tokens, by_length, pack
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
-from .labels import label_name
+from .labels import MARKS, label_name, mark_of
 from .metrics import OneOfSeveralEvaluator
 from .scores import OneOfSeveralScores
 from .task import Evaluator, Prediction
@@ -89,6 +89,8 @@ def first_number(
     """
     counted = False
     for where, row in rows:
+        if mark_of(row.get(label), MARKS) is not None:
+            continue
         given = label_name(row, label, where)
         if not given.isdecimal():  # a letter: always counted from A
             continue
@@ -284,6 +286,10 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                 )
             )
         return examples
+
+    def unlabelled_mark(self, row: Row) -> str | None:
+        label = self.settings.label
+        return None if label is None else mark_of(row.get(label), MARKS)
 
     def label_of(self, row: Row, column: str, where: str) -> int:
         """Return the index of the right choice, from 0.

@@ -26,7 +26,7 @@ from ..model.config import EncoderConfig
 from ..model.heads import cross_entropy_sum, next_piece_loss_sum, wide
 from ..packed import Batch
 from ..settings import Settings
-from ..tables.rows import Row, Rows
+from ..tables.rows import NoLabel, Row, Rows
 from ..tables.schema import RoleColumns
 from ..text.tokenizer import Tokenizer
 from .classifying import ClassifyingNetwork, ClassifyingTask
@@ -61,11 +61,16 @@ class _Shared(Settings):
     label_separator: str = Field(
         ",", min_length=1, description="separator between the labels of a row"
     )
+    no_label: str | None = Field(
+        None,
+        description="label of rows without a gold label, which are left out; if omitted: -, or -1 "
+        'below classes 0, 1, 2; "": none',
+    )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of the target that is spread over all classes"
     )
     lm_weight: float = Field(
-        0.0, ge=0, description="weight of an added next-piece prediction loss (GPT: 0.5)"
+        0.0, ge=0, le=1000, description="weight of an added next-piece prediction loss (GPT: 0.5)"
     )
 
 
@@ -80,6 +85,8 @@ class ClassificationOptions(_Shared, TextOptions):
     def _one_label_or_several(self) -> Self:
         if self.label_separator != "," and not self.multi_label:
             raise ValueError(f"label_separator={self.label_separator!r} needs multi_label=true")
+        if self.multi_label and self.no_label is not None:
+            raise ValueError(f"no_label={self.no_label!r} needs one label per row")
         if self.multi_label and self.positive_label is not None:
             raise ValueError(
                 f"positive_label={self.positive_label!r} needs one label per row, not "
@@ -189,6 +196,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
     name: ClassVar[str] = "classification"
     head = CLASSIFIER
     teacher_gives = "probabilities"
+    keep_marks = '; if this is a class, give no_label=""'
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
@@ -205,13 +213,16 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         column = columns["label"]
         assert isinstance(column, str), "labels were asked for"
         counts = count_labels(
-            rows, column, options.label_separator if options.multi_label else None
+            rows,
+            column,
+            options.label_separator if options.multi_label else None,
+            options.no_label,
         )
         labels = sort_labels(counts)
         weights = None
         if options.balance_classes:
             if options.multi_label:
-                total = sum(1 for _ in rows)
+                total = sum(not isinstance(row.get(column), NoLabel) for _, row in rows)
                 # At least 1: with weight 0, a label that every row has would never be learned.
                 weights = [max(1, total - counts[name]) / counts[name] for name in labels]
             else:
@@ -229,6 +240,11 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
     @property
     def positive(self) -> str | None:
         return self.settings.positive
+
+    @property
+    def no_label(self) -> str | None:
+        # A row of several labels may also have none.
+        return "" if self.settings.multi_label else self.settings.no_label
 
     def config_entries(self) -> dict[str, Any]:
         kind = "multi" if self.settings.multi_label else "single"

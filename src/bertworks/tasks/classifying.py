@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -24,7 +25,15 @@ from ..tables.rows import Row, Rows
 from ..tables.schema import RoleColumns
 from .example import ExampleT, labelled_batch
 from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
-from .labels import count_labels, label_entries, label_name, sort_labels
+from .labels import (
+    MARKS,
+    count_labels,
+    label_entries,
+    label_name,
+    mark_of,
+    other_spellings,
+    sort_labels,
+)
 from .metrics import OneOfSeveralEvaluator
 from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
@@ -90,6 +99,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
             DataError: the column is missing or empty, or its class does not occur in training.
         """
         name = label_name(row, column, where)
+        name = self._spellings.get(name, name)
         if name not in self.numbers:
             raise DataError(
                 f"the label {brief(name)} was not seen in training",
@@ -97,6 +107,29 @@ class ClassifyingTask(LabelledTask[ExampleT]):
                 fix=f"{nearest(name, self.numbers)}.",
             )
         return self.numbers[name]
+
+    @property
+    def no_label(self) -> str | None:
+        """The label of rows without a gold label, as the user says; None: the usual marks."""
+        return None
+
+    def unlabelled_mark(self, row: Row) -> str | None:
+        label = self.columns[LABEL]
+        if not isinstance(label, str):
+            return None
+        marks = MARKS if self.no_label is None else (self.no_label,)
+        return mark_of(row.get(label), {*marks} - self.numbers.keys())
+
+    def other_spelling(self, row: Row) -> Mapping[str, str]:
+        label = self.columns[LABEL]
+        if not self._spellings or not isinstance(label, str):
+            return {}
+        name = str(row.get(label)).strip()
+        return {name: self._spellings[name]} if name in self._spellings else {}
+
+    @cached_property
+    def _spellings(self) -> dict[str, str]:
+        return other_spellings(self.labels)
 
     def collate(self, examples: Sequence[ExampleT]) -> Batch:
         """Pack rows in order of length.

@@ -18,7 +18,7 @@ from ..errors import DataError, SettingsError
 from ..model.config import EncoderConfig
 from ..settings import Settings
 from ..tables.reading import TableOptions
-from ..tables.rows import Row, Rows, text_of
+from ..tables.rows import NoLabel, Row, Rows, text_of
 from ..tables.schema import Column, RoleColumns, Schema, names_of
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
@@ -191,6 +191,22 @@ class LabelledTask(Task[ExampleT]):
             raise DataError("the task knows no column of labels", where=where)
         return self.label_of(row, column, where)
 
+    keep_marks: ClassVar[str] = ""
+    """What to do if a label that was taken for a mark of unlabelled rows is a class."""
+
+    def unlabelled_mark(self, row: Row) -> str | None:
+        """Return the label of a row without a gold label, such as `-`; None if it has one.
+
+        Rows whose label is empty are not meant: they are errors.
+        """
+        label = self.columns.get(LABEL)
+        value = row.get(label) if isinstance(label, str) else None
+        return str(value) if isinstance(value, NoLabel) else None
+
+    def other_spelling(self, row: Row) -> Mapping[str, str]:  # noqa: ARG002
+        """Return a row's label, and the name of it that the task uses, if that is another."""
+        return {}
+
     @classmethod
     def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
         """Return options taken from the pretrained model, for those that the user did not set.
@@ -249,7 +265,7 @@ class LabelledTask(Task[ExampleT]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns = self.columns
-        if self.schema.is_met(rows, columns, labelled=labelled):
+        if self.schema.is_met(rows, columns, labelled=labelled) and not self._has_more(rows):
             return self
         known = {
             role: column
@@ -258,6 +274,17 @@ class LabelledTask(Task[ExampleT]):
         }
         found = self.schema.find(rows, known, labelled=labelled)
         return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(found)))
+
+    def _has_more(self, rows: Rows) -> bool:
+        """Whether a table may have columns of optional roles other than those that are known."""
+        columns = self.columns
+        return any(
+            role.optional
+            and (
+                columns[role.name] is None or not {*names_of(columns[role.name])} <= {*rows.columns}
+            )
+            for role in self.schema.roles
+        )
 
     @property
     @abstractmethod
@@ -301,6 +328,16 @@ class LabelledTask(Task[ExampleT]):
         """Return a row as separate training examples: one for each window, if it has several."""
         return [example]
 
+    def check_batches(self, examples: Sequence[ExampleT], batch_size: int) -> None:
+        """Check that batches of this size teach something; a task without such a limit accepts all.
+
+        Args:
+            examples: all training examples.
+
+        Raises:
+            SettingsError: they do not.
+        """
+
     def tuned(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
         """Return the task with settings chosen from the metrics of dev, such as a threshold."""
         return self
@@ -325,4 +362,17 @@ def check_length(limit: int, config: EncoderConfig) -> None:
         raise SettingsError(
             f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
             f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
+        )
+
+
+def check_stride(stride: int | None, max_seq_length: int) -> None:
+    """Check that windows overlap or adjoin, as far as the settings tell; None is valid.
+
+    Raises:
+        ValueError: a window is shorter than `stride`, so that tokens would be in no window.
+    """
+    if stride is not None and stride > max_seq_length:
+        raise ValueError(
+            f"stride={stride} is more than max_seq_length={max_seq_length}: tokens between two "
+            "windows would be lost"
         )

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
-from ..errors import DataError, brief
-from ..tables.rows import Row, Rows, WholeLabel, unpacked, value_of
+from ..errors import BertworksWarning, DataError, brief
+from ..tables.rows import NoLabel, Row, Rows, WholeLabel, unpacked, value_of
+
+MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
+"""Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
+
+They may be classes too: see `unlabelled_marks`.
+"""
+
+_NUMBERED = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
 
 
-def count_labels(rows: Rows, column: str, separator: str | None = None) -> Counter[str]:
-    """Count how often each label occurs in a table.
+def count_labels(
+    rows: Rows, column: str, separator: str | None = None, no_label: str | None = None
+) -> Counter[str]:
+    """Count how often each label occurs in a table, without rows that have no gold label.
 
     Args:
         separator: the separator between the labels of a row; None if each row has one label.
+        no_label: the label that means that a row has no gold label; if None, it is guessed.
 
     Raises:
         DataError: a row has no label although each must have one; or there are too few different
@@ -26,10 +39,16 @@ def count_labels(rows: Rows, column: str, separator: str | None = None) -> Count
     """
     counts: Counter[str] = Counter()
     for where, row in rows:
+        if isinstance(row.get(column), NoLabel):
+            continue
         if separator is None:
             counts[label_name(row, column, where)] += 1
         else:
             counts.update(label_names(row, column, where, separator))
+    if separator is None:
+        warn_of_minus_one(counts, no_label, rows.name)
+        for mark in unlabelled_marks(counts, no_label):
+            del counts[mark]
     if len(counts) < (2 if separator is None else 1):
         found = ", ".join(map(repr, counts)) or "none"
         needs = "two different labels" if separator is None else "a label"
@@ -38,6 +57,79 @@ def count_labels(rows: Rows, column: str, separator: str | None = None) -> Count
             where=rows.name,
         )
     return counts
+
+
+def unlabelled_marks(labels: Iterable[str], no_label: str | None = None) -> set[str]:
+    """Return those labels of a table that mean that a row has no gold label.
+
+    A dash does if there are two other labels at least and all of them have a letter or a digit:
+    beside `+`, it is a class. -1 does if the others are the numbers 0, 1, 2, … or 1, 2, 3, … (three
+    at least: -1, 0 and 1 are three classes), and -100 beside any such numbers.
+
+    Args:
+        labels: all labels of the table.
+        no_label: the only such label, as the user says; "" if there is none.
+    """
+    names = set(labels)
+    if no_label is not None:
+        return {no_label} & names
+    marks, others = names & set(MARKS), names - set(MARKS)
+    numbers = {int(name) for name in others if name.isdecimal()}
+    are_numbered = len(numbers) == len(others) and (
+        numbers in (set(range(len(others))), set(range(1, len(others) + 1)))
+    )
+    have_words = all(any(map(str.isalnum, name)) for name in others)
+    return {
+        mark
+        for mark in marks
+        if len(others) > (2 if mark == "-1" else 1)
+        and (are_numbered if mark in ("-1", "-100") else have_words)
+    }
+
+
+def mark_of(value: Any, marks: Container[str]) -> str | None:
+    """Return the mark that says that a row has no gold label; None if its label is no mark.
+
+    Args:
+        value: of the column of labels.
+        marks: labels that are marks.
+    """
+    if isinstance(value, NoLabel):
+        return str(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    name = str(int(value)) if is_whole else str(value).strip()
+    return name if name in marks else None
+
+
+def warn_of_minus_one(labels: Iterable[str], no_label: str | None, where: str) -> None:
+    """Warn if a table's labels are -1, 0 and 1: -1 may be a class, or mean "no label"."""
+    if no_label is None and set(labels) == {"-1", "0", "1"}:
+        what = f"{where}: the labels -1, 0 and 1 are three classes"
+        how = "if -1 means that a row has no gold label, give no_label=-1"
+        warnings.warn(f"{what}; {how}", BertworksWarning, stacklevel=3)
+
+
+def numbers_of_classes(labels: Iterable[str]) -> dict[str, str]:
+    """Return the numbers of labels LABEL_0, LABEL_1, …; empty if one is not of this form."""
+    names = sorted(labels)
+    matches = [_NUMBERED.fullmatch(name) for name in names]
+    numbers = [str(int(match[1])) for match in matches if match is not None]
+    return dict(zip(names, numbers, strict=True)) if len(numbers) == len(names) else {}
+
+
+def other_spellings(labels: Sequence[str]) -> dict[str, str]:
+    """Return other names of a model's labels: `LABEL_0` and `0` are the same class.
+
+    transformers calls the classes of a model without names LABEL_0, LABEL_1, …
+
+    Args:
+        labels: all labels of the model.
+    """
+    if numbers := numbers_of_classes(labels):
+        return {number: label for label, number in numbers.items()}
+    if all(label.isdecimal() for label in labels):
+        return {f"LABEL_{int(label)}": label for label in labels}
+    return {}
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
@@ -55,6 +147,8 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         DataError: the column is missing or empty, or holds another type of value.
     """
     value = value_of(row, column, where)
+    if isinstance(value, NoLabel):
+        value = None
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool):

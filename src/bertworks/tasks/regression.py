@@ -28,12 +28,14 @@ from ..model.heads import wide
 from ..packed import Batch
 from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch
-from .labelled import TaskSettings
+from .labelled import TaskOptions, TaskSettings
 from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
 from .task import Evaluator, Prediction, Shown
 from .texts import (
+    VALUED_TEXTS,
     TextNetwork,
+    TextOptions,
     TextSettings,
     TextTask,
     is_single_value,
@@ -84,6 +86,8 @@ class RegressionTask(TextTask):
     """Predict a number for a text or a pair of texts."""
 
     name: ClassVar[str] = "regression"
+    schema = VALUED_TEXTS
+    options: ClassVar[type[TaskOptions]] = TextOptions
     head = CLASSIFIER
     best_metric = "pearson"
     is_guessable = False

@@ -36,7 +36,14 @@ from ..tables.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
+from .labelled import (
+    LabelledTask,
+    TaskOptions,
+    TaskSettings,
+    check_length,
+    check_stride,
+    texts_of,
+)
 from .task import Network
 
 WindowPooling = Literal["mean", "max"]
@@ -93,15 +100,27 @@ class TextOptions(_Shared, TaskOptions):
 class _TextSchema(Schema):
     """Columns of texts and of pairs of texts, which are detected together."""
 
+    of_numbers = False
+
     def find(
         self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
-        return dict(find_columns(rows, **(named or {}), labelled=labelled))
+        columns = find_columns(rows, **(named or {}), labelled=labelled, of_numbers=self.of_numbers)
+        return dict(columns)
 
 
-TEXTS = _TextSchema(
-    Role("text"), Role("pair", title="second text", optional=True), Role("label", of_label=True)
+class _ValueSchema(_TextSchema):
+    """Columns of texts and of pairs of texts, where the label is a number."""
+
+    of_numbers = True
+
+
+_ROLES = (
+    *(Role("text"), Role("pair", title="second text", optional=True)),
+    Role("label", of_label=True),
 )
+TEXTS = _TextSchema(*_ROLES)
+VALUED_TEXTS = _ValueSchema(*_ROLES)
 
 
 class TextSettings(_Shared, TaskSettings):
@@ -120,6 +139,7 @@ class TextSettings(_Shared, TaskSettings):
             raise ValueError("truncation='windows' and both_orders=true exclude each other")
         if self.truncation != "windows" and self.stride is not None:
             raise ValueError(f"stride={self.stride} needs truncation='windows'")
+        check_stride(self.stride, self.max_seq_length)
         return self
 
     def geometry(self, config: EncoderConfig) -> EncoderConfig:

@@ -126,7 +126,7 @@ def _store() -> Any:
 
 @contextmanager
 def team(
-    device: torch.device | str = "cpu", timeout: float = TrainingSettings().rank_timeout
+    device: torch.device | str = "auto", timeout: float = TrainingSettings().rank_timeout
 ) -> Iterator[Team]:
     """Provide the team that `torchrun` started, or a team of one process.
 

@@ -92,7 +92,7 @@ def finetune(
     train: Table,
     dev: Dev | None = None,
     out: str | Path,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],
@@ -109,7 +109,7 @@ def finetune(
             split off (see `dev_share`; `data.json` in the run directory lists them). Without
             `dev`, the last weights are kept, not the best.
         out: the run directory.
-        device: device to run on.
+        device: device to run on; by default CUDA if there is any, as for `load`.
         overwrite: delete an existing run, finished or not, and start again.
         progress: reports progress; in a notebook it is shown by default.
         settings: settings of `FinetuneSettings` and of the task's options (see `settings_of`);
@@ -145,12 +145,19 @@ def finetune(
             for option, value in kind.taken_over(given.sentence).items()
             if option not in resolved.model_fields_set
         }
+        is_carried = (
+            given.learning_rate is not None and "learning_rate" not in resolved.model_fields_set
+        )
+        if is_carried:
+            taken["learning_rate"] = given.learning_rate
         resolved = resolved.with_values(**taken) if taken else resolved
         precision = settled_precision(
             resolved.precision, None if overwrite else out, members.device
         )
         resolved = resolved.model_copy(update={"precision": precision})
         shown = progress if members.is_main else None
+        if is_carried:
+            say(shown, f"learning_rate={resolved.learning_rate:g}, the rate that the model carries")
         data = LabelledData.read(
             kind,
             given.tokenizer,
@@ -200,16 +207,19 @@ def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
 
     Raises:
         DataError: no row has a training example.
+        SettingsError: batches of this size teach nothing.
     """
     pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
     if not pieces:
         raise DataError("no row teaches anything", where=data.summary.train.name)
-    return RowSource(
+    source = RowSource(
         pieces,
         seed=settings.seed,
         batch_size=settings.batch_size,
         bucket_batches=settings.bucket_batches,
     )
+    data.task.check_batches(pieces, source.batch_size)
+    return source
 
 
 def _finetune(
@@ -273,13 +283,19 @@ def _finetune(
         width = network.encoder.config.hidden_size
         failed = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failed:
-            run.note_session("note", text=sign)
-        final = replace(final, remarks=[*final.remarks, *failed])
+            run.note_session("failure", text=sign)
+        final = replace(final, remarks=[*failed, *final.remarks, *data.remarks])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
             files.write_json(run.evaluation, files.sealed(tree), indent=1)
     network.eval()
-    made = Model(task.tokenizer, task, network, source=str(run.model))
+    made = Model(
+        task.tokenizer,
+        task,
+        network,
+        source=str(run.model),
+        learning_rate=start.learning_rate,
+    )
     if members.is_main:
         made.save(run.model, overwrite=True, keep_others=True)
         write_report(run.path)
@@ -322,6 +338,7 @@ class Start:
     # parameters that the given model does not have or the settings reinitialise; empty if the
     # settings reinitialise all
     initialized: tuple[str, ...]
+    learning_rate: float | None = None  # the rate that the given model carries
 
     @classmethod
     def of(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
@@ -343,7 +360,7 @@ class Start:
         _check_pooling(network, settings)
         initialized = _take_over(model, task, network, settings)
         adapters = None if settings.lora_rank is None else Adapters(network, settings)
-        return cls(network, adapters, initialized)
+        return cls(network, adapters, initialized, model.learning_rate)
 
     @property
     def fresh(self) -> list[str]:

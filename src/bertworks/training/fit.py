@@ -65,7 +65,7 @@ def fit(
     run: RunDirectory,
     evaluate: Evaluate | None = None,
     best: Best | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
 ) -> FitResult:
     """Train a network in place; resume from the run's newest checkpoint if there is one.

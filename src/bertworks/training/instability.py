@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .settings import FinetuneSettings
+from .settings import FinetuneSettings, suitable_rate
 
-_SMALL = 256  # largest hidden_size that needs a higher learning rate than the paper's
 _HIGH = 5e-5  # the highest of the paper's learning rates
 _LESS = 0.98  # a successful run ends below this share of the guessing loss
 _CORRELATION = 0.1  # a higher correlation (or F1) is better than guessing, whatever the accuracy
@@ -32,7 +31,7 @@ def failures(
         journal: the lines of the run's journal.
         prior: `LabelledTask.guessing_losses` of the training rows.
     """
-    signs = [no_better_than_guessing(metrics), _loss_no_better(journal, prior)]
+    signs = [_loss_no_better(journal, prior), no_better_than_guessing(metrics)]
     found = [sign for sign in signs if sign is not None]
     return [*found, _advice(settings, hidden_size)] if found else []
 
@@ -58,12 +57,15 @@ def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
 def _loss_no_better(journal: Iterable[Mapping[str, Any]], prior: Mapping[str, float]) -> str | None:
     """Return a message if the final training loss is no better than guessing, else None."""
     trained = [line["losses"] for line in journal if line["kind"] == "train"]
+    if trained and not any(loss for losses in trained for loss in losses.values()):
+        return "the run learned nothing: its loss was 0 from the first step on"
     for name, guessing in prior.items():
         last = [losses[name] for losses in trained[-max(1, len(trained) // 5) :]]
         if last and (mean := sum(last) / len(last)) > _LESS * guessing:
+            is_that = "is that" if mean < guessing * (2 - _LESS) else "is above that"
             return (
-                f"the training loss ends at {mean:.3f}, and guessing by the labels' shares costs "
-                f"{guessing:.3f}"
+                f"the run learned nothing: its loss ({mean:.3f}) {is_that} of guessing by label "
+                f"frequency ({guessing:.3f})"
             )
     return None
 
@@ -75,8 +77,9 @@ def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
         tries.append("bias_correction=true")
     if settings.warmup == 0:
         tries.append("warmup=0.1")
-    if hidden_size <= _SMALL and settings.learning_rate < 3e-4:
-        tries.append("learning_rate=3e-4, since the encoder is small")
+    suitable = suitable_rate(hidden_size)
+    if suitable is not None and settings.learning_rate < 3e-4:
+        tries.append(f"learning_rate={suitable:g}, since the encoder is small")
     elif settings.epochs < 20:
         rate = ""
         if settings.lora_rank is None and settings.learning_rate > _HIGH:

@@ -255,7 +255,7 @@ class RunDirectory:
             )
 
     def note_session(self, event: str, **facts: Any) -> None:
-        """Append a line to the sessions: `event` is "start", "stop" or "note"."""
+        """Append a line to the sessions: `event` is "start", "stop", "note" or "failure"."""
         if self._journal is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")

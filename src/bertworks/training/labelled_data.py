@@ -17,7 +17,9 @@ from .. import files
 from ..errors import DataError, OtherRunError, SettingsError, nearest
 from ..inference.engine import labelled_examples
 from ..tables.reading import Table, read_rows, replayable
+from ..tables.rows import Rows
 from ..tasks.example import LabelledExample
+from ..tasks.gold import GoldRows
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
@@ -40,6 +42,7 @@ class LabelledData:
     dev: list[LabelledExample] | None
     summary: DataSummary  # of both tables
     split: DevShare | None = None  # which training rows were split off for dev, if any were
+    remarks: Sequence[str] = ()  # about rows that were left out, and labels of other names
 
     @classmethod
     def read(
@@ -84,6 +87,9 @@ class LabelledData:
                 kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
         reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
+        rows, dev_rows, golds = _with_labels(
+            task, reader, rows, dev_rows, is_taught=train_examples is not None
+        )
         reader.evaluator()  # fails now, not after training, if its package is missing
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
@@ -96,6 +102,8 @@ class LabelledData:
                 dev_examples = train_examples
         if dev_rows is not None and dev_examples is None:
             dev_examples = list(labelled_examples(reader, dev_rows))
+        for gold in golds:
+            gold.warn()
         for table, found in ((rows, train_examples), (dev_rows, dev_examples)):
             if table is not None and not found:
                 raise DataError("there are no rows", where=table.name)
@@ -111,7 +119,8 @@ class LabelledData:
             (name, train_examples),
             None if dev_name is None or dev_examples is None else (dev_name, dev_examples),
         )
-        return cls(task, reader, train_examples, dev_examples, summary, split)
+        remarks = [f"{gold.name}: {remark}" for gold in golds for remark in gold.remarks()]
+        return cls(task, reader, train_examples, dev_examples, summary, split, remarks)
 
     def lines(self) -> list[str]:
         """Return a description of the tables for the user."""
@@ -146,6 +155,27 @@ class LabelledData:
         split = None if self.split is None else asdict(self.split)
         content = {**asdict(self.summary), "checksums": self.checksums, "split": split}
         files.write_json(run.path / "data.json", content, indent=1)
+
+
+def _with_labels(
+    task: LabelledTask[Any],
+    reader: LabelledTask[Any],
+    rows: Rows,
+    dev_rows: Rows | None,
+    *,
+    is_taught: bool,
+) -> tuple[Rows, Rows | None, list[GoldRows]]:
+    """Return the tables without rows that have no gold label, and what was left out.
+
+    Args:
+        is_taught: whether a teacher labels the training rows, so that all of them are used.
+    """
+    train_gold = [] if is_taught else [GoldRows(task, rows)]
+    labelled = train_gold[0].rows if train_gold else rows
+    if dev_rows is None or dev_rows is rows:
+        return labelled, dev_rows and labelled, train_gold
+    dev_gold = GoldRows(reader, dev_rows)
+    return labelled, dev_gold.rows, [*train_gold, dev_gold]
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

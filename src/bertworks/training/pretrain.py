@@ -48,6 +48,7 @@ from .progress import Progress, say, usual_progress
 from .recipe import PretrainSettings, read_recipe
 from .report import write_report
 from .run_files import read_data
+from .settings import suitable_rate
 from .state import Phase, Plan, batch_of, refusal
 
 # Data are identified by their checksum, not by their path.
@@ -89,7 +90,7 @@ def pretrain(
     overrides: Sequence[str] = (),
     *,
     out: str | Path,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
     **values: Unpack[PretrainKeywords],
@@ -285,6 +286,7 @@ def _finish(
         )
     files.write_json(run.path / "samples.json", samples, indent=1)
     for name, model in reversed(objective.kept.items()):  # `model` last: it marks the end
+        model.learning_rate = suitable_rate(model.encoder.config.hidden_size)
         model.save(run.path / name, overwrite=True, keep_others=True)
     write_report(run.path)
 

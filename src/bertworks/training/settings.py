@@ -27,8 +27,21 @@ Schedule = Literal[
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 2**30
 
+SMALL = 256
+"""The largest hidden_size that needs a higher learning rate in fine-tuning than the paper's."""
+
+_RATE_OF_SMALL = 3e-4
+
 _DECAY_SHARE = 0.2  # of warmup-stable-decay
 _RATIO = 32  # of the highest to the lowest rate of a slanted triangle
+
+
+def suitable_rate(hidden_size: int) -> float | None:
+    """Return the rate that suits fine-tuning a model pre-trained here; None: the usual one.
+
+    `docs/decisions.md` has measurements. Some need a higher one: mini carries 1e-3.
+    """
+    return _RATE_OF_SMALL if hidden_size <= SMALL else None
 
 
 class OptimizerSettings(Settings):
@@ -37,7 +50,7 @@ class OptimizerSettings(Settings):
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="lamb is for very large batches (You et al. 2019)"
     )
-    learning_rate: float = Field(1e-4, gt=0, description="peak learning rate")
+    learning_rate: float = Field(1e-4, gt=0, le=10, description="peak learning rate")
     warmup: float = Field(
         0.01, ge=0, description="steps of linear warm-up, or below 1: their share of all steps"
     )
@@ -60,7 +73,7 @@ class OptimizerSettings(Settings):
         f"{_DECAY_SHARE} if omitted",
     )
     weight_decay: float = Field(
-        0.01, ge=0, description="weight decay of all weights except biases and norms"
+        0.01, ge=0, le=100, description="weight decay of all weights except biases and norms"
     )
     layer_decay: float = Field(
         1.0,
@@ -73,7 +86,7 @@ class OptimizerSettings(Settings):
         (0.9, 0.999), description="decay rates of the averages of gradients and squared gradients"
     )
     eps: float = Field(
-        1e-6, gt=0, description="added to the root of the average of squared gradients"
+        1e-6, gt=0, le=1, description="added to the root of the average of squared gradients"
     )
     bias_correction: bool = Field(
         True, description="false: no bias correction of the averages, as in the original code"
@@ -109,6 +122,19 @@ class OptimizerSettings(Settings):
         if self.schedule == "linear":
             return highest * max(0.0, 1 - step / total)
         return highest * max(0.0, (total - step) / max(1.0, total - warmup))
+
+    def check_warmup(self, total: int) -> None:
+        """Check that the warm-up ends within a run of `total` steps.
+
+        Raises:
+            SettingsError: it does not, so that `learning_rate` would never be reached.
+        """
+        if self.warmup > total:
+            raise SettingsError(
+                f"warmup={self.warmup:g} is more than the {total:,} steps of the run: "
+                f"learning_rate={self.learning_rate:g} would never be reached",
+                fix="Give fewer steps, or their share, such as warmup=0.1.",
+            )
 
     def decay_start(self, total: int) -> int | None:
         """The number of steps before the decay of `warmup-stable-decay`; None for other schedules.
@@ -168,7 +194,9 @@ class FreezingSettings(Settings):
 class TrainingSettings(OptimizerSettings, FreezingSettings):
     """Batches, evaluations and checkpoints."""
 
-    seed: int = Field(0, ge=0, description="random seed of new weights, dropout and data order")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="random seed of new weights, dropout and data order"
+    )
     batch_size: int | None = Field(
         None,
         ge=1,
@@ -215,6 +243,7 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     rank_timeout: float = Field(
         1800.0,
         gt=0,
+        le=30 * 86400,
         description="seconds that processes (torchrun) wait for each other before the run ends "
         "and names the one that hangs",
     )
@@ -275,12 +304,14 @@ class AdapterSettings(Settings):
     lora_rank: int | None = Field(
         None,
         ge=1,
+        le=2**16,
         description="adapter rank, such as 8; adapters need higher learning rates than layers: "
         "2e-4 to 5e-4 in Hu et al. (2021), table 9",
     )
     lora_alpha: float | None = Field(
         None,
         gt=0,
+        le=10_000,
         description="the adapters' product is scaled by lora_alpha / lora_rank; twice the rank "
         "if omitted",
     )
@@ -296,7 +327,8 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     """Fine-tuning; the defaults are the paper's.
 
     Of the paper's three learning rates, 2e-5 is that of the original code's examples, and the
-    least likely to make a run diverge. A small encoder needs a higher one (tiny: about 3e-4).
+    least likely to make a run diverge. A small encoder needs a higher one: models that were
+    pre-trained here carry it (`suitable_rate`), and it is the default for them.
     """
 
     common: ClassVar = (
@@ -307,7 +339,12 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
 
     epochs: float = Field(3.0, gt=0, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
-    learning_rate: float = with_default(TrainingSettings, "learning_rate", 2e-5)
+    learning_rate: float = with_default(
+        TrainingSettings,
+        "learning_rate",
+        2e-5,
+        description="peak learning rate; if omitted, the rate that the model carries, if any",
+    )
     warmup: float = with_default(TrainingSettings, "warmup", 0.1)
     keep_checkpoints: int = with_default(TrainingSettings, "keep_checkpoints", 1)
     unfreeze_epochs: float | None = Field(
@@ -337,7 +374,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         "retrieval a sentence encoder, whose text vectors are learned",
     )
     temperature: float = Field(
-        1.0, gt=0, description="temperature of teacher and student in their loss"
+        1.0, gt=0, le=1000, description="temperature of teacher and student in their loss"
     )
     reinitialize: bool = Field(
         False, description="start from random weights of the same geometry, as a baseline"

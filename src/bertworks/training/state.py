@@ -250,8 +250,14 @@ class Plan:
 
     @classmethod
     def of(cls, phases: Sequence[Phase], optimizer: OptimizerSettings) -> Self:
-        """Return the plan of these phases."""
-        return cls(tuple(phase.steps for phase in phases), optimizer)
+        """Return the plan of these phases.
+
+        Raises:
+            SettingsError: the warm-up is longer than the run.
+        """
+        plan = cls(tuple(phase.steps for phase in phases), optimizer)
+        optimizer.check_warmup(plan.total)
+        return plan
 
     @property
     def total(self) -> int:

@@ -261,7 +261,7 @@ class TaggingProbeSettings(LstmSettings):
     epochs: float = Field(10.0, gt=0, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
     learning_rate: float = Field(
-        1e-3, gt=0, description="learning rate of Adam; decays linearly to 0"
+        1e-3, gt=0, le=10, description="learning rate of Adam; decays linearly to 0"
     )
     max_grad_norm: float = with_default(TrainingSettings, "max_grad_norm", 1.0)
     bucket_batches: int = Field(
@@ -302,7 +302,7 @@ def train_probe(
     out: Path,
     settings: TaggingProbeSettings,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     progress: Progress | None = None,
 ) -> ProbeResult:
     """Train a probe and evaluate it; called again, it resumes.

@@ -1,17 +1,13 @@
-"""Answers in a passage: read them from rows, locate them in windows, find the best-scored ones."""
+"""Answers in a passage: locate them in windows, find the best-scored ones."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ...errors import DataError
-from ...tables.rows import Row, unpacked
-from ...tables.schema import Role, Schema
 from ...text.encoding import Encoding, Segment
 from ...text.windows import most_context
 from ..example import LabelledExample
@@ -28,21 +24,19 @@ class Candidate(NamedTuple):
 Found = Literal["as given", "moved", "lost"]
 
 
-def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
+def locate(passage: str, answer: str, start: int | None) -> tuple[int, Found]:
     """Locate an answer in its passage: at the given start, or at the nearest occurrence.
+
+    Args:
+        start: the index of its first character, as the row says; None if it does not.
 
     Returns:
         The index of the first character, and `as given` (also if no start was given), `moved` to
         another occurrence, or `lost`: the passage does not contain the answer, and the index is
         -1.
     """
-    given = None
-    # Where numbers are missing, rows from Parquet have NaN, and floats instead of integers.
-    is_said = start is not None and not (isinstance(start, float) and math.isnan(start))
-    if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
-        given = int(start)
-    if given is not None and given >= 0 and answer and passage.startswith(answer, given):
-        return given, "as given"
+    if start is not None and start >= 0 and answer and passage.startswith(answer, start):
+        return start, "as given"
     places = []
     at = passage.find(answer) if answer else -1
     while at >= 0:
@@ -50,8 +44,8 @@ def locate(passage: str, answer: str, start: object) -> tuple[int, Found]:
         at = passage.find(answer, at + 1)
     if not places:
         return -1, "lost"
-    nearest = min(places, key=lambda place: abs(place - (given or 0)))
-    return nearest, "moved" if is_said else "as given"
+    nearest = min(places, key=lambda place: abs(place - (start or 0)))
+    return nearest, "as given" if start is None else "moved"
 
 
 def passage_tokens(encoding: Encoding) -> np.ndarray:
@@ -168,35 +162,3 @@ class AnsweringExample(LabelledExample):
     def context(self) -> str:
         """The passage."""
         return self.texts[1]
-
-
-SCHEMA = Schema(
-    Role("question", ("question", "query")),
-    Role("context", ("context", "passage"), title="passage"),
-    Role("answers", ("answers", "answer"), of_label=True),
-)
-
-
-def answers_of(row: Row, column: str, where: str | None) -> tuple[list[str], list[Any]]:
-    """A row's answers and their given starts (None if not given); both empty without an answer.
-
-    Blank answers are ignored.
-
-    Raises:
-        DataError: the column is missing, or holds neither a text nor answers in SQuAD's format.
-    """
-    value = unpacked(row.get(column), dict)
-    if isinstance(value, str):
-        return ([value], [None]) if value.strip() else ([], [])
-    if isinstance(value, Mapping):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-            starts = starts if isinstance(starts, list) else [None] * len(texts)
-            if len(starts) == len(texts):
-                kept = [pair for pair in zip(texts, starts, strict=True) if pair[0].strip()]
-                return [text for text, _ in kept], [start for _, start in kept]
-    raise DataError(
-        f"the column {column!r} holds no answers",
-        where=where,
-        fix='It must be a text, or {"text": [...], "answer_start": [...]}.',
-    )

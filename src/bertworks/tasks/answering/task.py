@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import SPANS, Published
@@ -23,24 +23,23 @@ from ...errors import DataError
 from ...model.config import EncoderConfig
 from ...packed import Batch
 from ...settings import Settings
-from ...tables.formats import TITLE
+from ...tables.questions import TITLE
 from ...tables.rows import Row, Rows
 from ...tables.schema import RoleColumns
 from ...text.encoding import Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
+from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, check_stride, texts_of
 from ..metrics import ScoredEvaluator
 from ..task import Evaluator, Prediction, Shown
+from .answers import SCHEMA, answers_of
 from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
 from .scores import AnsweringScores
 from .spans import (
-    SCHEMA,
     AnsweringExample,
     Candidate,
     Found,
-    answers_of,
     candidates,
     locate,
     max_context,
@@ -81,6 +80,18 @@ class AnsweringOptions(_Shared, TaskOptions):
     answers_column: str | None = Field(
         None, description="column name or number; detected if omitted"
     )
+    start_column: str | None = Field(
+        None, description="column of the answers' first characters, from 0; detected if omitted"
+    )
+    impossible_column: str | None = Field(
+        None, description="column that says whether a question has no answer; detected if omitted"
+    )
+
+    @model_validator(mode="after")
+    def _windows_adjoin(self) -> Self:
+        usual = type(self).model_fields["stride"].default
+        check_stride(None if self.stride == usual else self.stride, self.max_seq_length)
+        return self
 
 
 class AnsweringSettings(_Shared, TaskSettings):
@@ -89,6 +100,10 @@ class AnsweringSettings(_Shared, TaskSettings):
     question: str = Field("question", description="the column of questions")
     context: str = Field("context", description="the column of passages")
     answers: str = Field("answers", description="the column of answers")
+    start: str | None = Field(None, description="the column of their starts, if it is another")
+    impossible: str | None = Field(
+        None, description="the column that says whether a question has no answer"
+    )
     unanswerable: bool = Field(False, description="some questions have no answer")
     null_threshold: float = Field(
         0.0,
@@ -151,9 +166,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
 
     @classmethod
     def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:  # noqa: ARG003
-        column = columns["answers"]
-        assert isinstance(column, str), "answers were asked for"
-        return {"unanswerable": any(not answers_of(row, column, where)[0] for where, row in rows)}
+        return {"unanswerable": any(not answers_of(row, columns, where)[0] for where, row in rows)}
 
     @classmethod
     def published(cls, of: Published) -> Self | None:
@@ -230,7 +243,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         answers = targets = None
         found: Found = "as given"
         if labelled:
-            texts, starts = answers_of(row, settings.answers, where)
+            texts, starts = answers_of(row, self.columns, where)
             answers = tuple(texts)
             start = end = -1
             if texts:

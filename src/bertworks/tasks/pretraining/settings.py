@@ -12,7 +12,7 @@ class DistillationSettings(Settings):
 
     teacher: str = Field(description="model with the same vocabulary and an MLM head")
     temperature: float = Field(
-        2.0, gt=0, description="divides the logits of teacher and student in the soft loss"
+        2.0, gt=0, le=1000, description="divides the logits of teacher and student in the soft loss"
     )
     soft_weight: float = Field(
         5.0, ge=0, description="weight of the cross-entropy between teacher and student"

@@ -174,12 +174,20 @@ class _Shared(Settings):
     """Settings of losses and of truncation."""
 
     scale: float = Field(
-        20.0, gt=0, description="scale of cosines in the in-batch loss; one over the temperature"
+        20.0,
+        gt=0,
+        le=10_000,
+        description="scale of cosines in the in-batch loss; one over the temperature",
     )
     symmetric: bool = Field(
         False, description="in-batch: also find each passage's query; the loss is the mean of both"
     )
-    margin: float = Field(0.1, gt=0, description="margin of cosines in the triplet loss")
+    margin: float = Field(
+        0.1,
+        gt=0,
+        le=2,
+        description="margin of cosines in the triplet loss, which differ by at most 2",
+    )
     score_range: tuple[float, float] | None = Field(
         None, description="scores that mean cosines 0 and 1; detected if omitted"
     )

@@ -140,6 +140,15 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         check_length(self.settings.max_seq_length, config)
         return RetrievalNetwork(config, self.settings)
 
+    def check_batches(self, examples: Sequence[LabelledExample], batch_size: int) -> None:
+        has_negatives = any(len(example.sequences) > 2 for example in examples)
+        if batch_size == 1 and not self.additive and not has_negatives:
+            raise SettingsError(
+                "batch_size=1: loss=in-batch compares a query with the passages of the other rows "
+                "of its batch, and there are none: nothing would be learned",
+                fix="Give a larger batch_size, or negatives.",
+            )
+
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.settings.columns.query,)]
 

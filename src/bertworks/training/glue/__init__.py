@@ -121,7 +121,7 @@ def glue(
     grid: Grid = (),
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],

@@ -67,7 +67,7 @@ def finetune_grid(
     grid: Grid = (),
     seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
     **settings: Unpack[TaskKeywords],

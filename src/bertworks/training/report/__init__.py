@@ -39,6 +39,7 @@ def write_report(run_directory: str | Path) -> Path:
         raise _grid_error(run.path)
     facts = RunFacts.read(run)
     body = [
+        *map(page.warning, facts.failures),
         page.headline(list(_headline(facts))),
         page.paragraph(_PEAK) if any("peak_share" in line["time"] for line in facts.train) else "",
         page.section("Curves", _curves(facts)),

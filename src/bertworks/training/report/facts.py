@@ -63,6 +63,12 @@ class RunFacts:
         )
 
     @property
+    def failures(self) -> list[str]:
+        """Signs that the run has failed, such as that it learned nothing, and what to try."""
+        texts = (line["text"] for line in self.sessions if line["event"] == "failure")
+        return list(dict.fromkeys(texts))
+
+    @property
     def last_step(self) -> int:
         return max((line["step"] for line in (*self.train, *self.evaluations)), default=0)
 

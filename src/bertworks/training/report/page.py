@@ -66,6 +66,11 @@ def paragraph(text: str) -> str:
     return f'<p class="soft small">{escape(text)}</p>'
 
 
+def warning(text: str) -> str:
+    """A remark that is not to be overlooked."""
+    return f'<p role="note"><strong>{escape(text)}</strong></p>'
+
+
 def headline(figures: Sequence[Figure]) -> str:
     """The most important figures, shown at the top."""
     cells = (

@@ -1,0 +1,199 @@
+"""The columns of questions and answers, and the answers of a row in all forms that files have.
+
+    question, context, answer, answer_start                    a text and its start: CSV
+    answers: {"text": [...], "answer_start": [...]}            SQuAD in `datasets` and `predict`
+    answers: [{"text": …, "answer_start": …}, …]               SQuAD's own JSON
+    answers.text, answers.answer_start                         the same, flattened by pandas
+    answers: ["…", "…"]                                        texts; starts in another column
+
+A start counts characters of the passage from 0. It may be a number or its text ("49"). In CSV and
+TSV, lists and mappings are JSON. With `is_impossible`, a row has no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import DataError, brief
+from ...tables.rows import Row, Rows
+from ...tables.schema import Column, Role, RoleColumns, Schema
+
+_STARTS = (
+    *("answer_start", "answer_starts", "answers.answer_start", "answer.answer_start"),
+    *("answers_start", "answer_start_index", "answer_start_char", "answer_offset"),
+)
+# Columns of these names may hold something else, such as a time: their values decide.
+_MAY_BE_STARTS = ("start", "starts", "start_index", "start_char", "char_start", "answer_begin")
+_TEXT_KEYS = ("text", "texts", "answer", "answer_text")
+_START_KEYS = ("answer_start", "answer_starts", "start", "answer_start_index")
+_STARTS_IN_JSON = (int, float, str, type(None))
+_WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
+_PYTHON = ("{'text'", "{'answer_start'", "[{'text'", "[{'answer_start'")
+
+
+def _guess_starts(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
+    by_name = {name.strip().lower(): name for name in rows.columns}
+    for name in _MAY_BE_STARTS:
+        values = [row.get(by_name[name]) for row in rows.sample] if name in by_name else []
+        if values and all(map(_are_starts, values)):
+            return by_name[name]
+    return None
+
+
+SCHEMA = Schema(
+    Role("question", ("question", "query")),
+    Role("context", ("context", "passage"), title="passage"),
+    Role(
+        "answers",
+        (
+            *("answers", "answer", "answer_text", "answers.text", "answer.text", "answers_text"),
+            *("answer_texts", "text"),
+        ),
+        of_label=True,
+    ),
+    Role(
+        "start",
+        _STARTS,
+        title="answer's start",
+        of_label=True,
+        optional=True,
+        guess=_guess_starts,
+    ),
+    Role("impossible", ("is_impossible", "impossible"), of_label=True, optional=True),
+)
+
+
+def answers_of(
+    row: Row, columns: Mapping[str, Column], where: str | None
+) -> tuple[list[str], list[int | None]]:
+    """Return a row's answers and their starts (None if not given); both empty without an answer.
+
+    Blank answers are ignored.
+
+    Args:
+        columns: the column of each role of `SCHEMA`; those of optional roles may be missing.
+
+    Raises:
+        DataError: the column is missing, or holds no answers in any of the forms above; or a start
+            is not a whole number, or their number is another than that of the answers.
+    """
+    column = str(columns["answers"])
+    if _is_impossible(row, columns.get("impossible"), where):
+        return [], []
+    texts, starts = _texts_and_starts(
+        _parsed(row.get(column), (str, Mapping), column, where), column, where
+    )
+    own = columns.get("start")
+    if starts is None and isinstance(own, str):
+        starts = _parsed(row.get(own), _STARTS_IN_JSON, own, where)
+    places = _places(starts, len(texts), where)
+    pairs = [pair for pair in zip(texts, places, strict=True) if pair[0].strip()]
+    return [text for text, _ in pairs], [place for _, place in pairs]
+
+
+def _texts_and_starts(value: Any, column: str, where: str | None) -> tuple[list[str], Any]:
+    """Return the texts of a value, and the starts that it holds; None if it holds none."""
+    if isinstance(value, Mapping):
+        texts = next((value[key] for key in _TEXT_KEYS if key in value), None)
+        starts = next((value[key] for key in _START_KEYS if key in value), None)
+        texts = [texts] if isinstance(texts, str) else texts
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return texts, starts
+    elif isinstance(value, str):
+        return [value], None
+    elif isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return value, None
+    elif isinstance(value, list) and all(isinstance(part, Mapping) for part in value):
+        parts = [_texts_and_starts(part, column, where) for part in value]
+        if all(len(texts) == 1 and not isinstance(start, list) for texts, start in parts):
+            return [texts[0] for texts, _ in parts], [start for _, start in parts]
+    raise DataError(
+        f"the column {column!r} holds no answers",
+        where=where,
+        fix='It must be a text, {"text": [...], "answer_start": [...]}, or a list of '
+        '{"text": ..., "answer_start": ...}.',
+    )
+
+
+def _parsed(value: Any, kinds: tuple[type, ...], column: str, where: str | None) -> Any:
+    """Parse a list or a mapping from JSON, as tables without lists have it.
+
+    Args:
+        kinds: types of the list's parts; a list of others is a text in brackets.
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        if value.lstrip().startswith(_PYTHON):  # as Python prints a mapping
+            raise DataError(
+                f"the answers {brief(value)} (column {column!r}) are not valid JSON",
+                where=where,
+                fix="Write them with json.dumps.",
+            ) from None
+        return value
+    parts = parsed if isinstance(parsed, list) else [parsed]
+    return parsed if all(isinstance(part, kinds) for part in parts) else value
+
+
+def _places(starts: Any, count: int, where: str | None) -> list[int | None]:
+    if not isinstance(starts, list):
+        starts = [None] * count if _is_nothing(starts) else [starts]
+    if len(starts) != count:
+        raise DataError(f"{count} answer(s) and {len(starts)} start(s)", where=where)
+    return [_place(start, where) for start in starts]
+
+
+def _place(start: Any, where: str | None) -> int | None:
+    """Return the start of an answer as a number; None if it is not given."""
+    if _is_nothing(start):
+        return None
+    if isinstance(start, str) and _WHOLE.fullmatch(start.strip()):
+        return int(start.strip().partition(".")[0])
+    if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
+        return int(start)
+    raise DataError(
+        f"the start {brief(start)} of an answer is not a whole number",
+        where=where,
+        fix="It is the index of the answer's first character in the passage, from 0.",
+    )
+
+
+def _are_starts(value: Any) -> bool:
+    """Whether a value can only be the start of an answer, or the starts of several."""
+    parts = value if isinstance(value, list) else [value]
+    return all(
+        _is_nothing(part)
+        or (isinstance(part, int) and not isinstance(part, bool))
+        or (isinstance(part, float) and part.is_integer())
+        or (isinstance(part, str) and _WHOLE.fullmatch(part.strip()) is not None)
+        for part in parts
+    )
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value is missing: None, NaN (pandas), or an empty text (CSV)."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or (isinstance(value, str) and not value.strip())
+
+
+_TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "1", "1.0", "yes"), True),
+    **dict.fromkeys(("false", "0", "0.0", "no"), False),
+}
+
+
+def _is_impossible(row: Row, column: Column, where: str | None) -> bool:
+    """Whether a row says that its question has no answer."""
+    value = row.get(column) if isinstance(column, str) else None
+    if _is_nothing(value):
+        return False
+    truth = _TRUTHS.get(str(value).strip().lower())
+    if truth is None:
+        raise DataError(f"{column}={brief(value)} is neither true nor false", where=where)
+    return truth

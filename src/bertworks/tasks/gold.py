@@ -1,0 +1,71 @@
+"""Rows with and without a gold label: the latter are left out of training and evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from ..errors import BertworksWarning, DataError, some_of
+from ..tables.rows import PlacedRow, Rows
+from .labelled import LabelledTask
+
+
+class GoldRows:
+    """The rows of a table that have a gold label, by what a task says about their labels.
+
+    Attributes:
+        rows: the table without the other rows.
+        name: of the table.
+
+    Args:
+        task: for the table's columns.
+        table: any table.
+    """
+
+    def __init__(self, task: LabelledTask[Any], table: Rows) -> None:
+        self._task, self._table = task, table
+        self._total = 0
+        self._unlabelled: Counter[str] = Counter()
+        self._spellings: dict[str, str] = {}
+        self.rows = replace(table, read=self._read)
+        self.name = table.name
+
+    def _read(self) -> Iterator[PlacedRow]:
+        self._total, self._unlabelled = 0, Counter()
+        for row in self._table:
+            self._total += 1
+            mark = self._task.unlabelled_mark(row.values)
+            if mark is not None:
+                self._unlabelled[mark] += 1
+                continue
+            self._spellings |= self._task.other_spelling(row.values)
+            yield row
+        if self._total and self._unlabelled.total() == self._total:
+            raise DataError(
+                f"no row has a gold label: all have {some_of(list(self._unlabelled))}",
+                where=self._table.name,
+            )
+
+    def remarks(self) -> list[str]:
+        """Return what the last pass found, for the user; empty if nothing."""
+        remarks = []
+        if self._unlabelled:
+            count, marks = self._unlabelled.total(), some_of(list(self._unlabelled))
+            remarks.append(
+                f"{count:,} of {self._total:,} rows have no gold label ({marks}) and are left out"
+            )
+        if self._spellings:
+            pairs = sorted(self._spellings.items())
+            names = ", ".join(f"{name} as {label}" for name, label in pairs[:3])
+            more = ", …" if len(pairs) > 3 else ""
+            remarks.append(f"labels are read by their number: {names}{more}")
+        return remarks
+
+    def warn(self) -> None:
+        """Warn the user of what the last pass found."""
+        for remark in self.remarks():
+            advice = self._task.keep_marks if "no gold label" in remark else ""
+            warnings.warn(f"{self._table.name}: {remark}{advice}", BertworksWarning, stacklevel=3)

@@ -1,0 +1,268 @@
+"""Rows without a gold label are left out and counted; a label that looks like a mark may be one."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+
+import bertworks as bw
+from bertworks.errors import BertworksWarning, DataError, SettingsError
+from bertworks.tables.reading import read_rows
+from bertworks.tasks.classification import ClassificationOptions, ClassificationTask
+from bertworks.tasks.labels import unlabelled_marks
+from bertworks.text.tokenizer import Tokenizer
+from tests.training.letters import GEOMETRY, WORD_PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(WORD_PIECES)
+NLI = ["entailment", "neutral", "contradiction"]
+FAST: dict[str, Any] = {"epochs": 1, "max_seq_length": 16, "batch_size": 8}
+
+
+def model() -> bw.Model:
+    return bw.Model.fresh(GEOMETRY, TOKENIZER)
+
+
+def rows_of(labels: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {"premise": f"{chr(97 + n % 26)} b", "hypothesis": f"{chr(97 + n // 26)} c", "label": label}
+        for n, label in enumerate(labels)
+    ]
+
+
+def labels_of(labels: list[Any], **options: Any) -> tuple[str, ...]:
+    rows, asked = read_rows(rows_of(labels)), ClassificationOptions.parse(options)
+    return ClassificationTask.from_table(TOKENIZER, rows, asked).labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "marks"),
+    [
+        ([*NLI, "-"], {"-"}),
+        (["0", "1", "2", "-1"], {"-1"}),
+        (["0", "1", "2", "-"], {"-"}),
+        (["1", "2", "3", "-1"], {"-1"}),
+        (["0", "1", "-100"], {"-100"}),
+        (["0", "1", "2", "-1", "-"], {"-", "-1"}),
+        (["-1", "0", "1"], set()),  # sentiment
+        (["-1", "1"], set()),
+        (["-2", "-1", "0", "1", "2"], set()),
+        (["-1", "0", "1", "3"], set()),
+        (["+", "-"], set()),
+        (["+", "-", "0"], set()),
+        (["yes", "-"], set()),  # one class would remain
+        (["a", "b", "-1"], set()),
+        (NLI, set()),
+    ],
+)
+def test_mark_is_told_from_a_class_by_the_other_labels(labels: list[str], marks: set[str]) -> None:
+    assert unlabelled_marks(labels) == marks
+    assert unlabelled_marks(reversed(labels)) == marks
+    assert unlabelled_marks(labels, no_label="") == set()
+
+
+@settings(max_examples=30)
+@given(
+    count=st.integers(3, 6),
+    mark=st.sampled_from(["-", -1, "-1", -1.0, "–"]),
+    named=st.booleans(),
+    at=st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True),
+)
+def test_marked_rows_add_no_class(count: int, mark: Any, named: bool, at: list[int]) -> None:
+    """By the definition: the labels are those of the same table without the marked rows."""
+    if (named and not isinstance(mark, str)) or (named and mark == "-1"):
+        mark = "-"
+    labels: list[Any] = [f"c{n % count}" if named else n % count for n in range(12)]
+    marked = [mark if n in at else label for n, label in enumerate(labels)]
+    rest = [label for n, label in enumerate(labels) if n not in at]
+    if len(set(rest)) < count:
+        return
+    assert labels_of(marked) == labels_of(rest)
+
+
+def test_marked_rows_are_left_out_of_training_and_said(tmp_path: Path) -> None:
+    labels = [-1 if n % 9 == 0 else n % 3 for n in range(36)]
+    with pytest.warns(BertworksWarning, match=r"4 of 36 rows have no gold label \('-1'\)"):
+        result = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "a", **FAST)
+    assert result.model.labels == ("0", "1", "2")
+    assert result.data.train.rows == 32
+    assert any("4 of 36 rows have no gold label" in remark for remark in result.remarks)
+    rest = rows_of(labels)
+    rest = [row for row in rest if row["label"] != -1]
+    same = bw.finetune(model(), train=rest, out=tmp_path / "b", **FAST)
+    assert same.data.train.labels == result.data.train.labels
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # at its evaluation, a remark is enough
+        found = result.model.evaluate(rows_of(labels))
+    assert found.rows == 32
+    assert found.metrics == result.model.evaluate(rest).metrics
+    assert "4 of 36 rows have no gold label ('-1') and are left out" in found.remarks
+
+
+def test_share_for_dev_is_taken_from_labelled_rows(tmp_path: Path) -> None:
+    labels = ["-" if n % 9 == 0 else NLI[n % 3] for n in range(90)]
+    with pytest.warns(BertworksWarning, match="10 of 90 rows have no gold label"):
+        result = bw.finetune(model(), train=rows_of(labels), dev=0.25, out=tmp_path / "a", **FAST)
+    assert result.data.dev is not None
+    assert result.data.train.rows + result.data.dev.rows == 80
+
+
+def test_grid_leaves_out_marked_rows(tmp_path: Path) -> None:
+    labels = ["-" if n % 9 == 0 else NLI[n % 3] for n in range(36)]
+    data = {"train": rows_of(labels), "dev": rows_of(labels)}
+    with pytest.warns(BertworksWarning, match="no gold label"):
+        found = bw.finetune_grid(model(), out=tmp_path / "g", seeds=1, **data, **FAST)
+    assert bw.load(found.best.directory).labels == tuple(sorted(NLI))
+
+
+def test_user_may_keep_a_mark_as_a_class_or_name_one() -> None:
+    assert labels_of([*NLI, "-"], no_label="") == tuple(sorted([*NLI, "-"]))
+    assert labels_of([*NLI, "hidden"], no_label="hidden") == tuple(sorted(NLI))
+    with pytest.warns(BertworksWarning, match="-1, 0 and 1 are three classes"):
+        assert labels_of([-1, 0, 1] * 2) == ("-1", "0", "1")
+    assert labels_of([-1, 0, 1] * 2, no_label="-1") == ("0", "1")
+    with pytest.raises(SettingsError, match="no_label"):
+        ClassificationOptions.parse({"no_label": "-", "multi_label": True})
+
+
+def test_evaluation_follows_the_labels_of_the_model(tmp_path: Path) -> None:
+    """-1 is a class where the model has it, and else a mark, whatever the table's other labels."""
+    with pytest.warns(BertworksWarning, match="three classes"):
+        three = bw.finetune(model(), train=rows_of([-1, 0, 1] * 4), out=tmp_path / "3", **FAST)
+    two = bw.finetune(model(), train=rows_of([0, 1] * 6), out=tmp_path / "2", **FAST)
+    table = rows_of([-1, 0, 1, 1])
+    assert three.model.evaluate(table).rows == 4
+    assert two.model.evaluate(table).rows == 3
+    with pytest.raises(DataError, match="no row has a gold label: all have '-1'"):
+        two.model.evaluate(rows_of([-1, -1]))  # as in GLUE's tables without labels
+
+
+def test_empty_label_is_still_an_error() -> None:
+    with pytest.raises(DataError, match="is empty"):
+        labels_of([*NLI, ""])
+
+
+def described(names: list[str], form: str) -> dict[str, Any]:
+    label: Any = {"names": names, "_type": "ClassLabel"}
+    if form != "single":
+        label = [label] if form == "old list" else {"feature": label, "_type": form}
+    return {"info": {"features": {"text": {"dtype": "string", "_type": "Value"}, "label": label}}}
+
+
+@pytest.mark.parametrize("form", ["single", "Sequence", "List", "old list"])
+def test_parquet_names_its_classes(form: str, tmp_path: Path) -> None:
+    numbers: list[Any] = [0, 2, -1] if form == "single" else [[0, 2], [1]]
+    table = pa.table({"text": ["a", "b", "c"][: len(numbers)], "label": numbers})
+    metadata = {b"huggingface": json.dumps(described(NLI, form)).encode()}
+    table = table.replace_schema_metadata(metadata)
+    pq.write_table(table, tmp_path / "t.parquet")
+    named = [NLI[0], NLI[2], "-1"] if form == "single" else [[NLI[0], NLI[2]], [NLI[1]]]
+    for opened in (read_rows(tmp_path / "t.parquet"), read_rows(table)):
+        assert [row.values["label"] for row in opened] == named
+
+
+def test_parquet_of_datasets_equals_the_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = rows_of([-1 if n % 5 == 0 else n % 3 for n in range(30)])
+    kind = {name: datasets.Value("string") for name in ("premise", "hypothesis")}
+    features = datasets.Features({**kind, "label": datasets.ClassLabel(names=NLI)})
+    data = datasets.Dataset.from_list(rows, features=features)
+    data.to_parquet(tmp_path / "t.parquet")
+    for number, table in enumerate((data, str(tmp_path / "t.parquet"), data.data.table)):
+        with pytest.warns(BertworksWarning, match="6 of 30 rows have no gold label"):
+            result = bw.finetune(model(), train=table, out=tmp_path / str(number), **FAST)
+        assert result.model.labels == tuple(sorted(NLI))
+        assert result.data.train.rows == 24
+
+
+def test_two_classes_and_no_label_are_known_from_the_description() -> None:
+    """With the class names, -1 is no class even beside 0 and 1."""
+    table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 1, -1, 1]})
+    metadata = {b"huggingface": json.dumps(described(["no", "yes"], "single")).encode()}
+    rows = read_rows(table.replace_schema_metadata(metadata))
+    assert ClassificationTask.from_table(TOKENIZER, rows, ClassificationOptions()).labels == (
+        "no",
+        "yes",
+    )
+
+
+def test_class_without_a_name_is_an_error_of_its_row() -> None:
+    table = pa.table({"text": ["a", "b"], "label": [0, 3]})
+    metadata = {b"huggingface": json.dumps(described(NLI, "single")).encode()}
+    with pytest.raises(DataError, match=r"row 2: the class 3 .* has no name; there are 3"):
+        read_rows(table.replace_schema_metadata(metadata))
+
+
+def test_description_that_cannot_be_read_is_a_warning() -> None:
+    table = pa.table({"text": ["a"], "label": [0]}).replace_schema_metadata({b"huggingface": b"{"})
+    with pytest.warns(BertworksWarning, match="numbers of classes stay numbers"):
+        assert next(iter(read_rows(table))).values["label"] == 0
+
+
+def test_choice_without_a_gold_label_is_left_out(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": n % 4 - 1} for n in range(12)]
+    with pytest.warns(BertworksWarning, match="3 of 12 rows have no gold label"):
+        result = bw.finetune(model(), "choice", train=rows, out=tmp_path / "r", **FAST)
+    assert result.data.train.rows == 9
+
+
+@pytest.mark.parametrize("mark", ["-", "-1"])
+def test_score_leaves_out_rows_without_a_gold_label(mark: str) -> None:
+    gold = [0, 1, 2, 0, 1, 2]
+    predicted = [0, 1, 1, 0, 2, 2]
+    rows = [{"label": g, "prediction": p} for g, p in zip(gold, predicted, strict=True)]
+    found = bw.score("classification", [*rows, {"label": mark, "prediction": 1}])
+    assert found.rows == 6
+    assert found.metrics["accuracy"] == accuracy_score(gold, predicted)
+    assert found.metrics == bw.score("classification", rows).metrics
+    assert f"1 of 7 rows have no gold label ('{mark}') and are left out" in found.remarks
+    kept = bw.score("classification", [*rows, {"label": mark, "prediction": 1}], no_label="")
+    assert kept.rows == 7
+
+
+def test_score_keeps_a_mark_that_is_predicted() -> None:
+    rows = [{"label": str(n % 4 - 1), "prediction": str(n % 3 - 1)} for n in range(12)]
+    assert bw.score("classification", rows).rows == 12
+
+
+@pytest.mark.parametrize("side", ["label", "prediction"])
+@pytest.mark.parametrize("prefix", ["LABEL_", "label_"])
+def test_score_maps_unnamed_classes_to_their_numbers(side: str, prefix: str) -> None:
+    gold, predicted = [0, 1, 2, 10, 1], [0, 2, 2, 10, 1]
+    rows: list[dict[str, Any]] = [
+        {"label": g, "prediction": p} for g, p in zip(gold, predicted, strict=True)
+    ]
+    plain = bw.score("classification", rows)
+    named = bw.score("classification", [{**row, side: f"{prefix}{row[side]}"} for row in rows])
+    assert named.metrics == plain.metrics
+    assert any("labels are read by their number" in remark for remark in named.remarks)
+
+
+def test_score_does_not_map_names_that_are_not_numbers() -> None:
+    rows = [{"label": "no", "prediction": "LABEL_0"}, {"label": "yes", "prediction": "LABEL_1"}]
+    assert bw.score("classification", rows).metrics["accuracy"] == 0
+
+
+def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) -> None:
+    labels = [f"LABEL_{n % 3}" for n in range(12)]
+    trained = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "r", **FAST).model
+    expected = trained.evaluate(rows_of(labels))
+    found = trained.evaluate(rows_of([n % 3 for n in range(12)]))
+    assert found.metrics == expected.metrics
+    assert any("labels are read by their number: 0 as LABEL_0" in one for one in found.remarks)
+    assert expected.remarks == found.remarks[: len(expected.remarks)]
+
+
+def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:
+    rows = [{"label": n % 3 - 1, "prediction": n % 2} for n in range(12)]
+    with pytest.warns(BertworksWarning, match="-1, 0 and 1 are three classes"):
+        assert bw.score("classification", rows).rows == 12
+    assert bw.score("classification", rows, no_label="-1").rows == 8
