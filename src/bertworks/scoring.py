@@ -17,6 +17,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +26,19 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from .corpus.lines import read_head
-from .errors import DataError, SettingsError, nearest, some_of
+from .errors import BertworksWarning, DataError, SettingsError, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
-from .tables.schema import LABEL_NAMES, PREDICTION
+from .tables.schema import (
+    GOLD_NAMES,
+    LABEL_NAMES,
+    PREDICTED_NAMES,
+    PREDICTION,
+    canonical,
+    columns_by_name,
+)
 from .tasks.answering.scores import AnsweringScores
 from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
@@ -41,7 +49,13 @@ from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import mark_spans, parts_of
 
 T = TypeVar("T", str, float)
-_PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
+_LATER_GOLD_NAMES = ("expected", "actual", "reference", "references", "ref", "true", "y")
+_GOLD_WORDS = frozenset({"gold", "true", "truth"})
+_PREDICTED_WORDS = frozenset({"pred", "predicted", "prediction", "guess", "guessed", "hyp"})
+_PROBABILITY_WORDS = frozenset(
+    ["prob", "probs", "proba", "probability", "probabilities", "confidence", "logit", "logits"]
+)
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # a whole number in a table's column of floats
 _PREDICTED_TAGS = f"{PREDICTION}.tags"
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -102,7 +116,7 @@ def score(
         else:
             rows = read_rows(data, columns=named, header=header)
         return _score_tags(rows, label_column, prediction_column)
-    rows = read_rows(data, columns=[*named, *_PREDICTED_NAMES], header=header)
+    rows = read_rows(data, columns=named, header=header)
     score_rows = _score_classes if task == "classification" else _score_values
     return score_rows(rows, *_find_columns(rows, LABEL_NAMES, label_column, prediction_column))
 
@@ -372,31 +386,88 @@ def _find_columns(
 ) -> tuple[str, str]:
     """Return the columns of gold and predicted labels: the last two in a file without names."""
     if names := numbered(rows):
-        guesses = (names[-2:-1], names[-1:])
+        gold, predicted = names[-2:-1], names[-1:]
     else:
-        by_name = {column.strip().lower(): column for column in rows.columns}
-        keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
-        guesses = (
-            [by_name[name] for name in label_names if name in by_name],
-            [name for name in rows.columns if name in keys]
-            + [by_name[name] for name in (PREDICTION, *_PREDICTED_NAMES) if name in by_name],
-        )
-    found = []
-    for named, guessed, role in zip(
-        (label, prediction), guesses, ("label", "prediction"), strict=True
-    ):
-        if named is None and not guessed:
+        gold, predicted = _columns_of_roles(rows, label_names)
+    if label is not None:
+        gold = [rows.column(label)]
+    if prediction is not None:
+        predicted = [rows.column(prediction)]
+    if not (gold and predicted) and _are_alike(rows):
+        gold, predicted = _two_columns(rows, gold, predicted)
+    for columns, role in ((gold, "label"), (predicted, "prediction")):
+        if not columns:
             raise DataError(
                 f"cannot tell which column holds the {role}; {listing(rows.columns)}",
                 where=rows.name,
                 fix=f"Name it with {role}_column (--{role}-column NAME).",
             )
-        found.append(guessed[0] if named is None else rows.column(named))
-    if found[0] == found[1]:
+        if len(columns) > 1:
+            _warn(rows, f"the {role} is read from {columns[0]!r}, not from {some_of(columns[1:])}")
+    if gold[0] == predicted[0]:
         raise DataError(
-            f"the column {found[0]!r} cannot be both the label and the prediction", where=rows.name
+            f"the column {gold[0]!r} cannot be both the label and the prediction", where=rows.name
         )
-    return found[0], found[1]
+    return gold[0], predicted[0]
+
+
+def _columns_of_roles(rows: Rows, label_names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that could hold gold and predicted labels, the most likely first.
+
+    Of the names in `label_names`, which any labelled table may have, only the first counts.
+    """
+    by_name = columns_by_name(rows.columns)
+    words = {column: set(canonical(column).split("_")) for column in rows.columns}
+    keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
+    names = [*PREDICTED_NAMES, *(("hypothesis", "hyp") if "premise" not in by_name else ())]
+    if "expected" in by_name:
+        names.append("actual")
+    predicted = [column for column in rows.columns if column in keys]
+    predicted += [by_name[name] for name in names if name in by_name]
+    predicted += [
+        column
+        for column in rows.columns
+        if words[column] & _PREDICTED_WORDS
+        and not words[column] & _PROBABILITY_WORDS
+        and not column.startswith(f"{PREDICTION}.")
+    ]
+    gold = [by_name[name] for name in GOLD_NAMES if name in by_name]
+    gold += [column for column in rows.columns if words[column] & _GOLD_WORDS]
+    gold += [by_name[name] for name in label_names if name in by_name][:1]
+    gold = gold or [by_name[name] for name in _LATER_GOLD_NAMES if name in by_name][:1]
+    predicted = list(dict.fromkeys(predicted))
+    gold = [column for column in dict.fromkeys(gold) if column not in predicted[:1]]
+    return gold, [column for column in predicted if column not in gold[:1]]
+
+
+def _are_alike(rows: Rows) -> bool:
+    """Whether a table has two columns, of numbers or with values in common."""
+    if len(rows.columns) != 2:
+        return False
+    sides = [{str(row.get(column)) for row in rows.sample} for column in rows.columns]
+    return not sides[0].isdisjoint(sides[1]) or all(
+        _NUMBER.fullmatch(value) for side in sides for value in side
+    )
+
+
+def _two_columns(
+    rows: Rows, gold: Sequence[str], predicted: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the two columns of a table as gold and predicted labels, and say so."""
+    first, second = rows.columns
+    if gold[:1] == [second] or predicted[:1] == [first]:
+        first, second = second, first
+    _warn(rows, f"the label is read from {first!r}, and the prediction from {second!r}")
+    return [first], [second]
+
+
+def _warn(rows: Rows, what: str) -> None:
+    fix = "If that is wrong, name the columns with --label-column and --prediction-column"
+    warnings.warn(
+        f"{rows.name}: {what}. {fix} (label_column, prediction_column)",
+        BertworksWarning,
+        stacklevel=3,
+    )
 
 
 def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Read labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row has its place (`file:line`, or `file, row 12` in files without lines), so that later errors
-can name it. `tables.formats` has the formats; `tables.schema` distinguishes a header from a row.
+can name it. `tables.formats` has the formats; `tables.headers` distinguishes a header from a row.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from .formats import (
     split_csv,
     split_tsv,
 )
+from .headers import check_parted, classify_first_line
 from .rows import (
     NAME,
     PlacedRow,
@@ -61,13 +62,7 @@ from .rows import (
     sample_of,
     unframed,
 )
-from .schema import (
-    LABEL_TEXT_FIX,
-    are_labelled_texts,
-    check_parted,
-    looks_like_header,
-    may_be_header,
-)
+from .schema import LABEL_TEXT_FIX, are_labelled_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,14 +238,7 @@ def _open_lines(
     if not some:
         raise DataError("the file is empty", where=path)
     check_parted(path, some, named, format or "tsv")
-    has_header = looks_like_header(some[0], some[1:], named) if header is None else header
-    if header is None and not has_header and may_be_header(some[0], some[1:]):
-        warnings.warn(
-            f"{path}:1: {some_of(some[0])} are read as data. If they are column names, give "
-            "header=true, or --header",
-            BertworksWarning,
-            stacklevel=2,
-        )
+    has_header = _has_header(path, some, named) if header is None else header
     columns = _column_names(path, some[0], has_header)
 
     def rows() -> Iterator[PlacedRow]:
@@ -262,6 +250,24 @@ def _open_lines(
             yield PlacedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
 
     return Rows(path, columns, has_header, sample_of(rows), rows)
+
+
+def _has_header(path: str, sample: Sequence[Sequence[str]], named: Sequence[str]) -> bool:
+    """Return whether the first line is a header; warn if it could be either."""
+    is_header, is_certain = classify_first_line(sample[0], sample[1:], named)
+    if not is_certain:
+        one = len(sample[0]) == 1
+        verb, name = ("is", "a column name") if one else ("are", "column names")
+        read = f"{verb} read as {name if is_header else 'data'}"
+        fix = (
+            f"If {'it is' if one else 'they are'} data, give --no-header (header=false)"
+            if is_header
+            else f"If {'it is' if one else 'they are'} {name}, give --header (header=true)"
+        )
+        warnings.warn(
+            f"{path}:1: {some_of(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
+        )
+    return is_header
 
 
 def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[str, ...]:
