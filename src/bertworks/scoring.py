@@ -26,9 +26,10 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from .corpus.lines import read_head
-from .errors import BertworksWarning, DataError, SettingsError, nearest, some_of
+from .errors import BertworksWarning, DataError, SettingsError, brief, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
+from .tables.formats import DOCUMENT_START
 from .tables.reading import Table, read_rows
 from .tables.rows import PlacedRow, Rows, listing, text_of
 from .tables.schema import (
@@ -74,8 +75,8 @@ def score(
     """Score predictions like the official scorers of the tasks.
 
     Answers are scored by the rules of SQuAD 2.0 if a question has no answer or if probabilities
-    are given, else by those of 1.1. A question without a prediction scores 0; a remark states how
-    many there are.
+    are given, else by those of 1.1. A question without a prediction scores 0, and a prediction
+    for an id that is not in the data is ignored; it is said how many there are.
 
     Args:
         task: the task: "answering", "tagging", "classification" or "regression".
@@ -112,7 +113,7 @@ def score(
     named = [name for name in columns.values() if name is not None]
     if task == "tagging":
         if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), named, header):
-            rows = read_rows(data, format="conll")
+            rows = read_rows(data, format="conll", header=header, document_starts=True)
         else:
             rows = read_rows(data, columns=named, header=header)
         return _score_tags(rows, label_column, prediction_column)
@@ -173,23 +174,39 @@ def _by_id(
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Read texts (`kind` is `str`) or finite numbers by question id; the ids must be known."""
+    """Read texts (`kind` is `str`) or finite numbers by question id.
+
+    Ids that are not in the data are ignored, as by the official scorers, and counted in a warning.
+
+    Raises:
+        DataError: a value is not valid, or no id is that of a question.
+    """
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
     assert isinstance(items, Mapping)
-    found: dict[str, T] = {}
-    for identity, value in items.items():
+    unknown = [identity for identity in items if identity not in questions]
+    if unknown and len(unknown) == len(items):
+        what = f"none of its {len(items):,} ids is that of a question in {data}, such as"
+        raise DataError(f"{what} {brief(unknown[0])}", where=where)
+    if unknown:
+        what = f"{len(unknown):,} of {len(items):,} ids are not those of a question in {data}"
+        warnings.warn(
+            f"{where}: {what}, and are ignored: {brief(unknown[0])} is the first of them",
+            BertworksWarning,
+            stacklevel=4,
+        )
+    values: dict[str, T] = {}
+    for identity in questions:
+        if identity not in items:
+            continue
+        value = items[identity]
         if not (isinstance(value, str) if kind is str else _is_finite(value)):
             expected = "a text" if kind is str else "a finite number"
             what = f"{type(value).__name__} {_short(value)} of the question {identity!r}"
             raise DataError(f"expected {expected}, got {what}", where=where)
-        found[identity] = kind(value)
-    unknown = [identity for identity in found if identity not in questions]
-    if unknown:
-        more = f", nor {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        raise DataError(f"the question {unknown[0]!r} is not in {data}{more}", where=where)
-    return found
+        values[identity] = kind(value)
+    return values
 
 
 def _is_finite(value: Any) -> bool:
@@ -260,6 +277,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     if word_column is None and numbered(rows) and first not in (tag_column, predicted_column):
         word_column = first
     sentences: list[tuple[Place, list[str], list[str], list[str]]] = []
+    num_starts = 0
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
@@ -270,22 +288,29 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
                 f"{len(words)} word(s), {len(gold)} tag(s) and {len(predicted)} predicted one(s)",
                 where=where,
             )
-        sentences.append((Place(len(sentences), where), words, gold, predicted))
+        if words == [DOCUMENT_START]:
+            num_starts += 1
+            gold, predicted = ([tag] if tag != "-X-" else ["O"] for [tag] in (gold, predicted))
+        place = Place(len(sentences) - num_starts, where)
+        sentences.append((place, words, gold, predicted))
     if word_column is None and numbered(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
     gold_tags = {tag for _, _, tags, _ in sentences for tag in tags}
     labels = sorted(gold_tags.union(*(tags for _, _, _, tags in sentences)))
     numbers = {label: number for number, label in enumerate(labels)}
     # A predicted tag that marks no span does not make the gold ones plain tags.
-    spans = mark_spans(gold_tags) or mark_spans(labels)
+    spans = mark_spans(gold_tags) or mark_spans(labels) or labels == ["O"]
     scores = TaggingScores(labels, spans=spans)
     for place, words, *tags in sentences:
         gold_numbers, predicted_numbers = (
             np.array([numbers[tag] for tag in side], np.int64) for side in tags
         )
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
-    found = Evaluation.of(scores, len(sentences))
-    return replace(found, remarks=[*found.remarks, *_mixed(labels, spans=spans)])
+    result = Evaluation.of(scores, len(sentences) - num_starts)
+    remarks = [*result.remarks, *_mixed(labels, spans=spans)]
+    if num_starts:
+        remarks.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
+    return replace(result, remarks=remarks)
 
 
 def _mixed(labels: Sequence[str], *, spans: bool) -> list[str]:

@@ -41,142 +41,26 @@ from .schema import (
 # Words of which column names consist. A word of the first set says what the column is for; those of
 # the second set count less, since they are frequent in data too.
 _ROLES = frozenset(
-    [
-        "text",
-        "texts",
-        "sentence",
-        "sentences",
-        "content",
-        "review",
-        "reviews",
-        "document",
-        "comment",
-        "comments",
-        "tweet",
-        "message",
-        "utterance",
-        "passage",
-        "paragraph",
-        "query",
-        "question",
-        "questions",
-        "answer",
-        "answers",
-        "context",
-        "premise",
-        "anchor",
-        "hypothesis",
-        "reference",
-        "ref",
-        "hyp",
-        "label",
-        "labels",
-        "class",
-        "category",
-        "target",
-        "tags",
-        "tokens",
-        "words",
-        "gold",
-        "truth",
-        "guess",
-        "prediction",
-        "predictions",
-        "predicted",
-        "pred",
-        "preds",
-        "actual",
-        "expected",
+    re.findall(
+        r"\w+",
+        "text texts sentence sentences content review reviews document comment comments tweet "
+        "message utterance passage paragraph query question questions answer answers context "
+        "premise anchor hypothesis reference ref hyp label labels class category target tags "
+        "tokens words gold truth guess prediction predictions predicted pred preds actual expected "
         "output",
-    ]
+    )
 )
 _OTHERS = frozenset(
-    [
-        "id",
-        "idx",
-        "index",
-        "guid",
-        "uuid",
-        "key",
-        "row",
-        "number",
-        "nr",
-        "no",
-        "line",
-        "name",
-        "title",
-        "subject",
-        "headline",
-        "abstract",
-        "summary",
-        "description",
-        "body",
-        "post",
-        "feedback",
-        "note",
-        "notes",
-        "source",
-        "src",
-        "tgt",
-        "translation",
-        "lang",
-        "language",
-        "split",
-        "fold",
-        "date",
-        "time",
-        "timestamp",
-        "author",
-        "user",
-        "url",
-        "link",
-        "file",
-        "domain",
-        "genre",
-        "topic",
-        "intent",
-        "sentiment",
-        "emotion",
-        "score",
-        "rating",
-        "stars",
-        "quality",
-        "confidence",
-        "probability",
-        "prob",
-        "true",
-        "hat",
-        "response",
-        "input",
-        "positive",
-        "negative",
-        "string",
-        "word",
-        "token",
-        "tag",
-        "pos",
-        "ner",
-        "lemma",
-        "choice",
-        "choices",
-        "ending",
-        "endings",
-        "option",
-        "options",
-        "prompt",
-        "start",
-        "end",
-        "length",
-        "count",
-        "weight",
-        "type",
-        "value",
-        "values",
-        "model",
-        "human",
-        "system",
-        "machine",
-    ]
+    re.findall(
+        r"\w+",
+        "id idx index guid uuid key row number nr no line name title subject headline abstract "
+        "summary description body post feedback note notes source src tgt translation lang "
+        "language split fold date time timestamp author user url link file domain genre topic "
+        "intent sentiment emotion score rating stars quality confidence probability prob true hat "
+        "response input positive negative string word token tag pos ner chunk lemma choice choices "
+        "ending endings option options prompt start end length count weight type value values "
+        "model human system machine",
+    )
 )
 _WHOLE_NAMES = frozenset({*GOLD_NAMES, *PREDICTED_NAMES, *LABEL_NAMES, *TEXT_NAMES, *QUERY_NAMES})
 _MISSING = frozenset({"", "na", "n/a", "nan", "none", "null", "nil", "-", "?"})
@@ -189,6 +73,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d,.]*|\.\d+)([eE][-+]?\d+)? ?%?")
 _INDEX_NAME = re.compile(r"Unnamed: \d+")  # pandas' name of a column without one
 _IDENTIFIER = re.compile(r"[^\W\d]\w*[a-z0-9]([A-Z_.]\w+)+|[^\W\d_]+\d")
 _MIN_ROWS = 10  # fewer rows do not show which column has labels
+_WORD_ROLES = frozenset({"word", "words", "token", "tokens", "form"})
 
 
 class FirstLine(NamedTuple):
@@ -253,6 +138,15 @@ def _classify_names(
     if _have_other_labels(below):
         return FirstLine(True, False)
     return FirstLine(False, len(fields) == 1 and not above_texts)
+
+
+def names_word_columns(fields: Sequence[str]) -> bool:
+    """Whether the first line of a file with one word per line names its columns: `token`, `tag`."""
+    return (
+        len(fields) > 1
+        and any(canonical(field) in _WORD_ROLES for field in fields)
+        and all(map(is_known_name, fields))
+    )
 
 
 def check_parted(
