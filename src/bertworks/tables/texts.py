@@ -60,7 +60,8 @@ def read_texts(
         called: the name of texts in memory, in errors; their number follows it.
 
     Raises:
-        DataError: there is no such file or column, or the column cannot be detected.
+        DataError: there is no such file or column, the column cannot be detected, or the table has
+            no rows.
         SettingsError: an option is unknown or invalid.
     """
     said = TableOptions.parse(options)
@@ -122,6 +123,8 @@ def warn_of_file(text: Any) -> None:
 
 
 def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+    if not rows.sample:
+        raise DataError("there are no texts", where=rows.name)
     found = find_columns(rows, text=column, labelled=False)
     if found.pair is not None:
         raise not_found(rows, "text", "Name it with column=NAME.")
