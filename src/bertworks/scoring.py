@@ -40,6 +40,7 @@ from .tables.schema import (
     canonical,
     columns_by_name,
 )
+from .tables.unlabelled import counted_unlabelled, without_unlabelled
 from .tasks.answering.scores import AnsweringScores
 from .tasks.answering.spans import SCHEMA, answers_of
 from .tasks.breakdown import Evaluation, Place
@@ -71,6 +72,7 @@ def score(
     label_column: str | None = None,
     prediction_column: str | None = None,
     header: bool | None = None,
+    drop_unlabelled: bool = False,
 ) -> Evaluation:
     """Score predictions like the official scorers of the tasks.
 
@@ -87,6 +89,8 @@ def score(
         label_column: column of gold labels, values or tags, by name or number; detected if omitted.
         prediction_column: column of predictions; detected if omitted.
         header: whether the first line of a TSV or CSV file has column names; detected if None.
+        drop_unlabelled: whether rows whose gold label is empty are left out; else they are an
+            error.
 
     Returns:
         The metrics and their breakdown.
@@ -119,7 +123,11 @@ def score(
         return _score_tags(rows, label_column, prediction_column)
     rows = read_rows(data, columns=named, header=header)
     score_rows = _score_classes if task == "classification" else _score_values
-    return score_rows(rows, *_find_columns(rows, LABEL_NAMES, label_column, prediction_column))
+    gold, predicted = _find_columns(rows, LABEL_NAMES, label_column, prediction_column)
+    if drop_unlabelled:
+        rows = without_unlabelled(rows, [gold])
+    with counted_unlabelled(rows):
+        return score_rows(rows, gold, predicted)
 
 
 def _score_answers(

@@ -209,7 +209,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
         ("classification", {"text": "a", "label": "\ud83d"}, "lone surrogate"),
         ("classification", {"text": "a", "label": float("nan")}, "label .* is empty"),
-        ("classification", {"text": None, "label": "p"}, "the column 'text' holds nothing"),
+        ("classification", {"text": 5, "label": "p"}, "the column 'text' holds 5"),
         ("regression", {"text": "a", "label": float("nan")}, "nan .* is not a finite number"),
         ("regression", {"text": "a", "label": "inf"}, "'inf' .* is not a finite number"),
         ("regression", {"text": "a", "label": True}, "True .* is not a finite number"),
@@ -218,7 +218,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
         ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),
         ("retrieval", {"a": "a", "b": "b", "score": float("nan")}, "nan .* is not a finite number"),
-        ("retrieval", {"a": "a", "b": None, "score": 1}, "the column 'b' holds nothing"),
+        ("retrieval", {"a": "a", "b": [], "score": 1}, r"the column 'b' holds \[\]"),
         (
             "choice",
             {"prompt": "a", "choices": ["b"], "label": 1},

@@ -14,6 +14,7 @@ from .app import (
     AsJson,
     Computing,
     Group,
+    LabelledTable,
     Recipe,
     SettingsFile,
     Table,
@@ -167,7 +168,7 @@ def finetune(
     ] = None,
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
-    table: Table,
+    table: LabelledTable,
     repeating: Repeating,
     device: Computing = "auto",
 ) -> None:

@@ -17,8 +17,10 @@ from . import show
 from .app import (
     AsJson,
     Computing,
+    DropUnlabelled,
     Given,
     Header,
+    LabelledTable,
     ModelPath,
     Part,
     Spread,
@@ -62,7 +64,7 @@ def evaluate(
             "repeated: each file is evaluated.",
         ),
     ],
-    table: Table,
+    table: LabelledTable,
     report: Report = None,
     json: AsJson = False,
     spread: Spread,
@@ -140,6 +142,7 @@ def score(
         typer.Option(metavar="NAME", help="Column of predicted labels; detected if omitted."),
     ] = None,
     header: Header = None,
+    drop_unlabelled: DropUnlabelled = False,
     report: Report = None,
     json: AsJson = False,
 ) -> None:
@@ -161,6 +164,7 @@ def score(
             label_column=label_column,
             prediction_column=prediction_column,
             header=header,
+            drop_unlabelled=drop_unlabelled,
         )
         _show_evaluation(found, str(predictions or data), data, report, json=json)
 

@@ -110,7 +110,25 @@ def find_columns(
     found_label = given_label or _guess_label(rows, (found_text, found_pair))
     if labelled and found_label is None:
         raise not_found(rows, "label", _label_fix(rows))
+    _check_apart(rows, {"text": found_text, "second text": found_pair, "label": found_label})
     return Columns(text=found_text, pair=found_pair, label=found_label)
+
+
+def _check_apart(rows: Rows, columns: Mapping[str, Column]) -> None:
+    """Check that no two of several roles have the same column.
+
+    Raises:
+        DataError: two have.
+    """
+    role_of: dict[str, str] = {}
+    for role, column in columns.items():
+        for name in names_of(column):
+            if role_of.setdefault(name, role) != role:
+                raise DataError(
+                    f"the column {name!r} cannot be both the {role_of[name]} and the {role}",
+                    where=rows.name,
+                    fix=f"Name another of them; {listing(rows.columns)}.",
+                )
 
 
 def not_found(rows: Rows, role: str, fix: str) -> DataError:
@@ -303,6 +321,11 @@ class Schema:
             if not column and self._is_needed(role, labelled=labelled):
                 raise role.lacking(rows)
             found[role.name] = column or None
+        for target in (role for role in self.roles if role.of_label):
+            for role in self.roles:
+                if not role.of_label:
+                    of_both = {r.shown: found[r.name] for r in (role, target)}
+                    _check_apart(rows, of_both)
         return found
 
     def is_met(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BertworksWarning, DataError, brief
 from .headers import classify_first_line
 from .reading import Table, TableOptions, read_rows
-from .rows import PlacedRow, Rows, text_of, unframed
+from .rows import PlacedRow, Rows, is_missing, text_of, unframed
 from .schema import find_columns, not_found
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
@@ -37,8 +37,7 @@ class Texts:
 
         def rows() -> Iterator[PlacedRow]:
             for row in self.rows:
-                value = row.values.get(self.column)
-                if not isinstance(value, str) or value.strip():
+                if not is_missing(row.values.get(self.column)):
                     yield row
 
         return replace(self, rows=replace(self.rows, read=rows))
