@@ -31,7 +31,7 @@ from .literals import ScoredTask
 from .remote import is_remote
 from .tables.formats import DOCUMENT_START
 from .tables.reading import Table, read_rows
-from .tables.rows import PlacedRow, Rows, listing, text_of
+from .tables.rows import PlacedRow, Rows, text_of
 from .tables.schema import (
     GOLD_NAMES,
     LABEL_NAMES,
@@ -39,6 +39,7 @@ from .tables.schema import (
     PREDICTION,
     canonical,
     columns_by_name,
+    not_found,
 )
 from .tables.unlabelled import counted_unlabelled, without_unlabelled
 from .tasks.answering.scores import AnsweringScores
@@ -430,11 +431,10 @@ def _find_columns(
         gold, predicted = _two_columns(rows, gold, predicted)
     for columns, role in ((gold, "label"), (predicted, "prediction")):
         if not columns:
-            raise DataError(
-                f"cannot tell which column holds the {role}; {listing(rows.columns)}",
-                where=rows.name,
-                fix=f"Name it with {role}_column (--{role}-column NAME).",
-            )
+            fix = f"Name it with {role}_column (--{role}-column NAME)."
+            if len(rows.columns) == 1:
+                fix = "Separate the fields by tabs in a .tsv file, by commas in a .csv file."
+            raise not_found(rows, role, fix)
         if len(columns) > 1:
             _warn(rows, f"the {role} is read from {columns[0]!r}, not from {some_of(columns[1:])}")
     if gold[0] == predicted[0]:

@@ -189,7 +189,8 @@ def test_headers_of_pandas(tmp_path: Path, frame: pd.DataFrame, index: bool, cou
 @pytest.mark.parametrize(
     ("lines", "is_header"),
     [
-        (["0,1", "1,0", "2,2"], False),
+        (["1,2", "1,0", "2,2"], False),
+        (["0,2", "1,0", "2,2"], False),
         (["1,some words", "0,others; so"], False),
         (["pos,pos", "neg,pos"], False),
         (["pos,neg", "neg,neg", "pos,pos"], False),
@@ -206,7 +207,10 @@ def test_clear_first_lines_are_read_without_a_remark(lines: list[str], is_header
 
 @pytest.mark.parametrize(
     "lines",
-    [["king,queen", "man,woman"], ["text", "word", "image"], ["title,stuff", "a,b"]],
+    [
+        *(["king,queen", "man,woman"], ["text", "word", "image"], ["title,stuff", "a,b"]),
+        *(["0,1", "1,1", "0,0"], [",0,1", "0,1,1", "1,0,0"], ["text,label", "a,b", "text,label"]),
+    ],
 )
 def test_doubts_name_the_option_that_says_otherwise(tmp_path: Path, lines: list[str]) -> None:
     path = tmp_path / "a.csv"

@@ -7,8 +7,8 @@ words (`tweet_text`). In this order:
 
   1. A line with a name that the user gave, and that does not occur below it, is a header.
   2. A line of several known names is a header.
-  3. A line is a row if a field occurs again below it, or twice in it; or if it has a number
-     (`0`, `1`, … above texts are the numbers that pandas gives to columns without names).
+  3. A line is a row if a field occurs again below it, or twice in it; or if it has a number. But
+     `0`, `1`, … are the numbers that pandas gives to columns without names: above texts a header.
   4. A line with text that could not be a name is a row, unless more of its fields are known names.
   5. Any other line is a header if it has a known name; if a column below it has only numbers; or if
      the columns below it have labels that repeat, and it has another value.
@@ -47,14 +47,14 @@ _ROLES = frozenset(
         "message utterance passage paragraph query question questions answer answers context "
         "premise anchor hypothesis reference ref hyp label labels class category target tags "
         "tokens words gold truth guess prediction predictions predicted pred preds actual expected "
-        "output",
+        "output feedback post",
     )
 )
 _OTHERS = frozenset(
     re.findall(
         r"\w+",
         "id idx index guid uuid key row number nr no line name title subject headline abstract "
-        "summary description body post feedback note notes source src tgt translation lang "
+        "summary description body note notes source src tgt translation lang "
         "language split fold date time timestamp author user url link file domain genre topic "
         "intent sentiment emotion score rating stars quality confidence probability prob true hat "
         "response input positive negative string word token tag pos ner chunk lemma choice choices "
@@ -104,14 +104,15 @@ def classify_first_line(
     has_role = any(map(_has_role, known))
     if len(known) == len(filled) and len(known) > 1 and has_role:
         return FirstLine(True, set(filled) <= set(new))
+    if _are_numbers_of_columns(filled):
+        return FirstLine("" in fields or not all(map(_are_numbers, below)), False)
     if not set(filled) <= set(new) or len(set(filled)) < len(filled) or not filled:
         return FirstLine(False, not any(map(_has_role, set(known) & set(new))))
-    if any(map(_NUMBER.fullmatch, filled)):
-        is_header = _are_numbers_of_columns(filled) and not all(map(_are_numbers, below))
-        return FirstLine(is_header, not is_header and not has_role)
+    has_number = any(map(_NUMBER.fullmatch, filled))
     num_texts = sum(not (field in known or _NAME_LIKE.fullmatch(field)) for field in filled)
-    if num_texts:
-        return FirstLine(has_role and len(known) > num_texts, not has_role)
+    if has_number or num_texts:
+        is_header = not has_number and has_role and len(known) > num_texts
+        return FirstLine(is_header, not has_role)
     return _classify_names(fields, known, below)
 
 
@@ -217,9 +218,8 @@ def _are_numbers(values: Sequence[str]) -> bool:
 
 
 def _are_numbers_of_columns(fields: Sequence[str]) -> bool:
-    """Whether fields are 0, 1, … (or 1, 2, …), as pandas writes for columns without names."""
-    numbers = [str(at) for at in range(len(fields) + 1)]
-    return list(fields) == numbers[:-1] or (len(fields) > 1 and list(fields) == numbers[1:])
+    """Whether fields are 0, 1, …, as pandas writes for columns without names."""
+    return bool(fields) and list(fields) == [str(at) for at in range(len(fields))]
 
 
 def _are_unlike(field: str, values: Sequence[str]) -> bool:

@@ -312,7 +312,11 @@ def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[st
     numbers = [str(at) for at in range(1, len(first) + 1)]
     if not has_header:
         return tuple(numbers)
-    names = [name.strip() or number for name, number in zip(first, numbers, strict=True)]
+    filled = {name.strip() for name in first}
+    names = [
+        name.strip() or (f"column {number}" if number in filled else number)
+        for name, number in zip(first, numbers, strict=True)
+    ]
     check_distinct(names, f"{path}:1")
     return tuple(names)
 
