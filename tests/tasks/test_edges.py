@@ -265,7 +265,7 @@ def test_no_rows_have_no_predictions_and_cannot_be_measured(
         ("regression", {"text": "a", "label": 2.0}, {"pearson": 0, "spearman": 0}),
         ("tagging", {"words": ["a"], "tags": ["O"]}, {"majority": 1, "recall": 0}),
         ("retrieval", {"a": "a", "b": "b", "score": 2.0}, {"pearson": 0, "spearman": 0}),
-        ("choice", {"prompt": "", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
+        ("choice", {"prompt": "a", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
     ],
 )
 def test_a_table_of_one_class_can_be_measured(
