@@ -52,7 +52,7 @@ from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import mark_spans, parts_of
 
 T = TypeVar("T", str, float)
-_LATER_GOLD_NAMES = ("expected", "actual", "reference", "references", "ref", "true", "y")
+_LATER_GOLD_NAMES = ("expected", "actual", "reference", "references", "ref", "true", "correct", "y")
 _GOLD_WORDS = frozenset({"gold", "true", "truth"})
 _PREDICTED_WORDS = frozenset({"pred", "predicted", "prediction", "guess", "guessed", "hyp"})
 _PROBABILITY_WORDS = frozenset(

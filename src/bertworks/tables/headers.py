@@ -47,7 +47,7 @@ _ROLES = frozenset(
         "message utterance passage paragraph query question questions answer answers context "
         "premise anchor hypothesis reference ref hyp label labels class category target tags "
         "tokens words gold truth guess prediction predictions predicted pred preds actual expected "
-        "output feedback post",
+        "output feedback post gt yhat observed",
     )
 )
 _OTHERS = frozenset(

@@ -38,7 +38,7 @@ PAIR_NAMES = (
     ("query", "passage"),
 )
 TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "utterance")
-GOLD_NAMES = ("y_true", "gold", "truth", "ground_truth", "true_label", "true_labels")
+GOLD_NAMES = ("y_true", "gold", "truth", "ground_truth", "gt", "true_label", "true_labels")
 LABEL_NAMES = (
     *("label", "labels", "quality", "gold_label", "class", "category", "target"),
     *GOLD_NAMES,
@@ -48,7 +48,17 @@ PREDICTION = "prediction"
 """The column with a model's prediction for a row; in TSV, `prediction.label` and the like."""
 PREDICTED_NAMES = (
     *(PREDICTION, "predicted", "predictions", "predicted_label", "predicted_labels", "pred"),
-    *("y_pred", "preds", "pred_label", "pred_labels", "y_hat", "guess", "guesses", "output"),
+    *(
+        "y_pred",
+        "preds",
+        "pred_label",
+        "pred_labels",
+        "y_hat",
+        "yhat",
+        "guess",
+        "guesses",
+        "output",
+    ),
 )
 _LABEL = re.compile(r"[\w:./+-]+")
 _BRACKETS = re.compile(r" ?(\([^()]*\)|\[[^\[\]]*\])$")
@@ -61,7 +71,7 @@ def canonical(name: str) -> str:
 
     `Gold label`, `gold-label` and `goldLabel` become `gold_label`; `Text 1` becomes `text1`.
     """
-    plain = _BRACKETS.sub("", name.strip().strip("\"'").strip())
+    plain = _BRACKETS.sub("", name.strip().strip("\"'").strip().rstrip(":*"))
     joined = _JOINT.sub("_", _CAMEL.sub("_", plain)).strip("_").lower()
     return re.sub(r"_(?=\d+$)", "", joined)
 
@@ -242,6 +252,7 @@ class Role:
             if omitted.
         title: the role in messages; its name if omitted.
         of_label: whether it is needed only when targets are read.
+        is_text: whether a target is a text, which may be the input too, as of an autoencoder.
         optional: whether a table may lack it.
         many: whether a user may name several columns, comma-separated.
         guess: finds the column or columns of a table with other names, given the columns found so
@@ -253,6 +264,7 @@ class Role:
     names: tuple[str, ...] = ()
     title: str = ""
     of_label: bool = False
+    is_text: bool = False
     optional: bool = False
     many: bool = False
     guess: Callable[[Rows, RoleColumns], Column] | None = None
@@ -321,7 +333,7 @@ class Schema:
             if not column and self._is_needed(role, labelled=labelled):
                 raise role.lacking(rows)
             found[role.name] = column or None
-        for target in (role for role in self.roles if role.of_label):
+        for target in (role for role in self.roles if role.of_label and not role.is_text):
             for role in self.roles:
                 if not role.of_label:
                     of_both = {r.shown: found[r.name] for r in (role, target)}

@@ -120,7 +120,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
     head = Head("decoder", "translation")
     schema = Schema(
         Role("source", ("source", "src", "text")),
-        Role("target", ("target", "tgt", "translation"), of_label=True),
+        Role("target", ("target", "tgt", "translation"), of_label=True, is_text=True),
     )
     is_guessable = False
     best_metric = "bleu"
