@@ -342,7 +342,7 @@ def test_what_is_written_is_read_again(
 @pytest.mark.parametrize("header", [True, False])
 def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
-    said = f"a.jsonl: header={str(header).lower()} is for tsv, csv and conll; jsonl has no header line"
+    said = f"a.jsonl: header={str(header).lower()} is for tsv, csv and conll; jsonl has no header"
     with pytest.raises(DataError, match=said):
         read_rows(file, header=header)
     assert len(list(read_rows(file))) == 1
