@@ -21,6 +21,7 @@ from bertworks.inference import settings as inference
 from bertworks.lab.features import FeatureAblationSettings
 from bertworks.model.config import EncoderConfig
 from bertworks.tables.reading import TableOptions
+from bertworks.tables.unlabelled import LabelledTableOptions
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.training.recipe import PretrainSettings
 from bertworks.training.settings import FinetuneSettings, TrainingSettings
@@ -41,7 +42,11 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("Format of a table.", (), [TableOptions]),
     "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),
     "RowKeywords": ("Settings of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
-    "EvaluateKeywords": ("Settings of `evaluate`.", ("RowKeywords",), [inference.MeasuredSettings]),
+    "EvaluateKeywords": (
+        "Settings of `evaluate`.",
+        ("RowKeywords",),
+        [LabelledTableOptions, inference.MeasuredSettings],
+    ),
     "LayerKeywords": ("Hidden states to use.", (), [inference.LayerSettings]),
     "VectorKeywords": ("Text vectors.", ("LayerKeywords",), [inference.EmbedSettings]),
     "EmbedKeywords": ("Settings of `embed`.", ("RowKeywords", "VectorKeywords"), []),

@@ -109,8 +109,8 @@ def test_bad_inputs(model: bw.Model, tmp_path: Path) -> None:
         bw.probe(model, train=pairs, dev=pairs)
     with pytest.raises(DataError, match="row 1: the label 'maybe' was not seen in training"):
         bw.probe(model, train=TRAIN, dev=[{"text": "a", "label": "maybe"}])
-    with pytest.raises(DataError, match="row 2: the column 'text' holds nothing"):
-        bw.probe(model, train=TRAIN, dev=[DEV[0], {"text": None, "label": "yes"}])
+    with pytest.raises(DataError, match="row 2: the column 'text' holds 5"):
+        bw.probe(model, train=TRAIN, dev=[DEV[0], {"text": 5, "label": "yes"}])
     (tmp_path / "dev.tsv").write_text("text\tlabel\n")
     with pytest.raises(DataError, match=r"dev\.tsv: there are no rows"):
         bw.probe(model, train=TRAIN, dev=tmp_path / "dev.tsv")

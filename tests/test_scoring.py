@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -15,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as span_f1
+from seqeval.metrics import precision_score, recall_score
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import bertworks as bw
-from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.errors import BertworksError, BertworksWarning, DataError, SettingsError
 from bertworks.inference.writers import write_predictions
 from bertworks.tables.reading import read_rows
 
@@ -163,7 +165,7 @@ QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
         ('{"q0": null}', "expected a text, got NoneType None of the question 'q0'"),
         (
             '{"zz": "a", "yy": "b"}',
-            "answers.json: the question 'zz' is not in the rows given, nor 1 more",
+            "answers.json: none of its 2 ids is that of a question in the rows given, such as 'zz'",
         ),
         ("\udcff", "answers.json: not UTF-8"),
     ],
@@ -184,12 +186,39 @@ def test_bad_predictions(tmp_path, text, says):
         ({"q0": 0.5, "q1": float("nan")}, "got float nan of the question 'q1'"),
         ({"q0": 0.5, "q1": True}, "got bool True of the question 'q1'"),
         ({"q0": 0.5, "q1": 10**400}, "got int 1000.*… of the question 'q1'"),
-        ({"q0": 0.5, "q1": 1, "q2": 1}, "the question 'q2' is not in the rows"),
+        ({"q2": 1}, "none of its 1 ids is that of a question in the rows given"),
     ],
 )
 def test_bad_probabilities(chances, says):
     with pytest.raises(DataError, match=says):
         bw.score("answering", QUESTIONS, predictions={}, no_answer_probabilities=chances)
+
+
+@given(others=st.dictionaries(st.text(min_size=3), st.text(), min_size=1, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_answers_to_other_questions_are_ignored_and_counted(others):
+    answers = {"q0": "cat", "q1": "y"}
+    chances = {"q0": 0.1, "q1": 0.4}
+    expected = bw.score(
+        "answering", QUESTIONS, predictions=answers, no_answer_probabilities=chances
+    )
+    says = f"{len(others)} of {len(others) + 2} ids are not those of a question in the rows given"
+    with pytest.warns(BertworksWarning, match=f"the predictions: {says}"):
+        found = bw.score(
+            "answering",
+            QUESTIONS,
+            predictions={**others, **answers},
+            no_answer_probabilities=chances,
+        )
+    assert found == expected
+    with pytest.warns(BertworksWarning, match=f"the no-answer probabilities: {says}"):
+        found = bw.score(
+            "answering",
+            QUESTIONS,
+            predictions=answers,
+            no_answer_probabilities={**chances, **dict.fromkeys(others, 0.5)},
+        )
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -274,6 +303,107 @@ def test_a_predicted_tag_that_marks_no_span_counts_as_none(tmp_path):
     mixed = bw.score("tagging", file)
     assert "macro_f1" in mixed.metrics
     assert mixed.remarks == ["tags are read one by one, not as spans, since these mark none: 'Q'"]
+
+
+def conlleval(lines: list[str]) -> tuple[float, float, float, float]:
+    """Accuracy over all lines but blank ones, as in conlleval; span rates from seqeval."""
+    words = [line.split() for line in lines if line]
+    text = "\n".join("" if line.startswith("-DOC") else line for line in lines)
+    parts = [part.split("\n") for part in text.split("\n\n")]
+    sides = [
+        [[line.split()[at] for line in part if line] for part in parts if any(part)]
+        for at in (-2, -1)
+    ]
+    accuracy = sum(word[-1] == word[-2] for word in words) / len(words)
+    rates = (rate(*sides, zero_division=0) for rate in (precision_score, recall_score, span_f1))
+    return (accuracy, *rates)
+
+
+TAGS = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    documents=st.lists(
+        st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=4), min_size=1, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    only_outside=st.booleans(),
+    header=st.booleans(),
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_lines_that_begin_documents_count_as_in_conlleval(
+    tmp_path_factory, documents, only_outside, header
+):
+    lines = []
+    for document in documents:
+        lines += ["-DOCSTART- -X- O O", ""]
+        for sentence in document:
+            sides = [("O", "O") if only_outside else tags for tags in sentence]
+            lines += [f"w{at} NN {gold} {told}" for at, (gold, told) in enumerate(sides)] + [""]
+    file = tmp_path_factory.getbasetemp() / "documents.conll"
+    file.write_text("\n".join(["token pos gold predicted"] * header + lines))
+    warned = pytest.warns(BertworksWarning, match="are read as column names")
+    with warned if header else contextlib.nullcontext():
+        found = bw.score("tagging", file)
+    names = ("accuracy", "precision", "recall", "f1")
+    assert [found.metrics[name] for name in names] == pytest.approx(conlleval(lines))
+    assert found.rows == sum(map(len, documents))
+    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in found.remarks
+
+
+def test_a_short_line_that_begins_a_document_is_no_word(tmp_path):
+    file = tmp_path / "documents.conll"
+    file.write_text("-DOCSTART-\n\nAnn B-PER B-PER\nleft O B-PER\n")
+    assert bw.score("tagging", file).metrics["accuracy"] == 0.5
+    file.write_text("-DOCSTART- -X- -X-\n\nAnn B-PER B-PER\nleft O B-PER\n")
+    found = bw.score("tagging", file)
+    assert found.metrics["accuracy"] == pytest.approx(2 / 3)
+    assert found.breakdown.mistakes[0].row == 1
+
+
+@pytest.mark.parametrize("lines", ["a O O\nb O O\n", "O\tO\n\nO\tO\n"])
+def test_tags_outside_spans_alone_score_zero_as_spans(tmp_path, lines):
+    file = tmp_path / "outside.conll"
+    file.write_text(lines)
+    rates = {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+    assert bw.score("tagging", file).metrics == {"majority": 1.0, "accuracy": 1.0, **rates}
+
+
+PREDICTIONS = [{"y": "a", "n": "a"}, {"y": "b", "n": "a"}, {"y": "b", "n": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted"),
+    [
+        *(("y_true", "y_pred"), ("Gold Label", "Model prediction"), ("expected", "actual")),
+        *(("actual", "predicted"), ("reference", "hypothesis"), ("true", "pred_label")),
+        *(("label", "prediction.label"), ("gold_topic", "predicted_topic"), ("class", "guess")),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_columns_are_found_by_usual_names_in_any_order(gold, predicted, is_first):
+    rows = [{gold: row["y"], predicted: row["n"]} for row in PREDICTIONS]
+    rows = rows if is_first else [dict(reversed(row.items())) for row in rows]
+    (mistake,) = bw.score("classification", rows).breakdown.mistakes
+    assert (mistake.truth, mistake.told) == ("b", "a")
+
+
+def test_columns_that_could_be_another_are_reported():
+    two = [{"wahr": row["y"], "geraten": row["n"]} for row in PREDICTIONS]
+    says = "the label is read from 'wahr', and the prediction from 'geraten'.*--label-column"
+    with pytest.warns(BertworksWarning, match=says):
+        assert bw.score("classification", two).metrics["accuracy"] == pytest.approx(2 / 3)
+    swapped = [{"guess": row["n"], "wahr": row["y"]} for row in PREDICTIONS]
+    with pytest.warns(BertworksWarning, match="the label is read from 'wahr'"):
+        bw.score("classification", swapped)
+    both = [{"label": row["n"], "gold": row["y"], "pred": row["y"]} for row in PREDICTIONS]
+    with pytest.warns(BertworksWarning, match="label is read from 'gold', not from 'label'"):
+        assert bw.score("classification", both).metrics["accuracy"] == 1
+    for rows in ([{"label": "a", "comment": "some text"}], [{"premise": "a", "hypothesis": "b"}]):
+        with pytest.raises(DataError, match="cannot tell which column holds the"):
+            bw.score("classification", [*rows, *rows])
 
 
 def test_tags_of_rows():

@@ -71,6 +71,11 @@ from .similarity import similarities
 from .tables.reading import Table, TableOptions, read_rows
 from .tables.rows import Row, Rows
 from .tables.texts import Texts, as_texts, not_empty, read_texts, warn_of_file
+from .tables.unlabelled import (
+    LabelledTableOptions,
+    counted_unlabelled,
+    without_unlabelled,
+)
 from .tasks import is_registered, is_user_task, published_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
@@ -406,7 +411,7 @@ class Model:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
                 or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
                 model, a directory written by `prepare`, whose held-out documents are used.
-            settings: settings of `TableOptions` and `EngineSettings`; for a corpus also of
+            settings: settings of `LabelledTableOptions` and `EngineSettings`; for a corpus also of
                 `MeasuredSettings`, which default to the values of the run that the model was
                 loaded from.
 
@@ -417,7 +422,7 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        options, others = TableOptions.split(settings)
+        options, others = LabelledTableOptions.split(settings)
         of_corpus = {k: others.pop(k) for k in MeasuredSettings.model_fields if k in others}
         if is_corpus(table):
             measured = MeasuredSettings.parse({**held_out_of_run(self.source), **of_corpus})
@@ -426,12 +431,18 @@ class Model:
         if of_corpus:
             key, value = next(iter(of_corpus.items()))
             raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
+        how = EngineSettings.parse(others)
+        drops = LabelledTableOptions.parse(options).drop_unlabelled
+        options.pop("drop_unlabelled", None)
         task, network, rows = self._opened(table, labelled=True, **options)
+        if drops and isinstance(task, LabelledTask):
+            rows = without_unlabelled(rows, task.label_columns)
         cuts = engine.Cuts()
         gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
         rows = rows if gold is None else gold.rows
         examples = cuts.add(engine.labelled_examples(task, rows))
-        found = evaluate(network, task, examples, EngineSettings.parse(others))
+        with counted_unlabelled(rows):
+            found = evaluate(network, task, examples, how)
         left_out = [] if gold is None else gold.remarks()
         return replace(found, remarks=[*found.remarks, *left_out, *cuts.remarks()])
 

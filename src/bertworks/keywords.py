@@ -36,6 +36,7 @@ class RowKeywords(TableKeywords, EngineKeywords, total=False):
 class EvaluateKeywords(RowKeywords, total=False):
     """Settings of `evaluate`."""
 
+    drop_unlabelled: bool
     documents: int | float
     sequences: int
     seed: int
@@ -304,6 +305,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
 class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     """Settings of the package's tasks."""
 
+    drop_unlabelled: bool
     max_seq_length: int
     dropout: float | None
     truncation: Literal["longest_first", "first", "second", "error", "windows", "cut"]
@@ -372,6 +374,7 @@ class TaggingProbeKeywords(TypedDict, total=False):
 class AblationKeywords(TableKeywords, total=False):
     """Settings of `ablate_features`."""
 
+    drop_unlabelled: bool
     max_seq_length: int
     dropout: float | None
     word_column: str | None

@@ -17,6 +17,7 @@ import math
 import os
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,12 +28,23 @@ import numpy as np
 
 from . import files
 from .corpus.lines import read_head
-from .errors import DataError, SettingsError, nearest, some_of
+from .errors import BertworksWarning, DataError, SettingsError, brief, nearest, some_of
 from .literals import ScoredTask
 from .remote import is_remote
+from .tables.formats import DOCUMENT_START
 from .tables.reading import Table, read_rows
-from .tables.rows import NoLabel, PlacedRow, Rows, listing, text_of
-from .tables.schema import LABEL_NAMES, PREDICTION, VALUE_NAMES
+from .tables.rows import NoLabel, PlacedRow, Rows, text_of
+from .tables.schema import (
+    GOLD_NAMES,
+    LABEL_NAMES,
+    PREDICTED_NAMES,
+    PREDICTION,
+    VALUE_NAMES,
+    canonical,
+    columns_by_name,
+    not_found,
+)
+from .tables.unlabelled import counted_unlabelled, without_unlabelled
 from .tasks.answering.answers import SCHEMA, answers_of
 from .tasks.answering.scores import AnsweringScores
 from .tasks.breakdown import Evaluation, Place
@@ -51,7 +63,7 @@ from .tasks.tagging.notation import (
     find_notation,
     read_tag,
     span_doubt,
-    without_unlabelled,
+    without_unlabelled_words,
 )
 from .tasks.tagging.scores import TaggingScores
 from .tasks.tagging.tags import OUTSIDE
@@ -60,7 +72,13 @@ T = TypeVar("T", str, float)
 Sentence = tuple[Place, list[str], list[str], list[str]]
 """The place of a sentence, its words, and their gold and predicted tags."""
 
-_PREDICTED_NAMES = ("predicted", "predictions", "predicted_label", "predicted_labels", "pred")
+_LATER_GOLD_NAMES = ("expected", "actual", "reference", "references", "ref", "true", "correct", "y")
+_GOLD_WORDS = frozenset({"gold", "true", "truth"})
+_PREDICTED_WORDS = frozenset({"pred", "predicted", "prediction", "guess", "guessed", "hyp"})
+_PROBABILITY_WORDS = frozenset(
+    ["prob", "probs", "proba", "probability", "probabilities", "confidence", "logit", "logits"]
+)
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _WHOLE_FLOAT = re.compile(r"-?\d+\.0")  # a whole number in a table's column of floats
 _PREDICTED_TAGS = f"{PREDICTION}.tags"
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -76,12 +94,13 @@ def score(
     prediction_column: str | None = None,
     no_label: str | None = None,
     header: bool | None = None,
+    drop_unlabelled: bool = False,
 ) -> Evaluation:
     """Score predictions like the official scorers of the tasks.
 
     Answers are scored by the rules of SQuAD 2.0 if a question has no answer or if probabilities
-    are given, else by those of 1.1. A question without a prediction scores 0; a remark states how
-    many there are.
+    are given, else by those of 1.1. A question without a prediction scores 0, and a prediction
+    for an id that is not in the data is ignored; it is said how many there are.
 
     Args:
         task: the task: "answering", "tagging", "classification" or "regression".
@@ -94,6 +113,8 @@ def score(
         no_label: for classification: the label of rows that have no gold label and are not scored;
             if omitted, `-` and the like, where it is never predicted; "" if there is none.
         header: whether the first line of a TSV or CSV file has column names; detected if None.
+        drop_unlabelled: whether rows whose gold label is empty are left out; else they are an
+            error.
 
     Returns:
         The metrics and their breakdown.
@@ -122,15 +143,19 @@ def score(
     named = [name for name in columns.values() if name is not None]
     if task == "tagging":
         if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), named, header):
-            rows = read_rows(data, format="conll")
+            rows = read_rows(data, format="conll", header=header, document_starts=True)
         else:
             rows = read_rows(data, columns=named, header=header)
         return _score_tags(rows, label_column, prediction_column)
-    rows = read_rows(data, columns=[*named, *_PREDICTED_NAMES], header=header)
-    if task == "classification":
-        found = _find_columns(rows, LABEL_NAMES, label_column, prediction_column)
-        return _score_classes(rows, *found, no_label)
-    return _score_values(rows, *_find_columns(rows, VALUE_NAMES, label_column, prediction_column))
+    rows = read_rows(data, columns=named, header=header)
+    names = LABEL_NAMES if task == "classification" else VALUE_NAMES
+    gold, predicted = _find_columns(rows, names, label_column, prediction_column)
+    if drop_unlabelled:
+        rows = without_unlabelled(rows, [gold])
+    with counted_unlabelled(rows):
+        if task == "classification":
+            return _score_classes(rows, gold, predicted, no_label)
+        return _score_values(rows, gold, predicted)
 
 
 def _score_answers(
@@ -188,23 +213,39 @@ def _by_id(
     questions: Mapping[str, PlacedRow],
     data: str,
 ) -> dict[str, T]:
-    """Read texts (`kind` is `str`) or finite numbers by question id; the ids must be known."""
+    """Read texts (`kind` is `str`) or finite numbers by question id.
+
+    Ids that are not in the data are ignored, as by the official scorers, and counted in a warning.
+
+    Raises:
+        DataError: a value is not valid, or no id is that of a question.
+    """
     where, items = name, given
     if isinstance(given, str | os.PathLike):
         where, items = os.fspath(given), _json_object(os.fspath(given))
     assert isinstance(items, Mapping)
-    found: dict[str, T] = {}
-    for identity, value in items.items():
+    unknown = [identity for identity in items if identity not in questions]
+    if unknown and len(unknown) == len(items):
+        what = f"none of its {len(items):,} ids is that of a question in {data}, such as"
+        raise DataError(f"{what} {brief(unknown[0])}", where=where)
+    if unknown:
+        what = f"{len(unknown):,} of {len(items):,} ids are not those of a question in {data}"
+        warnings.warn(
+            f"{where}: {what}, and are ignored: {brief(unknown[0])} is the first of them",
+            BertworksWarning,
+            stacklevel=4,
+        )
+    values: dict[str, T] = {}
+    for identity in questions:
+        if identity not in items:
+            continue
+        value = items[identity]
         if not (isinstance(value, str) if kind is str else _is_finite(value)):
             expected = "a text" if kind is str else "a finite number"
             what = f"{type(value).__name__} {_short(value)} of the question {identity!r}"
             raise DataError(f"expected {expected}, got {what}", where=where)
-        found[identity] = kind(value)
-    unknown = [identity for identity in found if identity not in questions]
-    if unknown:
-        more = f", nor {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        raise DataError(f"the question {unknown[0]!r} is not in {data}{more}", where=where)
-    return found
+        values[identity] = kind(value)
+    return values
 
 
 def _is_finite(value: Any) -> bool:
@@ -275,6 +316,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     if word_column is None and numbered(rows) and first not in (tag_column, predicted_column):
         word_column = first
     sentences: list[Sentence] = []
+    num_starts = 0
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
         predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
@@ -285,14 +327,22 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
                 f"{len(words)} word(s), {len(gold)} tag(s) and {len(predicted)} predicted one(s)",
                 where=where,
             )
-        sentences.append((Place(len(sentences), where), words, gold, predicted))
+        if words == [DOCUMENT_START]:
+            num_starts += 1
+            gold, predicted = ([tag] if tag != "-X-" else ["O"] for [tag] in (gold, predicted))
+        place = Place(len(sentences) - num_starts, where)
+        sentences.append((place, words, gold, predicted))
     if word_column is None and numbered(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
-    return _score_sentences(sentences)
+    return _score_sentences(sentences, num_starts)
 
 
-def _score_sentences(sentences: Sequence[Sentence]) -> Evaluation:
-    """Score gold and predicted tags: as spans if the gold ones mark spans in any notation."""
+def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluation:
+    """Score gold and predicted tags: as spans if the gold ones mark spans in any notation.
+
+    Args:
+        num_starts: how many of the sentences are lines that begin a document.
+    """
     gold_counts, predicted_counts = Counter[str](), Counter[str]()
     for _, _, gold, predicted in sentences:
         gold_counts.update(gold)
@@ -313,20 +363,23 @@ def _score_sentences(sentences: Sequence[Sentence]) -> Evaluation:
         sentences = [_as_spans(sentence, types) for sentence in sentences]
     labels = sorted({tag for _, _, *sides in sentences for side in sides for tag in side})
     numbers = {label: number for number, label in enumerate(labels)}
-    scores = TaggingScores(labels, spans=notation is not None)
+    spans = notation is not None or labels == [OUTSIDE]
+    scores = TaggingScores(labels, spans=spans)
     for place, words, *sides in sentences:
         gold_numbers, predicted_numbers = (
             np.array([numbers[tag] for tag in side], np.int64) for side in sides
         )
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
-    result = Evaluation.of(scores, len(sentences))
+    result = Evaluation.of(scores, len(sentences) - num_starts)
+    if num_starts:
+        remarks.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
     return replace(result, remarks=[*result.remarks, *filter(None, remarks)])
 
 
 def _as_spans(sentence: Sentence, types: frozenset[str]) -> Sentence:
     """Return a sentence with tags as this package writes them, without unlabelled words."""
     place, words, gold, predicted = sentence
-    gold, words, predicted = without_unlabelled(types, gold, words, predicted)
+    gold, words, predicted = without_unlabelled_words(types, gold, words, predicted)
     gold, predicted = ([read_tag(tag, types) or tag for tag in side] for side in (gold, predicted))
     return place, words, gold, predicted
 
@@ -470,31 +523,87 @@ def _find_columns(
 ) -> tuple[str, str]:
     """Return the columns of gold and predicted labels: the last two in a file without names."""
     if names := numbered(rows):
-        guesses = (names[-2:-1], names[-1:])
+        gold, predicted = names[-2:-1], names[-1:]
     else:
-        by_name = {column.strip().lower(): column for column in rows.columns}
-        keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
-        guesses = (
-            [by_name[name] for name in label_names if name in by_name],
-            [name for name in rows.columns if name in keys]
-            + [by_name[name] for name in (PREDICTION, *_PREDICTED_NAMES) if name in by_name],
-        )
-    found = []
-    for named, guessed, role in zip(
-        (label, prediction), guesses, ("label", "prediction"), strict=True
-    ):
-        if named is None and not guessed:
-            raise DataError(
-                f"cannot tell which column holds the {role}; {listing(rows.columns)}",
-                where=rows.name,
-                fix=f"Name it with {role}_column (--{role}-column NAME).",
-            )
-        found.append(guessed[0] if named is None else rows.column(named))
-    if found[0] == found[1]:
+        gold, predicted = _columns_of_roles(rows, label_names)
+    if label is not None:
+        gold = [rows.column(label)]
+    if prediction is not None:
+        predicted = [rows.column(prediction)]
+    if not (gold and predicted) and _are_alike(rows):
+        gold, predicted = _two_columns(rows, gold, predicted)
+    for columns, role in ((gold, "label"), (predicted, "prediction")):
+        if not columns:
+            fix = f"Name it with {role}_column (--{role}-column NAME)."
+            if len(rows.columns) == 1:
+                fix = "Separate the fields by tabs in a .tsv file, by commas in a .csv file."
+            raise not_found(rows, role, fix)
+        if len(columns) > 1:
+            _warn(rows, f"the {role} is read from {columns[0]!r}, not from {some_of(columns[1:])}")
+    if gold[0] == predicted[0]:
         raise DataError(
-            f"the column {found[0]!r} cannot be both the label and the prediction", where=rows.name
+            f"the column {gold[0]!r} cannot be both the label and the prediction", where=rows.name
         )
-    return found[0], found[1]
+    return gold[0], predicted[0]
+
+
+def _columns_of_roles(rows: Rows, label_names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the columns that could hold gold and predicted labels, the most likely first.
+
+    Of the names in `label_names`, which any labelled table may have, only the first counts.
+    """
+    by_name = columns_by_name(rows.columns)
+    words = {column: set(canonical(column).split("_")) for column in rows.columns}
+    keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
+    names = [*PREDICTED_NAMES, *(("hypothesis", "hyp") if "premise" not in by_name else ())]
+    if "expected" in by_name:
+        names.append("actual")
+    predicted = [column for column in rows.columns if column in keys]
+    predicted += [by_name[name] for name in names if name in by_name]
+    predicted += [
+        column
+        for column in rows.columns
+        if words[column] & _PREDICTED_WORDS
+        and not words[column] & _PROBABILITY_WORDS
+        and not column.startswith(f"{PREDICTION}.")
+    ]
+    gold = [by_name[name] for name in GOLD_NAMES if name in by_name]
+    gold += [column for column in rows.columns if words[column] & _GOLD_WORDS]
+    gold += [by_name[name] for name in label_names if name in by_name][:1]
+    gold = gold or [by_name[name] for name in _LATER_GOLD_NAMES if name in by_name][:1]
+    predicted = list(dict.fromkeys(predicted))
+    gold = [column for column in dict.fromkeys(gold) if column not in predicted[:1]]
+    return gold, [column for column in predicted if column not in gold[:1]]
+
+
+def _are_alike(rows: Rows) -> bool:
+    """Whether a table has two columns, of numbers or with values in common."""
+    if len(rows.columns) != 2:
+        return False
+    sides = [{str(row.get(column)) for row in rows.sample} for column in rows.columns]
+    return not sides[0].isdisjoint(sides[1]) or all(
+        _NUMBER.fullmatch(value) for side in sides for value in side
+    )
+
+
+def _two_columns(
+    rows: Rows, gold: Sequence[str], predicted: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the two columns of a table as gold and predicted labels, and say so."""
+    first, second = rows.columns
+    if gold[:1] == [second] or predicted[:1] == [first]:
+        first, second = second, first
+    _warn(rows, f"the label is read from {first!r}, and the prediction from {second!r}")
+    return [first], [second]
+
+
+def _warn(rows: Rows, what: str) -> None:
+    fix = "If that is wrong, name the columns with --label-column and --prediction-column"
+    warnings.warn(
+        f"{rows.name}: {what}. {fix} (label_column, prediction_column)",
+        BertworksWarning,
+        stacklevel=3,
+    )
 
 
 def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:

@@ -286,8 +286,9 @@ def test_a_table_without_names_is_asked_about(
     words = ("predict", world.finetuned, "--data", table)
     result = bertworks(*words)
     assert result.exit_code == 0, result.output
-    assert "'row', 'prose' are read as data" in result.stderr
-    assert len(result.stdout.splitlines()) == 4
+    assert "'row', 'prose' are read as column names" in result.stderr
+    assert len(result.stdout.splitlines()) == 3
+    assert len(bertworks(*words, "--no-header").stdout.splitlines()) == 4
     named = bertworks(*words, "--header")
     assert named.stderr == ""
     assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")

@@ -56,7 +56,11 @@ def test_answers(bertworks: Bertworks, squad: Path, tmp_path: Path) -> None:
     answers.write_text(json.dumps({"q2": ""}))
     result = bertworks(*words)
     assert result.exit_code == 1
-    assert "the question 'q2' is not in" in " ".join(result.stderr.split())
+    assert "none of its 1 ids is that of a question in" in " ".join(result.stderr.split())
+    answers.write_text(json.dumps({"q1": "", "q2": "", "q3": ""}))
+    result = bertworks(*words)
+    assert result.exit_code == 0, result.output
+    assert "2 of 3 ids are not those of a question in" in " ".join(result.stderr.split())
 
 
 @pytest.mark.long

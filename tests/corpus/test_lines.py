@@ -52,6 +52,22 @@ def test_every_encoding_of_python(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "encodings"),
+    [
+        ("한국어\n둘째 줄\n", ["iso2022_kr", "euc_kr", "cp949", "johab", "utf-7"]),
+        ("日本語\n二行目\n", ["iso2022_jp", "iso2022_jp_2", "shift_jis", "euc_jp", "utf-7"]),
+        ("中文\n第二行\n", ["hz", "gb2312", "gbk", "utf-16-be", "utf-7"]),
+    ],
+)
+def test_lines_of_encodings_with_states(tmp_path: Path, text: str, encodings: list[str]) -> None:
+    for encoding in encodings:
+        (tmp_path / "f").write_bytes(text.encode(encoding))
+        lines = [line for _, line in read_lines(str(tmp_path / "f"), reading(encoding=encoding))]
+        assert "".join(lines) == text
+        assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("Grüße".encode("latin-1"), ":1: not UTF-8 .*--encoding latin-1"),
@@ -93,7 +109,10 @@ def test_bytes_that_break_an_encoding_are_placed(tmp_path: Path) -> None:
         list(read_lines(str(tmp_path / "f"), reading(encoding="utf-16-le")))
 
 
-@pytest.mark.parametrize("name", ["latin-7777", "base64", "", "\0"])
+NOTATIONS = ["idna", "punycode", "unicode_escape", "raw_unicode_escape", "charmap"]
+
+
+@pytest.mark.parametrize("name", ["latin-7777", "base64", "", "\0", "IDNA", *NOTATIONS])
 def test_no_such_encoding(name: str) -> None:
     with pytest.raises(DataError, match="unknown text encoding") as caught:
         text_encoding(name)

@@ -94,6 +94,36 @@ def test_evaluation_files_of_every_kind_are_read(tmp_path: Path, name: str, cont
         )
 
 
+@pytest.mark.parametrize("name", ["dev.txt", "dev.tsv", "dev.jsonl", "dev.json", "squad.json"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-le", "cp1252"])
+def test_evaluation_files_in_other_encodings_are_read(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
+    text = SENTENCE.replace("old", "ölde")
+    content = {
+        "dev.txt": f"{text}\n",
+        "dev.tsv": f"sentence\tlabel\n{text}\t1\n",
+        "dev.jsonl": json.dumps({"text": text}, ensure_ascii=False) + "\n{}\n",
+        "dev.json": json.dumps([{"text": text}], ensure_ascii=False),
+        "squad.json": squad(text),
+    }[name]
+    (tmp_path / name).write_bytes(content.encode(encoding))
+    has_mark = encoding in ("utf-8-sig", "utf-16", "utf-32")
+    options = {} if has_mark else {"encoding": encoding}
+    shared = SharedSequences([tmp_path / name], **options).find(text)
+    assert shared is not None
+    assert shared.sequences == 4
+    if not has_mark and not content.isascii():
+        with pytest.raises(DataError, match=r"--encoding (utf-16-le|latin-1|cp1252)|not UTF-8"):
+            SharedSequences([tmp_path / name])
+
+
+def test_an_evaluation_file_in_utf_8_is_read_beside_a_corpus_in_another(tmp_path: Path) -> None:
+    text = SENTENCE.replace("old", "ölde")
+    (tmp_path / "dev.txt").write_text(text, encoding="utf-8")
+    assert SharedSequences([tmp_path / "dev.txt"], encoding="latin-1").find(text)
+
+
 def test_parquet_is_read(tmp_path: Path) -> None:
     table = pa.table({"label": [1], "inner": [{"texts": ["short", SENTENCE]}]})
     pq.write_table(table, tmp_path / "dev.parquet")

@@ -217,9 +217,36 @@ def test_weights(tmp_path: Path) -> None:
     more = paragraphs(CorpusSource(str(tmp_path / "f"), 1.5))
     assert len(more) == 2000 + len(half)
     assert paragraphs(tmp_path / "g@2") == [["g"]]  # a name that exists has no weight
-    for weight in (0.0, -1.0, float("nan"), float("inf")):
+    for weight in (0.0, -1.0, float("nan"), float("inf"), 1e18):
         with pytest.raises(DataError, match="weight"):
             CorpusSource("f", weight)
+
+
+def test_an_at_sign_in_a_name_that_exists_is_no_weight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/weights/x@2/a.txt", b"one\n")
+    memory.pipe("/weights/y/a.txt", b"two\n")
+    (tmp_path / "x@2").mkdir()
+    (tmp_path / "x@2" / "a.txt").write_text("one\n")
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "a.txt").write_text("two\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for top in ("memory://weights", str(tmp_path), "~"):
+        assert paragraphs(f"{top}/x@2") == [["one"]]
+        assert paragraphs(f"{top}/x@2@3") == [["one"]] * 3
+        assert paragraphs(f"{top}/y@2") == [["two"]] * 2
+        with pytest.raises(DataError, match=r"no such file or folder\. A number after the last @"):
+            paragraphs(f"{top}/z@2")
+        with pytest.raises(DataError, match=r"weight 1e\+18 is more than 1000, .*NAME@2@1"):
+            paragraphs(f"{top}/y@1000000000000000000")
+        with pytest.raises(DataError, match=r"no such file or folder\. A number after the last @"):
+            paragraphs(f"{top}/y@10^18")
+    (tmp_path / "q").write_text("three\n")
+    assert paragraphs(f"{tmp_path}/*@2") == [["three"]] * 2  # the folder x@2 is no file
+    (tmp_path / "q@2").write_text("four\n")
+    assert paragraphs(f"{tmp_path}/*@2") == [["four"]]
 
 
 def test_what_a_source_says_itself_goes_before_what_is_said_of_all():

@@ -16,7 +16,7 @@ from tests.checkpoints.test_store import tiny
 from tests.crashes import contents, crashing, needs_proc
 
 import bertworks as bw
-from bertworks.errors import BertworksWarning, DataError, OutputError, SettingsError
+from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
 from bertworks.inference.notes import note_file
 from bertworks.inference.vector_files import layout_of
@@ -241,8 +241,7 @@ def test_texts_of_files(model, out, tmp_path):
     model.embed_to(other, table, column="title")
     np.testing.assert_allclose(read(other), expected, atol=1e-6)
     new = out.with_name(f"new{out.suffix}")
-    asked = pytest.warns(BertworksWarning, match="'n', 'title' are read as data")
-    with asked, pytest.raises(DataError, match="no column 'titel'"):
+    with pytest.raises(DataError, match="no column 'titel'; its columns are 'n', 'title'"):
         model.embed_to(new, table, column="titel")
     with pytest.raises(DataError, match="lines of text have no columns"):
         model.embed_to(new, lines, column="text")

@@ -209,30 +209,29 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "asked"),
+    ("lines", "read_as"),
     [
-        (["kind", "a text of words", "yet another, longer"], True),
-        (["row\tprose", "1\tsome words, in a row", "2\tand others; longer"], True),
-        (["warm", "cold", "cool"], False),
-        (["a b, c", "d"], False),
-        (["text", "some words, in a row"], False),
-        (["Abstract", "some words, in a row"], True),
-        (["Comment Text (en)\tSentiment", "some words, in a row\tgood", "others; so\tbad"], True),
-        (["Notes[1]\tShare (%)", "some words, in a row\t3", "others; so\t4"], True),
-        (["warm (very)", "cold", "cool [1]"], False),
+        (["kind", "a text of words", "yet another, longer"], "data"),
+        (["row\tprose", "1\tsome words, in a row", "2\tand others; longer"], "column names"),
+        (["warm", "cold", "cool"], None),
+        (["a b, c", "d"], None),
+        (["text", "some words, in a row"], None),
+        (["Abstract", "some words, in a row"], "a column name"),
+        (["Comment Text (en)\tSentiment", "some words, in a row\tgood", "others\tbad"], None),
+        (["Notes[1]\tShare (%)", "some words, in a row\t3", "others; so\t4"], "column names"),
+        (["warm (very)", "cold", "cool [1]"], None),
     ],
 )
 def test_a_first_line_that_may_be_names_is_told(
-    tmp_path: Path, lines: list[str], asked: bool
+    tmp_path: Path, lines: list[str], read_as: str | None
 ) -> None:
     path = write(tmp_path / "a.tsv", "\n".join(lines) + "\n")
-    warned = pytest.warns(BertworksWarning, match=r"a\.tsv:1: .* are read as data")
-    with warned if asked else contextlib.nullcontext():
+    warned = pytest.warns(BertworksWarning, match=rf"a\.tsv:1: .* read as {read_as}")
+    with warned if read_as else contextlib.nullcontext():
         rows = read_rows(path)
-    if asked:
-        assert len(list(rows)) == len(lines)
-        assert len(list(read_rows(path, header=True))) == len(lines) - 1
-        assert len(list(read_rows(path, header=False))) == len(lines)
+    assert len(list(rows)) == len(lines) - bool(rows.has_header)
+    assert len(list(read_rows(path, header=True))) == len(lines) - 1
+    assert len(list(read_rows(path, header=False))) == len(lines)
 
 
 def test_a_first_text_with_a_rare_label_is_no_header(tmp_path: Path) -> None:
@@ -240,7 +239,8 @@ def test_a_first_text_with_a_rare_label_is_no_header(tmp_path: Path) -> None:
     text = write(tmp_path / "a.tsv", f"a text, the only one of its class\tc\n{below}")
     assert len(list(read_rows(text))) == 13
     names = write(tmp_path / "b.tsv", f"What they wrote\tc\n{below}")
-    assert read_rows(names).columns == ("What they wrote", "c")
+    with pytest.warns(BertworksWarning, match="are read as column names"):
+        assert read_rows(names).columns == ("What they wrote", "c")
 
 
 def test_a_frame_is_its_rows() -> None:
@@ -291,7 +291,10 @@ def test_columns_are_named_or_guessed(tmp_path: Path) -> None:
     ):
         columns_of(unknown, text="tweets")
     vague = write(tmp_path / "vague.tsv", "a\tb\tc\nlong enough\tlong as well\tx\n")
-    with pytest.raises(DataError, match="which column holds the text; its columns are"):
+    with (
+        pytest.warns(BertworksWarning, match="'a', 'b', 'c' are read as data"),
+        pytest.raises(DataError, match="which column holds the text; its columns are"),
+    ):
         columns_of(vague)
     with pytest.raises(DataError, match=r"cannot tell which column holds the label"):
         columns_of(write(tmp_path / "t.tsv", "text\tnotes\nx\ty\n"))
@@ -342,7 +345,7 @@ def test_what_is_written_is_read_again(
 @pytest.mark.parametrize("header", [True, False])
 def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
     file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
-    said = f"a.jsonl: header={str(header).lower()} is for tsv and csv; jsonl has no header line"
+    said = f"a.jsonl: header={str(header).lower()} is for tsv, csv and conll; jsonl has no header"
     with pytest.raises(DataError, match=said):
         read_rows(file, header=header)
     assert len(list(read_rows(file))) == 1

@@ -152,7 +152,7 @@ def test_letters_in_training_do_not_say_what_numbers_of_another_table_count_from
         ({**ROWS[0], "label": "x y"}, "f:3: the label 'x y' .* is not a number"),
         ({**ROWS[0], "choices": "a"}, "f:3: the column 'choices' holds no list of texts"),
         ({**ROWS[0], "choices": []}, "f:3: there are no choices"),
-        ({**ROWS[0], "prompt": None}, "f:3: the column 'prompt' holds nothing"),
+        ({**ROWS[0], "prompt": 5}, "f:3: the column 'prompt' holds 5"),
     ],
 )
 def test_bad_rows(row, says):

@@ -179,7 +179,6 @@ def test_metrics_say_what_to_install(tokenizer: Tokenizer, monkeypatch: pytest.M
         ({"text": "a", "pair": "a", "label": None}, r"f:3: the label \(column 'label'\) is empty"),
         ({"text": "a", "pair": "a", "label": "po"}, r"f:3: the label 'po' was not seen .* 'pos'\."),
         ({"text": "a", "pair": "a", "label": [1]}, r"f:3: the label \[1\] .* is not a name"),
-        ({"text": "a", "pair": None, "label": "pos"}, r"f:3: the column 'pair' holds nothing"),
         (
             {"text": 5, "pair": "a", "label": "pos"},
             r"f:3: the column 'text' holds 5, which is not a text",

@@ -210,7 +210,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("classification", {"text": "a", "label": None}, r"label \(column 'label'\) is empty"),
         ("classification", {"text": "a", "label": "\ud83d"}, "lone surrogate"),
         ("classification", {"text": "a", "label": float("nan")}, "label .* is empty"),
-        ("classification", {"text": None, "label": "p"}, "the column 'text' holds nothing"),
+        ("classification", {"text": 5, "label": "p"}, "the column 'text' holds 5"),
         ("regression", {"text": "a", "label": float("nan")}, "nan .* is not a finite number"),
         ("regression", {"text": "a", "label": "inf"}, "'inf' .* is not a finite number"),
         ("regression", {"text": "a", "label": True}, "True .* is not a finite number"),
@@ -219,7 +219,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
         ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),
         ("retrieval", {"a": "a", "b": "b", "score": float("nan")}, "nan .* is not a finite number"),
-        ("retrieval", {"a": "a", "b": None, "score": 1}, "the column 'b' holds nothing"),
+        ("retrieval", {"a": "a", "b": [], "score": 1}, r"the column 'b' holds \[\]"),
         (
             "choice",
             {"prompt": "a", "choices": ["b"], "label": 1},
@@ -266,7 +266,7 @@ def test_no_rows_have_no_predictions_and_cannot_be_measured(
         ("regression", {"text": "a", "label": 2.0}, {"pearson": 0, "spearman": 0}),
         ("tagging", {"words": ["a"], "tags": ["O"]}, {"majority": 1, "recall": 0}),
         ("retrieval", {"a": "a", "b": "b", "score": 2.0}, {"pearson": 0, "spearman": 0}),
-        ("choice", {"prompt": "", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
+        ("choice", {"prompt": "a", "choices": ["a"], "label": 0}, {"majority": 1, "accuracy": 1}),
     ],
 )
 def test_a_table_of_one_class_can_be_measured(

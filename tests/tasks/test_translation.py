@@ -114,9 +114,11 @@ def test_encoders_that_have_no_decoder(changes: dict[str, Any], what: str, tmp_p
 
 
 def test_a_row_without_its_target(tmp_path: Path) -> None:
-    bad = [*rows(2), {"source": "a", "target": None}]
-    with pytest.raises(DataError, match="holds nothing"):
-        finetune(fresh(), "translation", train=bad, out=tmp_path, **FAST)
+    for empty in (None, " ", float("nan")):
+        bad = [*rows(2), {"source": "a", "target": empty}]
+        says = r"row 3: the target \(column 'target'\) is empty, as in 1 of 3 rows"
+        with pytest.raises(DataError, match=says):
+            finetune(fresh(), "translation", train=bad, out=tmp_path, **FAST)
 
 
 def test_sacrebleu_is_asked_for_before_training(

@@ -318,6 +318,10 @@ Header = Annotated[
         help="Whether the first line of a table has column names; detected if omitted.",
     ),
 ]
+DropUnlabelled = Annotated[
+    bool,
+    typer.Option("--drop-unlabelled", help="Leave out rows whose label is empty, and count them."),
+]
 TableFormat = Annotated[
     literals.TableFormat,
     typer.Option(
@@ -539,6 +543,14 @@ def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines)
 
 Table = Annotated[dict[str, Any], Group(_table)]
 """The given settings of `TableOptions`."""
+
+
+def _labelled_table(table: Table, drop_unlabelled: DropUnlabelled = False) -> dict[str, Any]:
+    return {**table, "drop_unlabelled": True} if drop_unlabelled else table
+
+
+LabelledTable = Annotated[dict[str, Any], Group(_labelled_table)]
+"""The given settings of `LabelledTableOptions`."""
 
 
 def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:

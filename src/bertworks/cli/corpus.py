@@ -126,11 +126,12 @@ def vocab(
     from ..text.vocabulary import train_vocabulary
 
     how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
+    encoding = reading.get("encoding", "utf-8")
     given_corpus = GivenCorpus(
         corpus,
         reading,
         drop_duplicates=drop_duplicates,
-        exclude=SharedSequences(exclude) if exclude else None,
+        exclude=SharedSequences(exclude, encoding=encoding) if exclude else None,
     )
     with (
         output(out, given_corpus.paths, kind="whole directory", overwrite=overwrite),

@@ -14,6 +14,7 @@ from .app import (
     AsJson,
     Computing,
     Group,
+    LabelledTable,
     Overwrite,
     Recipe,
     SettingsFile,
@@ -181,7 +182,7 @@ def finetune(
     overwrite: Overwrite = False,
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
-    table: Table,
+    table: LabelledTable,
     repeating: Repeating,
     device: Computing = "auto",
 ) -> None:

@@ -17,8 +17,10 @@ from . import show
 from .app import (
     AsJson,
     Computing,
+    DropUnlabelled,
     Given,
     Header,
+    LabelledTable,
     ModelPath,
     Overwrite,
     Part,
@@ -63,7 +65,7 @@ def evaluate(
             "repeated: each file is evaluated.",
         ),
     ],
-    table: Table,
+    table: LabelledTable,
     report: Report = None,
     overwrite: Overwrite = False,
     json: AsJson = False,
@@ -149,6 +151,7 @@ def score(
         ),
     ] = None,
     header: Header = None,
+    drop_unlabelled: DropUnlabelled = False,
     report: Report = None,
     overwrite: Overwrite = False,
     json: AsJson = False,
@@ -173,6 +176,7 @@ def score(
             prediction_column=prediction_column,
             no_label=no_label,
             header=header,
+            drop_unlabelled=drop_unlabelled,
         )
         _show_evaluation(found, str(predictions or data), data, report, json=json)
 

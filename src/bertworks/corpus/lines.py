@@ -48,6 +48,15 @@ _NO_TEXT: dict[bytes, str] = {
     b"ARROW1\0\0": "an Arrow file: write it as Parquet",
     b"SQLite format 3\0": "an SQLite database: export the table",
 }
+# Codecs that write text in ASCII, as for names of hosts or in source code: no files have them.
+_NOTATIONS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "charmap"}
+_MARKS = {  # the mark of UTF-32 begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8",
+}
 _TAR, _TAR_AT = b"ustar", 257
 
 
@@ -150,7 +159,9 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
         DataError: input is bad and not skipped; or there is no such encoding.
     """
     encoding, limit = text_encoding(reading.encoding), reading.max_line_bytes
-    if "\n".encode(encoding) != b"\n":  # UTF-16 and similar: bytes do not show where lines end
+    # In UTF-16 and similar, bytes do not show where lines end; in ISO 2022, a line depends on those
+    # before it.
+    if "\n".encode(encoding) != b"\n" or encoding.startswith("iso2022"):
         stream = io.BufferedReader(_InUtf8(stream, encoding), _BUFFER)
         encoding = "utf-8"
     number = 0
@@ -203,7 +214,15 @@ def _encodes_text(name: str) -> bool:
         "".encode(name)
     except (LookupError, UnicodeError, ValueError):
         return False
-    return True
+    return codecs.lookup(name).name not in _NOTATIONS
+
+
+def marked_encoding(head: bytes) -> str | None:
+    """Return the encoding that a file's byte-order mark shows; None if the file has no mark."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    return None
 
 
 @contextmanager

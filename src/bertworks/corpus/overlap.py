@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ..errors import DataError
 from .formats import detect_format
-from .lines import ReadCounts, Reading, open_stream, read_head, read_lines, reason
+from .lines import ReadCounts, Reading, marked_encoding, open_stream, read_head, read_lines, reason
 
 SEQUENCE_WORDS = 13
 """How many consecutive words two texts must share."""
@@ -46,6 +46,10 @@ class SharedSequences:
     text, also compressed. Every text in them counts: each cell, and the lines and the columns up to
     the next empty line. Texts of fewer than 13 words cannot be recognised.
 
+    Args:
+        files: the evaluation files. Their encoding is that of their byte-order mark, or UTF-8.
+        encoding: of files that are neither.
+
     Attributes:
         digest: identifies the set of sequences.
 
@@ -53,12 +57,12 @@ class SharedSequences:
         DataError: a file cannot be read, or has no text of 13 words.
     """
 
-    def __init__(self, files: Sequence[str | os.PathLike[str]]) -> None:
+    def __init__(self, files: Sequence[str | os.PathLike[str]], *, encoding: str = "utf-8") -> None:
         self._words = _WordHashes()
         parts = []
         for path in files:
             file = os.fspath(path)
-            some = [self._sequences(_WORD.findall(text.lower())) for text in _texts(file)]
+            some = [self._sequences(_WORD.findall(text.lower())) for text in _texts(file, encoding)]
             if not any(map(len, some)):
                 raise DataError(
                     f"no text of {SEQUENCE_WORDS} words to compare documents with", where=file
@@ -107,15 +111,24 @@ class _WordHashes(dict[str, int]):
         return value
 
 
-def _texts(file: str) -> Iterator[str]:
-    """All texts of a file."""
+def _texts(file: str, encoding: str) -> list[str]:
+    """Return all texts of a file."""
     head = read_head(file)
     if head.startswith(b"PAR1"):
-        yield from _parquet_texts(file)
-    elif head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-        yield from _json_texts(file)
-    else:
-        yield from _line_texts(file)
+        return list(_parquet_texts(file))
+    marked = marked_encoding(head)
+    if marked is None and encoding != "utf-8":
+        try:
+            return _decoded_texts(file, "utf-8")
+        except DataError:
+            return _decoded_texts(file, encoding)
+    return _decoded_texts(file, marked or "utf-8")
+
+
+def _decoded_texts(file: str, encoding: str) -> list[str]:
+    begin = read_head(file).decode(encoding, "replace").lstrip("\ufeff \t\r\n")[:1]
+    read = _json_texts if begin in ("{", "[") else _line_texts
+    return list(read(file, encoding))
 
 
 def _parquet_texts(file: str) -> Iterator[str]:
@@ -129,24 +142,29 @@ def _parquet_texts(file: str) -> Iterator[str]:
         raise DataError(f"cannot be read ({reason(error)})", where=file) from None
 
 
-def _json_texts(file: str) -> Iterator[str]:
+def _json_texts(file: str, encoding: str) -> Iterator[str]:
     """The strings of one JSON value, or of one per line.
 
     Other content is an error if the file is named as JSON Lines, otherwise it is read as lines.
     """
     with open_stream(file, ReadCounts()) as stream:
-        content = stream.read()
+        raw = stream.read()
+    try:
+        content = raw.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError:
+        yield from _line_texts(file, encoding)  # says where the error is
+        return
     try:
         yield from _strings(json.loads(content))
         return
     except (ValueError, RecursionError):
         pass  # more than one value: one per line
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         try:
             value = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as error:
             if detect_format(file) != "jsonl":  # text or a table that begins with a bracket
-                yield from _line_texts(file)
+                yield from _line_texts(file, encoding)
                 return
             raise DataError(f"not JSON ({error})", where=f"{file}:{number}") from None
         yield from _strings(value)
@@ -165,11 +183,11 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _line_texts(file: str) -> Iterator[str]:
+def _line_texts(file: str, encoding: str) -> Iterator[str]:
     """The cells of each line, and the joined lines and columns up to the next empty line."""
     columns: list[list[str]] = []
     lines: list[str] = []
-    for _, line in chain(read_lines(file, Reading()), [(0, "")]):
+    for _, line in chain(read_lines(file, Reading(encoding=encoding)), [(0, "")]):
         cells = line.rstrip("\r\n").split("\t")
         if not line.strip():
             yield from {" ".join(part) for part in (*columns, lines)}

@@ -117,7 +117,7 @@ def prepare(
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
     parsed = parse_sources(sources, format=format, column=column)
-    shared = SharedSequences(exclude) if exclude else None
+    shared = SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
     job = Job(
         sources=tuple(map(_source_record, parsed)),
         vocabulary_hash=tokenizer.fingerprint,

@@ -16,8 +16,8 @@ from ..literals import CorpusFormat
 from ..remote import is_remote, remote_files, size_of
 
 _HUB = "hf:"
-MAX_WEIGHT = 10_000
-"""Maximum number of repetitions of a source."""
+MAX_WEIGHT = 1000.0
+"""The largest weight of a source: how often a pass over the corpus may read it."""
 _WEIGHTED = re.compile(r"(?P<path>.+)@(?P<weight>\d+(?:\.\d+)?)", re.DOTALL)
 
 
@@ -26,7 +26,7 @@ class CorpusSource:
     """One part of a corpus.
 
     Raises:
-        DataError: the weight is not a finite number above 0.
+        DataError: the weight is not a finite number above 0, or exceeds `MAX_WEIGHT`.
     """
 
     # a file; a folder (all files below it except hidden ones, in sorted order; a folder reached by
@@ -52,9 +52,10 @@ class CorpusSource:
             )
         if self.weight > MAX_WEIGHT:
             raise DataError(
-                f"the weight {self.weight:g} is too large",
+                f"the weight {self.weight:g} is more than {MAX_WEIGHT:g}, and each pass over the "
+                "corpus would read the source that many times",
                 where=self.path,
-                fix=f"A source is repeated at most {MAX_WEIGHT:,} times.",
+                fix=_NAME_FIX,
             )
 
     @classmethod
@@ -65,9 +66,12 @@ class CorpusSource:
         format: CorpusFormat = "auto",
         column: str | None = None,
     ) -> CorpusSource:
-        """Parse `PATH` or `PATH@WEIGHT`; the name of an existing path is not split.
+        """Parse `PATH` or `PATH@WEIGHT`; the name of an existing path, also remote, is not split.
 
         `format` and `column` are defaults for sources that do not set them.
+
+        Raises:
+            DataError: the weight is not valid; or a remote file system cannot be reached.
         """
         if isinstance(source, CorpusSource):
             return cls(
@@ -78,7 +82,7 @@ class CorpusSource:
             )
         path, weight = os.fspath(source), 1.0
         found = _WEIGHTED.fullmatch(path)
-        if found and not os.path.exists(path):
+        if found and not _exists(path):
             path, weight = found["path"], float(found["weight"])
         return cls(path, weight, format, column)
 
@@ -126,8 +130,25 @@ class CorpusSource:
         else:
             found, lacking = [], why_no_file(path)
         if not found:
-            raise DataError(lacking, where=self.path)
+            is_marked = "@" in Path(path).name or self.weight != 1
+            raise DataError(lacking, where=self.path, fix=_NAME_FIX if is_marked else None)
         return found
+
+
+_NAME_FIX = (
+    "A number after the last @ is the weight, unless a file or folder of the whole name exists: "
+    "PATH@0.5, or NAME@2@1 for NAME@2."
+)
+
+
+def _exists(path: str) -> bool:
+    """Whether a local or remote path exists, or a pattern matches a file."""
+    if is_remote(path):
+        return bool(remote_files(path))
+    path = os.path.expanduser(path)
+    if os.path.exists(path):
+        return True
+    return glob.has_magic(path) and any(map(os.path.isfile, glob.iglob(path, recursive=True)))
 
 
 Sources: TypeAlias = (

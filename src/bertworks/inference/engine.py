@@ -26,7 +26,9 @@ from .. import parallel
 from ..errors import BertworksWarning, CheckpointError
 from ..model.device import is_finite
 from ..packed import Batch
-from ..tables.rows import PlacedRow, Row
+from ..tables.rows import PlacedRow, Row, is_missing
+from ..tables.schema import names_of
+from ..tasks.labelled import LabelledTask
 from ..tasks.task import Example, Network, Prediction, Task
 from .form import frozen_form
 from .settings import EngineSettings
@@ -180,11 +182,26 @@ def labelled_examples(
     Raises:
         DataError: a row does not fit the task, or its label is missing or unknown.
     """
-    start = 0
+    start, empty = 0, list[str]()
+    columns = _text_columns(task)
     for chunk in chunks(task.in_context(rows), chunk_rows, _characters):
         places = [row.where for row, _ in chunk]
+        empty += [
+            row.where for row, _ in chunk if any(is_missing(row.values.get(c)) for c in columns)
+        ]
         yield from task.examples([seen for _, seen in chunk], start, where=places)
         start += len(chunk)
+    if empty:
+        what = f"{len(empty):,} of {start:,} rows have an empty text"
+        warnings.warn(f"{what}; the first is {empty[0]}", BertworksWarning, stacklevel=2)
+
+
+def _text_columns(task: Task[Any]) -> list[str]:
+    """Return the columns from which each row of a labelled task needs a text."""
+    if not isinstance(task, LabelledTask):
+        return []
+    roles = (role for role in task.schema.roles if not (role.of_label or role.many))
+    return [name for role in roles for name in names_of(task.columns.get(role.name))]
 
 
 def outputs_of(

@@ -33,6 +33,7 @@ from ..corpus.lines import ALLOW_MORE
 from ..errors import DataError, brief
 from ..files import parse_json
 from ..literals import TableFormat
+from .headers import names_word_columns
 from .questions import holds_questions, questions_of
 from .rows import PlacedRow
 
@@ -138,6 +139,8 @@ def too_long(what: str, limit: int, where: str) -> DataError:
     return DataError(long, where=where, fix=ALLOW_MORE)
 
 
+DOCUMENT_START = "-DOCSTART-"
+"""The word of a line that begins a document in CoNLL files."""
 DOCUMENT = "document"
 """The column with the number of a sentence's document."""
 
@@ -149,11 +152,15 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty no
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
-def read_conll(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
+def read_conll(
+    lines: Lines, name: str, limit: int, *, document_starts: bool = False
+) -> Iterator[PlacedRow]:
     """Read the sentences of a CoNLL file, whose fields are separated by tabs, otherwise by spaces.
 
     Args:
         limit: maximum characters of a sentence; each line counts as at least 64.
+        document_starts: whether a line `-DOCSTART-` with as many fields as a word's is a row of
+            one word, as scorers count it.
 
     Raises:
         DataError: a line has another number of fields than the first, or a sentence is too long.
@@ -164,8 +171,11 @@ def read_conll(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
         columns: list[list[str]] = []
         for number, line in sentence:
             fields = conll_fields(line)
-            if fields[0] == "-DOCSTART-":
+            if fields[0] == DOCUMENT_START:
                 document += 1
+                if document_starts and len(fields) > 1:
+                    values = {str(at): [field] for at, field in enumerate(fields, 1)}
+                    yield PlacedRow(f"{name}:{number}", {**values, DOCUMENT: document})
                 continue
             if width is None:
                 width = len(fields)
@@ -324,12 +334,14 @@ def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
 
 def is_conll(lines: Sequence[str]) -> bool:
     """Whether lines are words with tags: equal numbers of fields, blank lines between sentences."""
-    starts = sum(line.startswith("-DOCSTART-") for line in lines)
+    starts = sum(line.startswith(DOCUMENT_START) for line in lines)
     words = [
         conll_fields(line)
         for line in lines
-        if line.strip(" \t") and not line.startswith("-DOCSTART-")
+        if line.strip(" \t") and not line.startswith(DOCUMENT_START)
     ]
+    if words and names_word_columns(words[0]):
+        words = words[1:]
     if len(words) < 2 or len(words[0]) < 2 or any(len(word) != len(words[0]) for word in words):
         return False
     if any(" " in field for word in words for field in word):

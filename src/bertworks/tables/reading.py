@@ -1,7 +1,7 @@
 """Read labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row has its place (`file:line`, or `file, row 12` in files without lines), so that later errors
-can name it. `tables.formats` has the formats; `tables.schema` distinguishes a header from a row.
+can name it. `tables.formats` has the formats; `tables.headers` distinguishes a header from a row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,6 +41,7 @@ from .formats import (
     Lines,
     Record,
     are_separated_by_tabs,
+    conll_fields,
     first_lines,
     format_of_lines,
     holds_one_document,
@@ -49,6 +51,7 @@ from .formats import (
     split_csv,
     split_tsv,
 )
+from .headers import check_parted, classify_first_line, names_word_columns
 from .questions import holds_questions, questions_of
 from .rows import (
     NAME,
@@ -63,13 +66,7 @@ from .rows import (
     sample_of,
     unframed,
 )
-from .schema import (
-    LABEL_TEXT_FIX,
-    are_labelled_texts,
-    check_parted,
-    looks_like_header,
-    may_be_header,
-)
+from .schema import LABEL_TEXT_FIX, are_labelled_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +77,9 @@ else:
 class TableOptions(Settings):
     """Table format, detected if omitted."""
 
-    header: bool | None = Field(None, description="the first line has column names")
+    header: bool | None = Field(
+        None, description="whether the first line has column names; detected if omitted"
+    )
     format: TableFormat = Field("auto", description="format of files whose name does not show it")
     encoding: str = Field("utf-8", description="text encoding, such as latin-1")
     max_line_bytes: int = Field(
@@ -130,11 +129,18 @@ _BLANKS = re.compile(r"[ \t]+")
 _BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
 
 
-def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: Any) -> Rows:
+def read_rows(
+    table: Table | Rows,
+    *,
+    columns: Sequence[str] = (),
+    document_starts: bool = False,
+    **options: Any,
+) -> Rows:
     """Open a table; its rows are read when they are iterated over.
 
     Args:
         columns: expected column names: a first line that contains one of them is a header.
+        document_starts: for CoNLL: whether `-DOCSTART-` lines are rows (see `read_conll`).
         options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
 
     Raises:
@@ -153,12 +159,15 @@ def read_rows(table: Table | Rows, *, columns: Sequence[str] = (), **options: An
         names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
         return rows_in_memory(paired(unframed(table)), class_names=names)
     path = os.fspath(table)
+    streams = dict(_STREAMS)
+    if document_starts:
+        streams["conll"] = partial(read_conll, document_starts=True)
     if path == "-":
-        return _open_stdin(columns, said)
+        return _open_stdin(columns, said, streams)
     source = CorpusSource(path)
     if source.is_dataset:
         return rows_in_memory(open_dataset(source), path)
-    return _open_file(path, columns, said)
+    return _open_file(path, columns, said, streams)
 
 
 def replayable(table: Table) -> Table:
@@ -166,7 +175,7 @@ def replayable(table: Table) -> Table:
     return list(table) if isinstance(table, Iterator) else table
 
 
-def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows:
+def _open_file(path: str, columns: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
     if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         if Path(path).is_fifo():
@@ -176,7 +185,8 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions) -> Rows
     if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
         _check_no_header(path, options, "parquet")
         return _open_parquet(path, options.max_line_bytes)
-    return _open_lines(path, lambda: read_lines(path, _reading(options)), columns, options, format)
+    lines = partial(read_lines, path, _reading(options))
+    return _open_lines(path, lines, columns, options, format, streams)
 
 
 def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
@@ -184,7 +194,7 @@ def _check_no_header(path: str, options: TableOptions, format: str | None) -> No
     if options.header is not None:
         given = f"header={str(options.header).lower()}"
         raise DataError(
-            f"{given} is for tsv and csv; {format} has no header line",
+            f"{given} is for tsv, csv and conll; {format} has no header line",
             where=path,
             fix="Leave it out.",
         )
@@ -224,6 +234,7 @@ def _open_lines(
     named: Sequence[str],
     options: TableOptions,
     format: TableFormat | None,
+    streams: _Streams,
 ) -> Rows:
     assert format != "parquet", "Parquet has no lines"
     header, limit = options.header, options.max_line_bytes
@@ -231,9 +242,17 @@ def _open_lines(
         format = _format_of_content(path, first_lines(read()), format)
     if format == "json" and not holds_one_document(read()):
         format = "jsonl"
-    if format in _STREAMS:
-        _check_no_header(path, options, format)
-        return _of_rows(path, lambda: _STREAMS[format](read(), path, limit), "the file is empty")
+    if format in streams:
+        num_headers = 0
+        if format == "conll":
+            num_headers = int(_has_word_header(path, read) if header is None else header)
+        else:
+            _check_no_header(path, options, format)
+
+        def stream() -> Iterator[PlacedRow]:
+            return streams[format](islice(read(), num_headers, None), path, limit)
+
+        return _of_rows(path, stream, "the file is empty")
     if format == "csv" and are_separated_by_tabs(first_lines(read())):
         raise DataError(
             "its fields are separated by tabs, not by commas",
@@ -249,14 +268,7 @@ def _open_lines(
     if not some:
         raise DataError("the file is empty", where=path)
     check_parted(path, some, named, format or "tsv")
-    has_header = looks_like_header(some[0], some[1:], named) if header is None else header
-    if header is None and not has_header and may_be_header(some[0], some[1:]):
-        warnings.warn(
-            f"{path}:1: {some_of(some[0])} are read as data. If they are column names, give "
-            "header=true, or --header",
-            BertworksWarning,
-            stacklevel=2,
-        )
+    has_header = _has_header(path, some, named) if header is None else header
     columns = _column_names(path, some[0], has_header)
 
     def rows() -> Iterator[PlacedRow]:
@@ -270,11 +282,47 @@ def _open_lines(
     return Rows(path, columns, has_header, sample_of(rows), rows)
 
 
+def _has_header(path: str, sample: Sequence[Sequence[str]], named: Sequence[str]) -> bool:
+    """Return whether the first line is a header; warn if it could be either."""
+    one = len(sample[0]) == 1
+    is_header, is_certain = classify_first_line(sample[0], sample[1:], named)
+    if one and _suffix_of(path) == ".txt":  # one text a line, as in `texts.read_texts`
+        is_header, is_certain = False, not is_header
+    if not is_certain:
+        verb, name = ("is", "a column name") if one else ("are", "column names")
+        read = f"{verb} read as {name if is_header else 'data'}"
+        fix = (
+            f"If {'it is' if one else 'they are'} data, give --no-header (header=false)"
+            if is_header
+            else f"If {'it is' if one else 'they are'} {name}, give --header (header=true)"
+        )
+        warnings.warn(
+            f"{path}:1: {some_of(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
+        )
+    return is_header
+
+
+def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
+    """Return whether the first line of a CoNLL file names the columns; warn if it does."""
+    _, first = next(iter(read()), (1, ""))
+    fields = conll_fields(first.rstrip("\r\n"))
+    if not names_word_columns(fields):
+        return False
+    what = f"{path}:1: {some_of(fields)} are read as column names"
+    fix = "If they are a word and its tags, give --no-header (header=false)"
+    warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=4)
+    return True
+
+
 def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[str, ...]:
     numbers = [str(at) for at in range(1, len(first) + 1)]
     if not has_header:
         return tuple(numbers)
-    names = [name.strip() or number for name, number in zip(first, numbers, strict=True)]
+    filled = {name.strip() for name in first}
+    names = [
+        name.strip() or (f"column {number}" if number in filled else number)
+        for name, number in zip(first, numbers, strict=True)
+    ]
     check_distinct(names, f"{path}:1")
     return tuple(names)
 
@@ -358,7 +406,10 @@ def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
         yield PlacedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
 
 
-_STREAMS: Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]] = {
+_Streams: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]]
+"""For each format whose rows name their columns: the function that reads its lines."""
+
+_STREAMS: _Streams = {
     "jsonl": _read_json_lines,
     "json": read_document,
     "conll": read_conll,
@@ -454,12 +505,12 @@ def rows_in_memory(
     return opened
 
 
-def _open_stdin(named: Sequence[str], options: TableOptions) -> Rows:
+def _open_stdin(named: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
     name = "standard input"
     if options.format == "parquet":
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
     lines = Replay(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
     format = None if options.format == "auto" else options.format
-    rows = _open_lines(name, lines.__iter__, named, options, format)
+    rows = _open_lines(name, lines.__iter__, named, options, format, streams)
     lines.close()
     return rows

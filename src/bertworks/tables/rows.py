@@ -13,6 +13,7 @@ None of these packages is imported: their tables are recognised by their methods
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,13 +115,25 @@ def value_of(row: Row, column: str, where: str | None) -> Any:
     return row[column]
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: blank, null, or not a number, as pandas reads an empty cell."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def text_of(row: Row, column: str, where: str | None) -> str:
-    """Return a row's text in a column; raise a DataError if there is none."""
+    """Return a row's text in a column; an empty one if the cell is empty, in any format.
+
+    Raises:
+        DataError: there is no such column, or it holds something else.
+    """
     value = value_of(row, column, where)
-    if not isinstance(value, str):
-        found = "nothing" if value is None else f"{brief(value)}, which is not a text"
-        raise DataError(f"the column {column!r} holds {found}", where=where)
-    return value
+    if isinstance(value, str):
+        return value
+    if is_missing(value):
+        return ""
+    raise DataError(f"the column {column!r} holds {brief(value)}, which is not a text", where=where)
 
 
 def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str) -> Any:
@@ -179,7 +192,8 @@ def unframed(table: Any) -> Any:
             fix = 'Make them one: frame.columns = frame.columns.map(".".join).'
             raise DataError(what, where=NAME, fix=fix)
         check_distinct([str(name) for name in table.columns], NAME)
-        return table.rename(columns=str).to_dict("records")
+        cells = table.rename(columns=str).astype(object)
+        return cells.where(cells.notna(), None).to_dict("records")  # NaN, NaT, NA: an empty cell
     if hasattr(table, "to_pylist"):  # Arrow: a table, or an array of values
         check_distinct(table.schema.names if hasattr(table, "schema") else [], NAME)
         return table.to_pylist()

@@ -39,8 +39,12 @@ PAIR_NAMES = (
     ("sentence_a", "sentence_b"),
     ("query", "passage"),
 )
-TEXT_NAMES = ("text", "sentence", "content", "review", "document")
-LABEL_NAMES = ("label", "labels", "quality", "gold_label", "class", "category", "target")
+TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "utterance")
+GOLD_NAMES = ("y_true", "gold", "truth", "ground_truth", "gt", "true_label", "true_labels")
+LABEL_NAMES = (
+    *("label", "labels", "quality", "gold_label", "class", "category", "target"),
+    *GOLD_NAMES,
+)
 VALUE_NAMES = (
     *("score", "similarity", "similarity_score", "relatedness_score", "value"),
     *LABEL_NAMES,
@@ -50,13 +54,33 @@ VALUE_NAMES = (
 QUERY_NAMES = ("query", "anchor", "question")
 PREDICTION = "prediction"
 """The column with a model's prediction for a row; in TSV, `prediction.label` and the like."""
-KNOWN_NAMES = frozenset({*sum(PAIR_NAMES, ()), *TEXT_NAMES, *LABEL_NAMES, *QUERY_NAMES})
+PREDICTED_NAMES = (
+    *(PREDICTION, "predicted", "predictions", "predicted_label", "predicted_labels", "pred"),
+    *("y_pred", "preds", "pred_label", "pred_labels", "y_hat", "yhat", "guess", "guesses"),
+    "output",
+)
 _ID_NAMES = frozenset({"id", "idx", "index", "unnamed: 0", ""})
 _LABEL = re.compile(r"[\w:./+-]+")
-# A few short words, possibly followed by a unit or a language in brackets.
-_NAME_LIKE = re.compile(
-    r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}( ?(\([^()]{1,12}\)|\[[^\[\]]{1,12}\]))?"
-)
+_BRACKETS = re.compile(r" ?(\([^()]*\)|\[[^\[\]]*\])$")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_JOINT = re.compile(r"[\s_.-]+")
+
+
+def canonical(name: str) -> str:
+    """Return a column's name in lower case, its words joined by `_`, without quotes and brackets.
+
+    `Gold label`, `gold-label` and `goldLabel` become `gold_label`; `Text 1` becomes `text1`.
+    """
+    plain = _BRACKETS.sub("", name.strip().strip("\"'").strip().rstrip(":*"))
+    joined = _JOINT.sub("_", _CAMEL.sub("_", plain)).strip("_").lower()
+    return re.sub(r"_(?=\d+$)", "", joined)
+
+
+def columns_by_name(columns: Sequence[str]) -> dict[str, str]:
+    """Return a table's columns by their names in lower case, and by canonical names of only one."""
+    counts = Counter(map(canonical, columns))
+    by_name = {name: column for column in columns if counts[name := canonical(column)] == 1}
+    return by_name | {column.strip().lower(): column for column in columns}
 
 
 class Columns(Settings):
@@ -99,7 +123,25 @@ def find_columns(
     found_label = given_label or guess(rows, (found_text, found_pair))
     if labelled and found_label is None:
         raise not_found(rows, "label", _label_fix(rows))
+    _check_apart(rows, {"text": found_text, "second text": found_pair, "label": found_label})
     return Columns(text=found_text, pair=found_pair, label=found_label)
+
+
+def _check_apart(rows: Rows, columns: Mapping[str, Column]) -> None:
+    """Check that no two of several roles have the same column.
+
+    Raises:
+        DataError: two have.
+    """
+    role_of: dict[str, str] = {}
+    for role, column in columns.items():
+        for name in names_of(column):
+            if role_of.setdefault(name, role) != role:
+                raise DataError(
+                    f"the column {name!r} cannot be both the {role_of[name]} and the {role}",
+                    where=rows.name,
+                    fix=f"Name another of them; {listing(rows.columns)}.",
+                )
 
 
 def not_found(rows: Rows, role: str, fix: str) -> DataError:
@@ -115,87 +157,6 @@ def not_found(rows: Rows, role: str, fix: str) -> DataError:
     return DataError(what, where=rows.name, fix=fix)
 
 
-def looks_like_header(
-    first: Sequence[str], sample: Sequence[Sequence[str]], named: Sequence[str] = ()
-) -> bool:
-    """Whether a table's first line names its columns.
-
-    It does if it contains a name that the user gave or that is well known; or if, in the column
-    that looks like the label's, its value occurs in no other line, while all other values repeat,
-    and in the column of the texts it looks like a name: a text with a rare label is no header.
-    Numbers in `named` are ignored.
-    """
-    names = {name for name in named if not name.isdecimal()}
-    for at, name in enumerate(first):
-        known = name.strip() in names or name.strip().lower() in KNOWN_NAMES
-        known = known or name.startswith(f"{PREDICTION}.")
-        if known and all(at >= len(fields) or fields[at] != name for fields in sample):
-            return True
-    if len(sample) < 10 or any(len(fields) != len(first) for fields in sample):
-        return False
-    columns = [str(at) for at in range(len(first))]
-    rows = [dict(zip(columns, fields, strict=True)) for fields in sample]
-    text = _text_by_content(columns, rows)
-    others = [column for column in columns if column != text]
-    label = None if text is None else _label_by_content(others, rows)
-    if text is None or label is None or not _NAME_LIKE.fullmatch(first[int(text)].strip()):
-        return False
-    values = [row[label] for row in rows]
-    return first[int(label)] not in values and min(map(values.count, set(values))) > 1
-
-
-def may_be_header(first: Sequence[str], sample: Sequence[Sequence[str]]) -> bool:
-    """Whether a first line that was classified as data could still be a header.
-
-    It could if all its fields look like names, and most values below in some column do not.
-    """
-    if not all(_NAME_LIKE.fullmatch(name.strip()) for name in first):
-        return False
-    below = [
-        [fields[at] for fields in sample if len(fields) == len(first)] for at in range(len(first))
-    ]
-    return any(
-        2 * sum(_NAME_LIKE.fullmatch(value) is None for value in values) > len(values)
-        for values in below
-    )
-
-
-def check_parted(
-    path: str, sample: Sequence[Sequence[str]], named: Sequence[str], format: str
-) -> None:
-    """Check that a table of one column is not a table of several with another separator.
-
-    Raises:
-        DataError: it is; or its lines end only with carriage returns.
-    """
-    first, *rest = sample
-    if not rest and any("\r" in field for field in first):
-        raise DataError(
-            "its lines end only with carriage returns",
-            where=path,
-            fix="Save it with Unix or Windows line ends.",
-        )
-    if not rest or any(len(row) != 1 for row in sample):
-        return
-    for sign in ";,\t|":
-        names = first[0].split(sign)
-        same = all(row[0].count(sign) == len(names) - 1 for row in rest)
-        if len(names) > 1 and same and looks_like_header(names, [], named):
-            raise DataError(
-                f"its fields seem to be separated by {sign!r}",
-                where=path,
-                fix=_read_as(sign, format),
-            )
-
-
-def _read_as(sign: str, format: str) -> str:
-    """Return advice for fields that are separated by another sign than the format's."""
-    other = {",": "csv", "\t": "tsv"}.get(sign)
-    if other is not None:
-        return f'--format {other} (format="{other}") reads them.'
-    return f"Separate them by {'commas' if format == 'csv' else 'tabs'}."
-
-
 def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     first_row = rows.sample[0] if rows.sample else {}
     if first_row and all(_is_words(v) for name, v in first_row.items() if name != "document"):
@@ -205,7 +166,7 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
             fix="Use them for tagging; for another kind of file, give --format F (format=F).",
         )
     others = [column for column in rows.columns if column != label]
-    by_name = {column.strip().lower(): column for column in others}
+    by_name = columns_by_name(others)
     for first, second in PAIR_NAMES:
         if first in by_name and second in by_name:
             return by_name[first], by_name[second]
@@ -214,7 +175,7 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
             return by_name[name], None
     if len(rows.columns) == 1:
         return rows.columns[0], None
-    by_content = _text_by_content(others, rows.sample)
+    by_content = text_by_content(others, rows.sample)
     if by_content is None:
         fix = "Name it with text_column=NAME (and pair_column=NAME for a second text)."
         raise not_found(rows, "text", fix)
@@ -246,9 +207,9 @@ def _label_fix(rows: Rows) -> str:
 
 def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
     others = [column for column in rows.columns if column not in taken]
-    by_name = {column.strip().lower(): column for column in others}
+    by_name = columns_by_name(others)
     known = next((by_name[name] for name in LABEL_NAMES if name in by_name), None)
-    return known or _label_by_content(others, rows.sample)
+    return known or label_by_content(others, rows.sample)
 
 
 def _guess_values(rows: Rows, taken: Sequence[str | None]) -> str | None:
@@ -256,13 +217,13 @@ def _guess_values(rows: Rows, taken: Sequence[str | None]) -> str | None:
     others = [column for column in rows.columns if column not in taken]
     of_numbers = [name for name in others if _are_numbers([row.get(name) for row in rows.sample])]
     for columns in (of_numbers, others):  # a cell without a number is an error of its row
-        by_name = {column.strip().lower(): column for column in columns}
+        by_name = columns_by_name(columns)
         known = next((by_name[name] for name in VALUE_NAMES if name in by_name), None)
         if known is not None:
             return known
     if len(of_numbers) == 1 and of_numbers[0].strip().lower() not in _ID_NAMES:
         return of_numbers[0]
-    return _label_by_content(others, rows.sample)
+    return label_by_content(others, rows.sample)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
@@ -275,7 +236,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
         return False
 
 
-def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
+def text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the column of long values that seldom repeat; None if there is not exactly one."""
     found = []
     for column in columns:
@@ -286,7 +247,7 @@ def _text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
     return found[0] if len(found) == 1 else None
 
 
-def _label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
+def label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the only column of few values that repeat, or of several such, of small integers."""
     found, of_integers = [], []
     for column in columns:
@@ -318,6 +279,7 @@ class Role:
             if omitted.
         title: the role in messages; its name if omitted.
         of_label: whether it is needed only when targets are read.
+        is_text: whether a target is a text, which may be the input too, as of an autoencoder.
         optional: whether a table may lack it.
         many: whether a user may name several columns, comma-separated.
         guess: finds the column or columns of a table with other names, given the columns found so
@@ -329,6 +291,7 @@ class Role:
     names: tuple[str, ...] = ()
     title: str = ""
     of_label: bool = False
+    is_text: bool = False
     optional: bool = False
     many: bool = False
     guess: Callable[[Rows, RoleColumns], Column] | None = None
@@ -361,7 +324,7 @@ class Role:
         if named is not None:
             parts = named.split(",") if isinstance(named, str) else named
             return tuple(rows.column(part.strip()) for part in parts if part.strip())
-        by_name = {name.strip().lower(): name for name in rows.columns}
+        by_name = columns_by_name(rows.columns)
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:
             return (known,) if self.many else known
@@ -397,6 +360,11 @@ class Schema:
             if not column and self._is_needed(role, labelled=labelled):
                 raise role.lacking(rows)
             found[role.name] = column or None
+        for target in (role for role in self.roles if role.of_label and not role.is_text):
+            for role in self.roles:
+                if not role.of_label:
+                    of_both = {r.shown: found[r.name] for r in (role, target)}
+                    _check_apart(rows, of_both)
         return found
 
     def is_met(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ..errors import BertworksWarning, DataError
+from ..errors import BertworksWarning, DataError, brief
+from .headers import classify_first_line
 from .reading import Table, TableOptions, read_rows
-from .rows import PlacedRow, Rows, text_of, unframed
+from .rows import PlacedRow, Rows, is_missing, text_of, unframed
 from .schema import find_columns, not_found
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
@@ -36,8 +37,7 @@ class Texts:
 
         def rows() -> Iterator[PlacedRow]:
             for row in self.rows:
-                value = row.values.get(self.column)
-                if not isinstance(value, str) or value.strip():
+                if not is_missing(row.values.get(self.column)):
                     yield row
 
         return replace(self, rows=replace(self.rows, read=rows))
@@ -59,7 +59,8 @@ def read_texts(
         called: the name of texts in memory, in errors; their number follows it.
 
     Raises:
-        DataError: there is no such file or column, or the column cannot be detected.
+        DataError: there is no such file or column, the column cannot be detected, or the table has
+            no rows.
         SettingsError: an option is unknown or invalid.
     """
     said = TableOptions.parse(options)
@@ -68,11 +69,14 @@ def read_texts(
     data = unframed(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
-        if said.format == "auto" and path.endswith(_LINES):
+        is_guess = said.format == "auto" and path.endswith(_LINES)
+        if is_guess:
             said = said.with_values(format="text")
         if said.format == "text":
             _check_no_table(path, column, said.header)
         table = read_rows(path, columns=(column,) if column else (), **said.model_dump())
+        if is_guess:
+            _warn_of_header(table)
         return _in_table(table, column, path != "-")
     again = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
@@ -119,10 +123,21 @@ def warn_of_file(text: Any) -> None:
 
 
 def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+    if not rows.sample:
+        raise DataError("there are no texts", where=rows.name)
     found = find_columns(rows, text=column, labelled=False)
     if found.pair is not None:
         raise not_found(rows, "text", "Name it with column=NAME.")
     return Texts(rows, found.text, again)
+
+
+def _warn_of_header(table: Rows) -> None:
+    """Warn if the first line of a file of texts could be a column's name."""
+    first, *rest = ([row["text"]] for row in table.sample)
+    if classify_first_line(first, rest).is_header:
+        what = f"{table.name}:1: {brief(first[0])} is read as a text, as any line of a .txt file"
+        fix = "If it is a column name, give --format tsv (format=tsv)"
+        warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=3)
 
 
 def _check_no_table(where: str, column: str | None, header: bool | None) -> None:

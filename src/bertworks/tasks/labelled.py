@@ -17,9 +17,9 @@ from ..checkpoints.sentence import SentenceSettings
 from ..errors import DataError, SettingsError
 from ..model.config import EncoderConfig
 from ..settings import Settings
-from ..tables.reading import TableOptions
 from ..tables.rows import NoLabel, Row, Rows, text_of
 from ..tables.schema import Column, RoleColumns, Schema, names_of
+from ..tables.unlabelled import LabelledTableOptions
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
 from .task import Task
@@ -28,7 +28,7 @@ LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""
 
 
-class TaskOptions(TableOptions):
+class TaskOptions(LabelledTableOptions):
     """Sequence length and output layer."""
 
     @field_validator("*", mode="before")
@@ -245,6 +245,17 @@ class LabelledTask(Task[ExampleT]):
         return {}
 
     @classmethod
+    def find_label_columns(cls, rows: Rows, options: TaskOptions) -> list[str]:
+        """Return the columns of the targets in a table, if they can be found."""
+        columns = cls.schema.find(rows, options.named(cls.schema), labelled=False)
+        return cls._label_columns(columns)
+
+    @classmethod
+    def _label_columns(cls, columns: RoleColumns) -> list[str]:
+        roles = (role.name for role in cls.schema.roles if role.of_label)
+        return [name for role in roles for name in names_of(columns.get(role))]
+
+    @classmethod
     def settings_of(cls, columns: RoleColumns) -> dict[str, Any]:
         """Return the columns as settings: as `columns`, or one setting per role."""
         if "columns" in cls.settings_class.model_fields:
@@ -258,6 +269,11 @@ class LabelledTask(Task[ExampleT]):
         if isinstance(held, Mapping):
             return dict(held)
         return {role.name: getattr(held, role.name) for role in self.schema.roles}
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns of the targets."""
+        return self._label_columns(self.columns)
 
     @property
     def column_names(self) -> Sequence[str]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..corpus.formats import has_lone_surrogate
-from ..errors import BertworksWarning, DataError, brief
-from ..tables.rows import NoLabel, Row, Rows, WholeLabel, unpacked, value_of
+from ..errors import BertworksWarning, DataError, brief, some_of
+from ..tables.rows import NoLabel, Row, Rows, WholeLabel, is_missing, unpacked, value_of
+from ..tables.unlabelled import UnlabelledError
+
+MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
+"""Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
+
+They may be classes too: see `unlabelled_marks`.
+"""
+
+_NUMBERED = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
 
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
@@ -56,6 +66,7 @@ def count_labels(
             f"a classifier needs {needs}, and column {column!r} holds {found}",
             where=rows.name,
         )
+    warn_of_misspellings(counts, rows.name)
     return counts
 
 
@@ -140,6 +151,46 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def probable_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return labels that are probably misspellings of others, each with the other.
+
+    These are labels of one row that are close to a more frequent one, and the rarer of two labels
+    that differ only in letter case or blanks. Names that differ in a number are different.
+    """
+    if len(counts) > _MOST_COMPARED:
+        return []
+    by_spelling: dict[str, str] = {}
+    pairs = []
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        other = by_spelling.setdefault(re.sub(r"[\s_]+", "", name.casefold()), name)
+        if other == name and counts[name] == 1 and len(name) >= 4:
+            frequent = [label for label in by_spelling.values() if counts[label] > 1]
+            same_numbers = [label for label in frequent if _digits(label) == _digits(name)]
+            other = next(iter(difflib.get_close_matches(name, same_numbers, 1, _CLOSE)), name)
+        if other != name:
+            pairs.append((name, other))
+    return pairs
+
+
+_CLOSE = 0.85  # difflib's ratio of `loaction` and `location` is 0.875
+_MOST_COMPARED = 500  # labels; with more, each of which may be rare, comparing takes long
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
+
+
+def warn_of_misspellings(counts: Mapping[str, int], where: str) -> None:
+    """Warn of labels that are probably misspellings."""
+    pairs = [
+        f"{name!r} ({counts[name]:,}) of {other!r} ({counts[other]:,})"
+        for name, other in probable_misspellings(counts)
+    ]
+    if pairs:
+        what = f"labels that may be misspellings, with their numbers of rows: {some_of(pairs, str)}"
+        warnings.warn(f"{where}: {what}", BertworksWarning, stacklevel=3)
+
+
 def label_name(row: Row, column: str, where: str | None) -> str:
     """Return a row's label as a name; whole numbers and booleans become text.
 
@@ -155,9 +206,9 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
-    is_nan = isinstance(value, float) and math.isnan(value)
-    if value is None or is_nan or (isinstance(value, str) and not value.strip()):
-        raise DataError(f"the label (column {column!r}) is empty", where=where)
+    if is_missing(value):
+        what = f"the label (column {column!r}) is empty"
+        raise UnlabelledError(what, column=column, where=where)
     if not isinstance(value, str):
         raise DataError(f"the label {brief(value)} (column {column!r}) is not a name", where=where)
     if has_lone_surrogate(value):
@@ -211,5 +262,8 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{brief(value)} (column {column!r}) is not a finite number", where=where)
+        what = f"{brief(value)} (column {column!r}) is not a finite number"
+        if is_missing(value):
+            raise UnlabelledError(what, column=column, where=where)
+        raise DataError(what, where=where)
     return number

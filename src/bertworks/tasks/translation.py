@@ -34,6 +34,7 @@ from ..model.memory import Memory
 from ..packed import Batch, Packed
 from ..tables.rows import Row
 from ..tables.schema import Role, Schema
+from ..tables.unlabelled import UnlabelledError
 from .example import LabelledExample, Tokens, by_length, pack
 from .labelled import LabelledTask, check_length, texts_of
 from .task import Evaluator, Network, Prediction, Shown
@@ -119,7 +120,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
     head = Head("decoder", "translation")
     schema = Schema(
         Role("source", ("source", "src", "text")),
-        Role("target", ("target", "tgt", "translation"), of_label=True),
+        Role("target", ("target", "tgt", "translation"), of_label=True, is_text=True),
     )
     is_guessable = False
     best_metric = "bleu"
@@ -155,7 +156,12 @@ class TranslationTask(LabelledTask[LabelledExample]):
     ) -> list[LabelledExample]:
         found = []
         for role in ("source", "target")[: 1 + labelled]:
-            texts = texts_of(rows, str(self.columns[role]), where)
+            column = str(self.columns[role])
+            texts = texts_of(rows, column, where)
+            if role == "target" and not all(map(str.strip, texts)):
+                place = next(w for w, text in zip(where, texts, strict=True) if not text.strip())
+                what = f"the target (column {column!r}) is empty"
+                raise UnlabelledError(what, column=column, where=place)
             encodings = self.tokenizer.encode_batch(
                 texts,
                 max_length=self.settings.max_seq_length,

@@ -18,9 +18,10 @@ from ..errors import DataError, OtherRunError, SettingsError, nearest
 from ..inference.engine import labelled_examples
 from ..tables.reading import Table, read_rows, replayable
 from ..tables.rows import Rows
+from ..tables.unlabelled import counted_unlabelled, without_unlabelled
 from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
-from ..tasks.labelled import LabelledTask
+from ..tasks.labelled import LabelledTask, TaskOptions
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
 from ..text.tokenizer import Tokenizer
@@ -76,10 +77,34 @@ class LabelledData:
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         as_table = {"columns": options.named_columns(), **options.table_options()}
         rows = read_rows(replayable(train), **as_table)  # once for the labels, once for the rows
-        dev_rows, dev_examples = None, None
+        if options.drop_unlabelled:
+            rows = labelled_rows(kind, rows, options)
+        dev_rows = None
         if dev is not None:
             dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
+            if options.drop_unlabelled and dev_rows is not rows:
+                dev_rows = labelled_rows(kind, dev_rows, options)
+        with counted_unlabelled(rows, *(() if dev_rows is None else (dev_rows,))):
+            return cls._of_rows(
+                kind, tokenizer, rows, dev_rows, dev, options, settings, device, run, progress
+            )
+
+    @classmethod
+    def _of_rows(
+        cls,
+        kind: type[LabelledTask[Any]],
+        tokenizer: Tokenizer,
+        rows: Rows,
+        dev_rows: Rows | None,
+        dev: Dev | None,
+        options: TaskOptions,
+        settings: FinetuneSettings,
+        device: torch.device,
+        run: Path | None,
+        progress: Progress | None,
+    ) -> LabelledData:
         task: LabelledTask[Any]
+        dev_examples: list[LabelledExample] | None = None
         if settings.teacher is None:
             task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
@@ -176,6 +201,11 @@ def _with_labels(
         return labelled, dev_rows and labelled, train_gold
     dev_gold = GoldRows(reader, dev_rows)
     return labelled, dev_gold.rows, [*train_gold, dev_gold]
+
+
+def labelled_rows(kind: type[LabelledTask[Any]], rows: Rows, options: TaskOptions) -> Rows:
+    """Return the rows of a table that have a label; a warning counts the others."""
+    return without_unlabelled(rows, kind.find_label_columns(rows, options))
 
 
 def _digest(examples: Iterable[LabelledExample]) -> str:

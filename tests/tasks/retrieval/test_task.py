@@ -161,7 +161,7 @@ def test_long_texts_are_cut_and_counted_or_refused() -> None:
         ({"query": "a", "positive": "b"}, {"query_column": "x"}, "no column 'x'"),
         ({"query": "a", "positive": "b"}, {"loss": "cosine"}, "score_column=NAME"),
         ({"query": "a", "positive": "b"}, {"loss": "triplet"}, "negative_columns=NAME"),
-        ({"query": "a", "positive": None}, {}, "row 1: the column 'positive' holds nothing"),
+        ({"query": "a", "positive": 5}, {}, "row 1: the column 'positive' holds 5"),
         ({"query": "a", "positive": "b", "negative": 3}, {}, "row 1: the column 'negative' holds"),
         ({"query": "a", "positive": "b", "neg": ""}, {"loss": "triplet"}, "row 1: the row has no"),
         ({"text1": "a", "text2": "b", "score": 7}, {}, "all scores .* are 7"),

@@ -31,6 +31,7 @@ from ..metrics import RegressionEvaluator
 from ..task import Evaluator, Prediction, Shown
 from .columns import (
     SCHEMA,
+    RetrievalColumns,
     RetrievalOptions,
     RetrievalSettings,
     find_retrieval_columns,
@@ -65,6 +66,26 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return {"pooling": sentence.pooling, **({} if limit is None else {"max_seq_length": limit})}
 
     @classmethod
+    def _columns_of(cls, rows: Rows, options: RetrievalOptions) -> RetrievalColumns:
+        named = options.negative_columns
+        return find_retrieval_columns(
+            rows,
+            query=options.query_column,
+            passage=options.passage_column,
+            negatives=None if named is None else [one.strip() for one in named.split(",")],
+            score=options.score_column,
+            may_score=options.loss in {None, "cosine"},
+        )
+
+    @classmethod
+    def find_label_columns(cls, rows: Rows, options: TaskOptions) -> list[str]:
+        assert isinstance(options, RetrievalOptions)
+        if options.text_column is not None:  # single texts, with a teacher's vectors as targets
+            return []
+        score = cls._columns_of(rows, options).score
+        return [] if score is None else [score]
+
+    @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
         assert isinstance(options, RetrievalOptions)
         if options.text_column is not None:
@@ -72,16 +93,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 f"text_column={options.text_column!r} does nothing without teacher",
                 fix="Name query_column and passage_column.",
             )
-        named = options.negative_columns
-        negatives = None if named is None else [one.strip() for one in named.split(",")]
-        columns = find_retrieval_columns(
-            rows,
-            query=options.query_column,
-            passage=options.passage_column,
-            negatives=negatives,
-            score=options.score_column,
-            may_score=options.loss in {None, "cosine"},
-        )
+        columns = cls._columns_of(rows, options)
         loss = options.loss or ("in-batch" if columns.score is None else "cosine")
         if loss == "cosine" and columns.score is None:
             raise _lacking(rows, "scores", "score_column")

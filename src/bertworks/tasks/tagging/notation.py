@@ -184,7 +184,7 @@ def read_tag(tag: str, types: frozenset[str]) -> str | None:
     return OUTSIDE if _is_outside(tag) else None
 
 
-def without_unlabelled(
+def without_unlabelled_words(
     types: Collection[str], tags: Sequence[str], *others: Sequence[str]
 ) -> tuple[list[str], ...]:
     """Tags, and the sequences beside them, without the words whose tag says that they have none."""

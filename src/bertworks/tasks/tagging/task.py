@@ -48,7 +48,7 @@ from .columns import (
     in_context,
     strings_of,
 )
-from .notation import find_notation, read_tag, span_doubt, without_unlabelled
+from .notation import find_notation, read_tag, span_doubt, without_unlabelled_words
 from .scores import TaggingScores
 from .tags import (
     OUTSIDE,
@@ -437,7 +437,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         if len(tags) != len(words):
             raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
         if settings.spans:
-            tags, words = without_unlabelled(settings.types, tags, words)
+            tags, words = without_unlabelled_words(settings.types, tags, words)
         target, spans = self._targets(tags, where)
         return _Input(words, before, behind, target=target, spans=spans)
 

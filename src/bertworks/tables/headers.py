@@ -1,0 +1,257 @@
+"""Whether the first line of a TSV or CSV file has column names: one rule, the same for every verb.
+
+The rule applies where the user does not say it with `header` (`--header`, `--no-header`). A name is
+known if the field of machine learning uses it for a column: `text`, `label`, `y_true`, `comment`,
+in any letter case and with any joints (`Gold label`, `goldLabel`), or if it is composed of such
+words (`tweet_text`). In this order:
+
+  1. A line with a name that the user gave, and that does not occur below it, is a header.
+  2. A line of several known names is a header.
+  3. A line is a row if a field occurs again below it, or twice in it; or if it has a number. But
+     `0`, `1`, … are the numbers that pandas gives to columns without names: above texts a header.
+  4. A line with text that could not be a name is a row, unless more of its fields are known names.
+  5. Any other line is a header if it has a known name; if a column below it has only numbers; or if
+     the columns below it have labels that repeat, and it has another value.
+  6. Everything else is a row.
+
+A line that could be either is reported with the option that says otherwise. It could be either if
+nothing distinguishes it from the lines below: a known name above texts or numbers is certain, and
+so is a line of several known names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import DataError
+from .schema import (
+    GOLD_NAMES,
+    LABEL_NAMES,
+    PREDICTED_NAMES,
+    PREDICTION,
+    QUERY_NAMES,
+    TEXT_NAMES,
+    canonical,
+    label_by_content,
+    text_by_content,
+)
+
+# Words of which column names consist. A word of the first set says what the column is for; those of
+# the second set count less, since they are frequent in data too.
+_ROLES = frozenset(
+    re.findall(
+        r"\w+",
+        "text texts sentence sentences content review reviews document comment comments tweet "
+        "message utterance passage paragraph query question questions answer answers context "
+        "premise anchor hypothesis reference ref hyp label labels class category target tags "
+        "tokens words gold truth guess prediction predictions predicted pred preds actual expected "
+        "output feedback post gt yhat observed",
+    )
+)
+_OTHERS = frozenset(
+    re.findall(
+        r"\w+",
+        "id idx index guid uuid key row number nr no line name title subject headline abstract "
+        "summary description body note notes source src tgt translation lang "
+        "language split fold date time timestamp author user url link file domain genre topic "
+        "intent sentiment emotion score rating stars quality confidence probability prob true hat "
+        "response input positive negative string word token tag pos ner chunk lemma choice choices "
+        "ending endings option options prompt start end length count weight type value values "
+        "model human system machine",
+    )
+)
+_WHOLE_NAMES = frozenset({*GOLD_NAMES, *PREDICTED_NAMES, *LABEL_NAMES, *TEXT_NAMES, *QUERY_NAMES})
+_MISSING = frozenset({"", "na", "n/a", "nan", "none", "null", "nil", "-", "?"})
+
+# A few short words, possibly followed by a unit or a language in brackets.
+_NAME_LIKE = re.compile(
+    r"#?[^\W\d][\w.#-]{0,24}( [\w.#-]{1,12}){0,2}( ?(\([^()]{1,12}\)|\[[^\[\]]{1,12}\]))?"
+)
+_NUMBER = re.compile(r"[-+]?(\d[\d,.]*|\.\d+)([eE][-+]?\d+)? ?%?")
+_INDEX_NAME = re.compile(r"Unnamed: \d+")  # pandas' name of a column without one
+_IDENTIFIER = re.compile(r"[^\W\d]\w*[a-z0-9]([A-Z_.]\w+)+|[^\W\d_]+\d")
+_TITLE = re.compile(r"[A-Z]\w*( [A-Z]\w*){1,3}")  # as `Customer Feedback`
+_MIN_ROWS = 10  # fewer rows do not show which column has labels
+_WORD_ROLES = frozenset({"word", "words", "token", "tokens", "form"})
+
+
+class FirstLine(NamedTuple):
+    """How the first line of a table is read."""
+
+    is_header: bool
+    is_certain: bool  # if not, the line could be either
+
+
+def classify_first_line(
+    first: Sequence[str], rows: Sequence[Sequence[str]], named: Sequence[str] = ()
+) -> FirstLine:
+    """Decide whether a table's first line has column names, by the rule of this module.
+
+    Args:
+        first: the fields of the first line.
+        rows: the fields of the next lines; those with another number of fields are ignored.
+        named: names of columns, from the user or the model; numbers are ignored.
+    """
+    fields = [field.strip() for field in first]
+    rows = [row for row in rows if len(row) == len(fields)]
+    below = [[row[at].strip() for row in rows] for at in range(len(fields))]
+    new = [field for field, values in zip(fields, below, strict=True) if field not in values]
+    if any(name.strip() in new for name in named if not name.isdecimal()):
+        return FirstLine(True, True)
+    filled = [field for field in fields if field]
+    known = [field for field in filled if is_known_name(field)]
+    has_role = any(map(_has_role, known))
+    if len(known) == len(filled) and len(known) > 1 and has_role:
+        return FirstLine(True, set(filled) <= set(new))
+    if _are_numbers_of_columns(filled):
+        return FirstLine("" in fields or not all(map(_are_numbers, below)), False)
+    if not set(filled) <= set(new) or len(set(filled)) < len(filled) or not filled:
+        return FirstLine(False, not any(map(_has_role, set(known) & set(new))))
+    has_number = any(map(_NUMBER.fullmatch, filled))
+    num_texts = sum(not (field in known or _NAME_LIKE.fullmatch(field)) for field in filled)
+    if has_number or num_texts:
+        is_header = not has_number and has_role and len(known) > num_texts
+        return FirstLine(is_header, not has_role)
+    return _classify_names(fields, known, below)
+
+
+def _classify_names(
+    fields: Sequence[str], known: Sequence[str], below: Sequence[Sequence[str]]
+) -> FirstLine:
+    """Classify a line whose fields could all be names, and do not occur below in their columns."""
+    columns = list(zip(fields, below, strict=True))
+    above_texts = [field for field, values in columns if _are_unlike(field, values)]
+    above_numbers = [field for field, values in columns if _are_numbers(values)]
+    is_above_numbers = any(field.lower() not in _MISSING for field in above_numbers)
+    has_role = any(map(_has_role, known))
+    if has_role and not (len(fields) == 1 and " " in fields[0]):
+        is_above_texts = any(map(_has_role, set(above_texts) & set(known)))
+        is_identifier = len(fields) > 1 and any(map(_IDENTIFIER.fullmatch, known))
+        return FirstLine(True, is_above_numbers or is_above_texts or is_identifier)
+    values = {value for column in below for value in column}
+    if not values.isdisjoint(filter(None, fields)):  # as gold and predicted labels
+        return FirstLine(False, True)
+    if has_role or len(known) == len(fields):
+        return FirstLine(True, is_above_numbers)
+    if is_above_numbers:
+        return FirstLine(True, len(below[0]) > 2)
+    if _have_other_labels(below):
+        return FirstLine(True, False)
+    return FirstLine(False, len(fields) == 1 and not above_texts)
+
+
+def names_word_columns(fields: Sequence[str]) -> bool:
+    """Whether the first line of a file with one word per line names its columns: `token`, `tag`."""
+    return (
+        len(fields) > 1
+        and any(canonical(field) in _WORD_ROLES for field in fields)
+        and all(map(is_known_name, fields))
+    )
+
+
+def check_parted(
+    path: str, sample: Sequence[Sequence[str]], named: Sequence[str], format: str
+) -> None:
+    """Check that a table of one column is not a table of several with another separator.
+
+    Raises:
+        DataError: it is; or its lines end only with carriage returns.
+    """
+    first, *rest = sample
+    if not rest and any("\r" in field for field in first):
+        raise DataError(
+            "its lines end only with carriage returns",
+            where=path,
+            fix="Save it with Unix or Windows line ends.",
+        )
+    if not rest or any(len(row) != 1 for row in sample):
+        return
+    for sign in ";,\t|":
+        names = first[0].split(sign)
+        same = all(row[0].count(sign) == len(names) - 1 for row in rest)
+        if len(names) > 1 and same and classify_first_line(names, [], named) == (True, True):
+            raise DataError(
+                f"its fields seem to be separated by {sign!r}",
+                where=path,
+                fix=_read_as(sign, format),
+            )
+
+
+def _read_as(sign: str, format: str) -> str:
+    """Return advice for fields that are separated by another sign than the format's."""
+    other = {",": "csv", "\t": "tsv"}.get(sign)
+    if other is not None:
+        return f'--format {other} (format="{other}") reads them.'
+    return f"Separate them by {'commas' if format == 'csv' else 'tabs'}."
+
+
+def is_known_name(field: str) -> bool:
+    """Whether a field is a usual name of a column, or is composed of the words of such names."""
+    is_index = _INDEX_NAME.fullmatch(field) is not None
+    if is_index or field.startswith(f"{PREDICTION}.") or canonical(field) in _WHOLE_NAMES:
+        return True
+    words = _words(field)
+    if not words or len(field) > 40:
+        return False
+    if _IDENTIFIER.fullmatch(field):  # such a form is rare in texts: one known word is enough
+        return any(word in _ROLES | _OTHERS for word in words)
+    if _TITLE.fullmatch(field) and words[-1] in _ROLES:
+        return True
+    return all(word in _ROLES | _OTHERS for word in words)
+
+
+def _has_role(name: str) -> bool:
+    """Whether a known name says what the column is for."""
+    if name.startswith(f"{PREDICTION}.") or canonical(name) in _WHOLE_NAMES:
+        return True
+    return any(word in _ROLES for word in _words(name))
+
+
+def _words(field: str) -> list[str]:
+    """Return the words of a name, without the numbers at their ends."""
+    words = (word.strip("#").rstrip("0123456789") for word in canonical(field).split("_"))
+    return [word for word in words if word]
+
+
+def _are_numbers(values: Sequence[str]) -> bool:
+    present = [value for value in values if value.lower() not in _MISSING]
+    return bool(present) and all(map(_NUMBER.fullmatch, present))
+
+
+def _are_numbers_of_columns(fields: Sequence[str]) -> bool:
+    """Whether fields are 0, 1, …, as pandas writes for columns without names."""
+    return bool(fields) and list(fields) == [str(at) for at in range(len(fields))]
+
+
+def _are_unlike(field: str, values: Sequence[str]) -> bool:
+    """Whether most values of a column look unlike a name: by words, signs or letters."""
+    unlike = sum(
+        _NAME_LIKE.fullmatch(value) is None
+        or (" " in value and " " not in field)
+        or (field.isascii() and not value.isascii())
+        for value in values
+    )
+    return bool(field) and 2 * unlike > len(values)
+
+
+def _have_other_labels(below: Sequence[Sequence[str]]) -> bool:
+    """Whether columns have labels that repeat: all, as gold and predicted ones; or one, of texts.
+
+    Their first line has other values, which this function does not check.
+    """
+    count = len(below[0])
+    if len(below) > 1 and count >= 4 and all(2 * len(set(values)) <= count for values in below):
+        return True
+    if count < _MIN_ROWS:
+        return False
+    columns = [str(at) for at in range(len(below))]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*below, strict=True)]
+    text = text_by_content(columns, rows)
+    others = [column for column in columns if column != text]
+    label = None if text is None else label_by_content(others, rows)
+    if label is None:
+        return False
+    labels = below[int(label)]
+    return min(map(labels.count, set(labels))) > 1
