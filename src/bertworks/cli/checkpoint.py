@@ -14,8 +14,8 @@ from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     AsJson,
-    Lines,
     ModelPath,
+    Table,
     TaskFile,
     load_model,
     output,
@@ -184,17 +184,30 @@ def quantize(
 def add_tokens(
     *,
     model: ModelPath,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one per line.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Words: .txt with one per line, or a table.")
+    ],
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Word column of a table; detected if omitted."),
+    ] = None,
     out: Out,
-    lines: Lines,
+    table: Table,
 ) -> None:
-    """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
-    from ..corpus.lines import ReadCounts, Reading, read_lines
+    """Add words to the vocabulary; each new vector starts as the mean of its old pieces.
+
+    Each word is then tried in a text: one that would never be found is an error.
+    """
     from ..surgery import add_tokens as add
+    from ..tables.texts import read_texts
 
     with output(out, [file], model=model, kind="whole directory"):
-        read = read_lines(file, Reading(ReadCounts(), **lines))
-        words = {f"{file}:{at}": word for at, line in read if (word := line.strip())}
+        words = {}
+        for place, word in read_texts(file, column=column, **table).filled():
+            if "\t" in word.strip():
+                fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
+                raise DataError(f"{word!r} has a tab", where=place, fix=fix)
+            words[place] = word.strip()
         if not words:
             raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words.values(), where=[*words])

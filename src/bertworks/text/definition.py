@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -234,8 +234,9 @@ class WordPieceDefinition(Definition):
         library.normalizer = self.normalization.normalizer
         library.pre_tokenizer = self.normalization.word_splitter
         for piece in self.added:
-            library.add_tokens([tokenizers.AddedToken(**asdict(piece))])
-            assert library.token_to_id(piece.content) == self.ids[piece.content]
+            content, _ = self.corrected(piece.content, where=piece.content)  # as texts are
+            library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
+            assert library.token_to_id(content) == self.ids[piece.content]
         if typed_mask:
             library.add_tokens([tokenizers.AddedToken(MASK, normalized=False)])
         library.encode_special_tokens = True
