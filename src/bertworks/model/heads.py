@@ -17,7 +17,16 @@ from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
-from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
+from .layers import (
+    ACTIVATIONS,
+    Dropout,
+    LayerNorm,
+    Linear,
+    OutputLinear,
+    draw_weight,
+    initialize,
+    wide,
+)
 
 _CHUNK = 2**24  # logits processed at a time
 _GROUP = 2**25  # the most logits in memory
@@ -55,10 +64,8 @@ class MLMHead(nn.Module):
     def logits(
         self, transformed: Float[Tensor, "masked width"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        """Apply only the decoder."""
-        dtype = transformed.dtype
-        bias = None if self.bias is None else self.bias.to(dtype)
-        return F.linear(transformed, self.decoder.to(dtype), bias)
+        """Apply only the decoder, in float32 at least (see `OutputLinear`)."""
+        return F.linear(wide(transformed), self.decoder, self.bias)
 
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
@@ -224,7 +231,7 @@ def next_piece_loss_sum(
     return linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
 
 
-class NSPHead(Linear):
+class NSPHead(OutputLinear):
     """Predicts whether B follows A: `[sequences, 2]` logits from the pooled vectors.
 
     Label 0: B is the next segment; 1: B is a random one (as in the original code).
@@ -246,7 +253,7 @@ class ReplacedTokenHead(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.dense_prediction = Linear(config.hidden_size, 1)
+        self.dense_prediction = OutputLinear(config.hidden_size, 1)
         initialize(self, config.initializer_range)
 
     def forward(self, hidden: Float[Tensor, "tokens hidden_size"]) -> Float[Tensor, " tokens"]:
@@ -293,7 +300,8 @@ class ClassificationHead(nn.Module):
             self.transform = Linear(size, size)
         elif self.kind == "norm":
             self.transform = MLMTransform(config)
-        self.linear = Linear(size, num_labels, bias=self.kind != "none" if bias is None else bias)
+        bias = self.kind != "none" if bias is None else bias
+        self.linear = OutputLinear(size, num_labels, bias=bias)
         initialize(self, config.initializer_range)
 
     def forward(
@@ -336,7 +344,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.transform = MLMTransform(config) if config.classifier == "norm" else None
         self.dropout = Dropout(dropout)
-        self.linear = Linear(config.hidden_size, num_outputs)
+        self.linear = OutputLinear(config.hidden_size, num_outputs)
         initialize(self, config.initializer_range)
 
     def forward(
@@ -346,11 +354,6 @@ class TokenHead(nn.Module):
             hidden = self.transform(hidden)
         result: Tensor = self.linear(self.dropout(hidden))
         return result
-
-
-def wide(values: Tensor) -> Tensor:
-    """Return the values in float32 or wider, for sums."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def cross_entropy_sum(

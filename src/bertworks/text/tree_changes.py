@@ -72,11 +72,11 @@ def add_words(
                 entry = asdict(AddedPiece(forms[0]))
                 tree["added_tokens"].append({"id": len(definition.pieces) + len(new), **entry})
             parts = library.encode(forms[0], add_special_tokens=False).ids
-            former = {forms[0]: [at for at in parts if at not in definition.marks] or parts}
+            sources = {forms[0]: [at for at in parts if at not in definition.marks] or parts}
         else:
-            former = {form: [t.id for t in library.model.tokenize(form)] for form in forms}
+            sources = {form: [t.id for t in library.model.tokenize(form)] for form in forms}
         fresh = [form for form in forms if form not in definition.ids and form not in new]
-        new.update({form: tuple(former[form]) for form in fresh})
+        new.update({form: tuple(sources[form]) for form in fresh})
         if fresh:
             added.append((word, forms, f"{place} ({word!r})"))
         else:
