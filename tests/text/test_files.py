@@ -3,13 +3,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import transformers
 
-from bertworks.errors import DataError
+import bertworks as bw
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.text.tokenizer import Tokenizer
+from tests.checkpoints.published import geometry
 
 from .oracle import Oracle
 
@@ -369,7 +373,7 @@ def test_added_tokens_of_another_kind(tmp_path, said):
         ({"model__unk_token": "<unk>"}, "model.unk_token is '<unk>'"),
         ({"model__vocab": 3}, "model.vocab is 3"),
         ({"model__vocab": {"a": 1, "b": 7}}, "ids of the vocabulary are not 0, 1, 2"),
-        ({"model__vocab": {"a": 0}, "added_tokens": []}, r"has no \[PAD\]"),
+        ({"model__vocab": {"a": 0}, "added_tokens": []}, r"has no \[UNK\]"),
         ({"model__vocab": {"a\ud800": 0}, "added_tokens": []}, "lone surrogate"),
         ({"normalizer": None}, "normalizer is None"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace'"),
@@ -387,10 +391,8 @@ def test_tokenizers_that_are_not_berts(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.txt", b"[PAD]\n\n[UNK]", "vocab.txt:2: an empty line"),
-        ("vocab.txt", b"[PAD]\na\n[UNK]\na\n", "vocab.txt:4: 'a' is in line 2 already"),
-        ("vocab.txt", b"a\nb\n", r"vocab.txt: the vocabulary has no \[PAD\]"),
-        ("vocab.txt", b"", r"vocab.txt: the vocabulary has no \[PAD\]"),
+        ("vocab.txt", b"a\nb\n", r"vocab.txt: the vocabulary has no \[UNK\]"),
+        ("vocab.txt", b"", r"vocab.txt: the vocabulary has no \[UNK\]"),
         ("vocab.txt", b"a\n\xff\n", r"vocab.txt:2: not UTF-8"),
         ("tokenizer.json", b"{", "tokenizer.json: not valid JSON"),
         ("tokenizer.json", b"[]", "tokenizer.json: the file must hold a JSON object"),
@@ -402,6 +404,51 @@ def test_bad_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         Tokenizer.load(tmp_path)
+
+
+ORIGINAL = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (ORIGINAL, None),  # the vocabulary of the original code's tests
+        ([*ORIGINAL, "", ""], None),  # nothing follows: no id is skipped
+        ([*ORIGINAL[:5], "", *ORIGINAL[5:]], r"vocab.txt:6: the line is empty; no text"),
+        ([*ORIGINAL, "want"], r"vocab.txt:4: the line has 'want', as a later line; no text"),
+        (
+            ["", *ORIGINAL[:5], "wa", "", *ORIGINAL[5:], "wa", "[PAD]"],
+            r"vocab.txt:1: the line is empty \(and 3 more\)",
+        ),
+    ],
+)
+def test_vocabulary_is_opened_as_transformers_does(tmp_path, lines, says):
+    (tmp_path / "vocab.txt").write_text("".join(f"{line}\n" for line in lines))
+    with nullcontext() if says is None else pytest.warns(BertworksWarning, match=says):
+        tokenizer = Tokenizer.load(tmp_path)
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    text = "UNwant\u00e9d,running wa want zzz"
+    assert tokenizer.encode(text).input_ids.tolist() == theirs(text).input_ids
+    assert tokenizer.vocab_size == len("\n".join(lines).rstrip("\n").split("\n"))
+    tokenizer.save(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again")
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.has("pad") == ("[PAD]" in lines)
+    model = bw.Model.fresh(geometry("bert", vocab_size=tokenizer.vocab_size), tokenizer)
+    assert model.embed([text, "want"]).shape == (2, model.encoder.config.hidden_size)
+
+
+def test_ids_without_a_piece_are_unused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "a", "b"]))
+    Tokenizer.load(tmp_path).save(tmp_path / "m")
+    file = tmp_path / "m" / "tokenizer.json"
+    tree = json.loads(file.read_text())
+    tree["model"]["vocab"]["b"] += 1
+    file.write_text(json.dumps(tree))
+    (tmp_path / "m" / "vocab.txt").unlink()
+    tokenizer = Tokenizer.load(tmp_path / "m")
+    assert tokenizer.piece_ids(["b a"])[0].tolist() == [len(SPECIALS) + 2, len(SPECIALS)]
+    assert len(tokenizer.unused_ids) == 1 + sum("unused" in piece for piece in SPECIALS)
 
 
 def test_missing_files(tmp_path):

@@ -170,9 +170,12 @@ class WordPieceDefinition(Definition):
     max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
     frame: Frame = Frame()  # the special pieces around texts
 
-    roles = Roles(*SPECIAL_PIECES)
+    # A vocabulary may lack [PAD] and [MASK], as that of the original code's tests does.
+    roles: Roles = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        pad, mask = (piece if piece in self.ids else None for piece in (PAD, MASK))
+        object.__setattr__(self, "roles", Roles(pad, UNK, CLS, SEP, mask))
         self.check()
 
     @cached_property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from .. import files
-from ..errors import DataError
+from ..errors import BertworksWarning, DataError, brief
 from .definition import (
     CLS,
     CONTINUATION,
@@ -207,7 +209,7 @@ def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
     """Check that each has its id in the vocabulary, or the next id after it."""
-    end = len(ids)
+    end = max(ids.values(), default=-1) + 1
     for token in added:
         due = ids.get(token.content, end)
         if token.id != due:
@@ -249,9 +251,8 @@ def _read_wordpiece(
         limit = tree.model.max_input_chars_per_word
         normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
     else:
-        pieces = _read_vocabulary(file)
+        ids = _read_vocabulary(file)
         tokens, source = _read_added(beside, config_tree)
-        ids = {piece: number for number, piece in enumerate(pieces)}
         _check_added(tokens, ids, source)
         pieces, added = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
@@ -283,11 +284,10 @@ def write_definition(
     tree: Mapping[str, Any]
     if isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
-        roles = asdict(definition.roles)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **definition.config,
-            **{f"{role}_token": piece for role, piece in roles.items() if piece is not None},
+            **_named_roles(definition.roles),
         }
     else:
         assert isinstance(definition, WordPieceDefinition)
@@ -298,11 +298,7 @@ def write_definition(
             "do_lower_case": definition.normalization.lowercase,
             "strip_accents": definition.normalization.strip_accents,
             "tokenize_chinese_chars": definition.normalization.split_ideographs,
-            "unk_token": UNK,
-            "sep_token": SEP,
-            "pad_token": PAD,
-            "cls_token": CLS,
-            "mask_token": MASK,
+            **_named_roles(definition.roles),
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
     if model_max_length is not None:
@@ -311,6 +307,11 @@ def write_definition(
         files.write(directory / name, content)
     files.write_json(directory / TOKENIZER, tree)
     files.write_json(directory / CONFIG, config)
+
+
+def _named_roles(roles: Roles) -> dict[str, str]:
+    """The special pieces as entries of `tokenizer_config.json`."""
+    return {f"{role}_token": piece for role, piece in asdict(roles).items() if piece is not None}
 
 
 def _tokenizer_class(definition: WordPieceDefinition) -> str:
@@ -324,8 +325,12 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
     return "BertTokenizer" if same else "PreTrainedTokenizerFast"
 
 
-def _read_vocabulary(file: Path) -> list[str]:
-    """Read one piece per line; the number of the line, from 0, is the id."""
+def _read_vocabulary(file: Path) -> dict[str, int]:
+    """Read one piece per line; the number of the line, from 0, is the id.
+
+    As in `transformers`, a piece in several lines has the id of the last one, and an empty line is
+    no piece.
+    """
     content = file.read_bytes()
     try:
         # Only line feeds end a line: the Chinese vocabulary has the piece U+2028.
@@ -333,17 +338,21 @@ def _read_vocabulary(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError("not UTF-8", where=f"{file}:{line}") from None
-    if lines[-1] == "":
-        lines.pop()
     pieces = [line.removesuffix("\r") for line in lines]
-    seen: dict[str, int] = {}
-    for number, piece in enumerate(pieces, 1):
-        if not piece:
-            raise DataError("an empty line", where=f"{file}:{number}", fix="Each line is a piece.")
-        if piece in seen:
-            raise DataError(f"{piece!r} is in line {seen[piece]} already", where=f"{file}:{number}")
-        seen[piece] = number
-    return pieces
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    ids = {piece: number for number, piece in enumerate(pieces) if piece}
+    idle = [number for number, piece in enumerate(pieces) if ids.get(piece) != number]
+    if idle:
+        first = idle[0]
+        what = "is empty" if not pieces[first] else f"has {brief(pieces[first])}, as a later line"
+        more = "" if len(idle) == 1 else f" (and {len(idle) - 1:,} more)"
+        warnings.warn(
+            f"{file}:{first + 1}: the line {what}{more}; no text gets its id",
+            BertworksWarning,
+            stacklevel=2,
+        )
+    return ids
 
 
 def _is_cased(pieces: list[str]) -> bool:
@@ -370,18 +379,26 @@ def _number_pieces(
             added.append(AddedPiece(**token.model_dump(exclude={"id"})))
         else:
             ids[token.content] = token.id
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
+    pieces = _without_holes(ids, where=where)
     for piece in (*pieces, *(token.content for token in added)):
         check_text(piece, where=where)
     return pieces, added
 
 
+def _without_holes(ids: Mapping[str, int], *, where: str) -> list[str]:
+    """Return the pieces in the order of their ids; an id without a piece gets an unused one."""
+    by_id = {number: piece for piece, number in ids.items()}
+    end = max(by_id, default=-1) + 1
+    if len(by_id) < len(ids) or min(by_id, default=0) < 0 or end > 2 * len(ids):
+        raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
+    unused = (name for name in map("[unused{}]".format, count()) if name not in ids)
+    return [by_id[number] if number in by_id else next(unused) for number in range(end)]
+
+
 def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The tokenizer in the format of the `tokenizers` library."""
     base = len(definition.base_pieces)
-    special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES}
+    special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES if piece in definition.ids}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
         {"id": number, "content": piece, **plain, "special": True}
