@@ -189,9 +189,14 @@ def test_which_class_has_a_say_on_case(tmp_path, family, named, lowercase):
     config |= {"tokenizer_class": named} if named else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
-    ours, theirs = both_tokenize(tmp_path, "a A É é")
+    is_berts = named.startswith(("Bert", "Distil", "Electra")) or (not named and family)
+    is_contradicted = is_berts and family != "modernbert"
+    says = r"(lowercase|accents) is \w+, but \w+ in tokenizer_config.json is \w+, which is used"
+    with pytest.warns(BertworksWarning, match=says) if is_contradicted else nullcontext():
+        ours, theirs = both_tokenize(tmp_path, "a A É é")
+        tokenizer = Tokenizer.load(tmp_path)
     assert ours == theirs
-    Tokenizer.load(tmp_path).save(tmp_path / "again")
+    tokenizer.save(tmp_path / "again")
     assert both_tokenize(tmp_path / "again", "a A É é") == (ours, ours)
 
 
@@ -449,6 +454,90 @@ def test_ids_without_a_piece_are_unused(tmp_path):
     tokenizer = Tokenizer.load(tmp_path / "m")
     assert tokenizer.piece_ids(["b a"])[0].tolist() == [len(SPECIALS) + 2, len(SPECIALS)]
     assert len(tokenizer.unused_ids) == 1 + sum("unused" in piece for piece in SPECIALS)
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("kind", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("BertJapaneseTokenizer", "MPNetTokenizer", "MPNetTokenizerFast", "RoFormerTokenizer"),
+        *("BertweetTokenizer", "PhobertTokenizer", "KoBertTokenizer", "HerbertTokenizerFast"),
+    ],
+)
+def test_wordpiece_files_of_another_class_are_refused(tmp_path, where, kind, named):
+    Tokenizer.from_vocabulary(SPECIALS + WORDS).save(tmp_path)
+    for name in {"vocab.txt", "tokenizer.json"} - {kind}:
+        (tmp_path / name).unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    entries = {"model_type": "bert", "tokenizer_class": named, "do_lower_case": True}
+    (tmp_path / where).write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=f"class {named.removesuffix('Fast')} is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "roformer"])
+def test_wordpiece_files_of_another_family_are_refused(tmp_path, family):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + WORDS))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(DataError, match="is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("named", ["HerbertTokenizer", "XLMTokenizer", "FlaubertTokenizer"])
+def test_merges_of_another_class_are_refused(tmp_path, named):
+    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b</w>": 5, "ab</w>": 6}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "tokenizer_class": named})
+    )
+    with pytest.raises(DataError, match=f"class {named} is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("entry", ["<mask>", {"content": "<mask>", "lstrip": True}])
+def test_other_special_pieces_than_berts_are_refused(tmp_path, file, entry):
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *SPECIALS, *WORDS, "<mask>"]
+    Tokenizer.from_vocabulary(pieces).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / file).write_text(json.dumps({"mask_token": entry}))
+    with pytest.raises(DataError, match=r"mask_token is '<mask>': .* with BERT's \[MASK\] only"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda lines: [*lines[:6], "new", *lines[7:]], r"vocab.txt:7: 'new', but .* has 'un'"),
+        (lambda lines: lines[:-1], r"vocab.txt:18: '', but tokenizer.json has '##s' with the id"),
+        (lambda lines: [*lines, "more"], r"vocab.txt:19: 'more', but tokenizer.json has ''"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], r"vocab.txt:1: '\[UNK\]', but"),
+        (lambda lines: lines, None),
+    ],
+)
+def test_vocabulary_that_contradicts_the_tokenizer_is_said(tmp_path, change, says):
+    tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS)
+    tokenizer.save(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(change(SPECIALS + WORDS)) + "\n")
+    with pytest.warns(BertworksWarning, match=says) if says else nullcontext():
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("config", [None, {}, {"tokenizer_class": "BertTokenizer"}])
+def test_cased_tokenizer_without_do_lower_case_is_said(tmp_path, config):
+    tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS, lowercase=False)
+    tokenizer.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").unlink()
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    says = "lowercase is false, which is used; .* has no do_lower_case, so transformers takes true"
+    with pytest.warns(BertworksWarning, match=says):
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert not Tokenizer.load(tmp_path, lowercase=False).lowercase  # the user says it
 
 
 def test_missing_files(tmp_path):

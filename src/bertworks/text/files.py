@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -50,8 +50,22 @@ _USUAL = {
 # The `transformers` class of a family, if no file names one.
 _CLASSES = {
     **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    "roformer": "RoFormerTokenizer",
     "roberta": "RobertaTokenizer",
     "gpt2": "GPT2Tokenizer",
+}
+# The classes that read BERT's files as BERT's class does.
+_BERTS = {
+    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ErnieTokenizer"),
+    *("MobileBertTokenizer", "SqueezeBertTokenizer", "ConvBertTokenizer", "LayoutLMTokenizer"),
+    *("LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
+    *("DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
+}
+# The classes that read `vocab.json` and `merges.txt` as GPT-2's, RoBERTa's or the first GPT's do.
+_BPES = {
+    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
+    *("GPT2Tokenizer", "OpenAIGPTTokenizer"),
 }
 # Classes that use `tokenizer.json` unchanged.
 _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
@@ -79,6 +93,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             added = [token.model_copy(update={"lstrip": True}) for token in added]
             return _with_added(found, added, source)
         if file.name in (MERGES, BPE_VOCAB):
+            _check_class(path, config, _BPES)
             _keep_case(lowercase, file)
             found = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
             return _with_added(found, *_read_added(path, config))
@@ -88,6 +103,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
                 return _read_tree(file, tree, config, _find_class(path, config))
+        _check_class(path, config, _BERTS)
+        _check_roles(path, config)
         return _read_wordpiece(file, config, lowercase, beside=path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
@@ -109,6 +126,43 @@ def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
         named = named.removesuffix("Fast")
         return None if named in _GENERAL else named
     return _CLASSES.get(family, family) if isinstance(family, str) else None
+
+
+def _check_class(directory: Path, config: dict[str, Any], known: Container[str]) -> None:
+    """Check that a directory's files are those of a class that reads them as it is done here.
+
+    BERT's files are also those of classes that first split words otherwise
+    (`BertJapaneseTokenizer`) or put other pieces around texts (`MPNetTokenizer`).
+
+    Raises:
+        DataError: another class is named.
+    """
+    opener = _find_class(directory, config)
+    is_named = opener in _CLASSES.values() or (opener or "")[:1].isupper()
+    if opener is not None and is_named and opener not in known:
+        raise DataError(
+            f"the tokenizer class {opener} is not supported",
+            where=str(directory),
+            fix="Its ids would be others. If the files are BERT's, set tokenizer_class to "
+            "BertTokenizer in tokenizer_config.json.",
+        )
+
+
+def _check_roles(directory: Path, config: dict[str, Any]) -> None:
+    """Check that a WordPiece tokenizer has BERT's special pieces.
+
+    Raises:
+        DataError: its settings name another piece.
+    """
+    entries = {**_read_optional(directory / SPECIAL), **config}
+    for role, (usual, *_) in _USUAL.items():
+        named = _named(entries.get(f"{role}_token"))
+        if named not in (None, usual):
+            raise DataError(
+                f"{role}_token is {named!r}: WordPiece tokenizers are supported with BERT's "
+                f"{usual} only",
+                where=str(directory),
+            )
 
 
 def _keep_case(lowercase: bool | None, file: Path) -> None:
@@ -256,12 +310,78 @@ def _read_wordpiece(
         _check_added(tokens, ids, source)
         pieces, added = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
-    if config_tree and taken:
+    if taken:
         config = parse(ConfigFile, config_tree, where=str(beside / CONFIG))
-        normalization = replace(normalization, **config.model_dump(exclude_unset=True))
+        entries = config.model_dump(exclude_unset=True)
+        if file.suffix == ".json" and lowercase is None:
+            _compare_settings(file, normalization, entries)
+        normalization = replace(normalization, **entries)
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
-    return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
+    definition = WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
+    if file.suffix == ".json" and file.with_name(VOCAB).is_file():
+        _compare_vocabularies(file, tree.model.vocab, definition.ids)
+    return definition
+
+
+def _compare_vocabularies(
+    file: Path, vocabulary: Mapping[str, int], ids: Mapping[str, int]
+) -> None:
+    """Warn if `vocab.txt` has other ids than the `tokenizer.json` beside it.
+
+    Args:
+        vocabulary: what the words of texts are split into, which `vocab.txt` must have.
+        ids: the same and the pieces added later, which `vocab.txt` may have.
+    """
+    beside = file.with_name(VOCAB)
+    lines = _read_vocabulary(beside)
+    differing = sorted(number for piece, number in lines.items() if ids.get(piece) != number)
+    missing = sorted(vocabulary.items() - lines.items(), key=lambda entry: entry[1])
+    if differing or missing:
+        number = differing[0] if differing else missing[0][1]
+        of_lines = {at: piece for piece, at in lines.items()}.get(number, "")
+        of_tree = {at: piece for piece, at in ids.items()}.get(number, "")
+        warnings.warn(
+            f"{beside}:{number + 1}: {brief(of_lines)}, but {TOKENIZER} has {brief(of_tree)} "
+            f"with the id {number}; {TOKENIZER} is used",
+            BertworksWarning,
+            stacklevel=2,
+        )
+
+
+_KEYS = {
+    "lowercase": ("do_lower_case", "lowercase"),
+    "strip_accents": ("strip_accents", "strip_accents"),
+    "split_ideographs": ("tokenize_chinese_chars", "handle_chinese_chars"),
+}
+"""The settings of the normalisation in `tokenizer_config.json` and in `tokenizer.json`."""
+
+
+def _compare_settings(file: Path, normalization: Normalization, entries: Mapping[str, Any]) -> None:
+    """Warn if `tokenizer_config.json` contradicts `tokenizer.json`, or is silent where the
+    `transformers` class has another default.
+
+    Args:
+        normalization: that of `tokenizer.json`.
+        entries: the settings in `tokenizer_config.json`.
+    """
+    usual = Normalization(**entries)
+    for name, (key, own_key) in _KEYS.items():
+        own, other = getattr(normalization, name), getattr(usual, name)
+        if own == other:
+            continue
+        what = f"{own_key} is {_json_value(own)}"
+        if name in entries:
+            what += f", but {key} in {CONFIG} is {_json_value(other)}, which is used"
+        else:
+            what += f", which is used; {CONFIG} has no {key}, so transformers takes "
+            what += _json_value(other)
+        warnings.warn(f"{file}: {what}", BertworksWarning, stacklevel=2)
+
+
+def _json_value(value: bool | None) -> str:
+    """A setting as it is in a JSON file."""
+    return "null" if value is None else str(value).lower()
 
 
 def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame:
