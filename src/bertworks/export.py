@@ -3,7 +3,9 @@
 ONNX is for engines that support neither packs nor PyTorch. The input is a padded batch; outputs
 have the names that Hugging Face's models use.
 
-    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size
+    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size;
+                         of a sentence encoder also sentence_embedding [rows, hidden_size], with the
+                         model's pooling and normalisation
     config.json, tokenizer.json and the tokenizer's other files
 """
 
@@ -17,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import files
@@ -24,11 +27,13 @@ from .api import BareEncoder, Model
 from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
 from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
+from .checkpoints.sentence import SentenceSettings
 from .checkpoints.store import keys_of, own_tensors
 from .checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from .errors import CheckpointError, need
 from .locks import claim
 from .model.config import EncoderConfig
+from .model.heads import pool
 from .packed import Padded
 from .tasks.classification import ClassificationNetwork
 from .tasks.task import Network, encoder_outputs
@@ -37,11 +42,18 @@ from .text.tokenizer import Tokenizer
 
 
 class PaddedNetwork(nn.Module):
-    """A network on padded batches."""
+    """A network on padded batches.
 
-    def __init__(self, network: Network | BareEncoder) -> None:
+    Args:
+        sentence: how a sentence encoder makes the vector of a text, if the network is one.
+    """
+
+    def __init__(
+        self, network: Network | BareEncoder, sentence: SentenceSettings | None = None
+    ) -> None:
         super().__init__()
         self.network = network
+        self.sentence = sentence
 
     def named(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -49,8 +61,17 @@ class PaddedNetwork(nn.Module):
         """Return the network's outputs for `[rows, length]` tensors, by name."""
         padded = Padded.of(input_ids, attention_mask, token_type_ids)
         if isinstance(self.network, Network):
-            return self.network.padded(padded)
-        return encoder_outputs(self.network.encoder, padded)
+            outputs = self.network.padded(padded)
+        else:
+            outputs = encoder_outputs(self.network.encoder, padded)
+        if self.sentence is not None and "last_hidden_state" in outputs:
+            vectors = pool(
+                outputs["last_hidden_state"].flatten(0, 1), padded, self.sentence.pooling
+            )
+            if self.sentence.normalize:
+                vectors = F.normalize(vectors, dim=-1)
+            outputs["sentence_embedding"] = vectors
+        return outputs
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -80,7 +101,7 @@ def write_onnx(model: Model, directory: str | Path) -> Path:
             "as ONNX"
         )
     _check_outputs(model)
-    network = PaddedNetwork(model.network).eval()
+    network = PaddedNetwork(model.network, model.sentence).eval()
     shape = (2, min(7, config.max_seqlen))
     inputs = {
         "input_ids": torch.ones(shape, dtype=torch.int64),

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from ..literals import Pooling
 from ..native import training as native
-from ..packed import Packed, Sequences
+from ..packed import Packed, Padded, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
@@ -320,7 +320,7 @@ class ClassificationHead(nn.Module):
         if self.kind == "pooler" and self.pooling == "cls":
             return encoder.pooled(hidden, packed)
         if self.pooling == "mean":
-            pooled = token_mean(hidden, packed)
+            pooled = pool(hidden, packed, "mean")
         else:
             pooled = hidden[packed.first_tokens if self.pooling == "cls" else packed.last_tokens]
         if self.transform is None:
@@ -379,10 +379,37 @@ _REDUCE: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _sum(rows: Tensor, mask: Tensor) -> Tensor:
+    return (rows * mask.to(rows.dtype)).sum(1)
+
+
+def _mean(rows: Tensor, mask: Tensor) -> Tensor:
+    return _sum(rows, mask) / mask.sum(1).to(rows.dtype)
+
+
+def _max(rows: Tensor, mask: Tensor) -> Tensor:
+    return rows.masked_fill(~mask, -torch.inf).amax(1)
+
+
+def _weighted_padded_mean(rows: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.to(rows.dtype).cumsum(1) * mask.to(rows.dtype)
+    return (rows * weights).sum(1) / weights.sum(1)
+
+
+# The same from padded `[rows, length, hidden_size]` and `[rows, length, 1]`: which tokens are real.
+_REDUCE_PADDED: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": _mean,
+    "max": _max,
+    "mean-sqrt": lambda rows, mask: _sum(rows, mask) / mask.sum(1).to(rows.dtype).sqrt(),
+    "weighted-mean": _weighted_padded_mean,
+    "mean+max": lambda rows, mask: torch.cat([_mean(rows, mask), _max(rows, mask)], -1),
+}
+
+
 def pool(
-    hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
+    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences, pooling: Pooling
 ) -> Float[Tensor, "sequences width"]:
-    """Return one vector per sequence, in the order of the pack.
+    """Return one vector per sequence, in the order of the pack or of the padded batch.
 
     Args:
         pooling: any but "pooler", which `Encoder.pooled` computes.
@@ -391,6 +418,9 @@ def pool(
         return hidden[packed.first_tokens]
     if pooling == "sep":
         return hidden[packed.last_tokens]
+    if isinstance(packed, Padded):
+        rows = hidden.view(*packed.mask.shape, -1)
+        return _REDUCE_PADDED[pooling](rows, packed.mask.unsqueeze(-1))
     reduce = _REDUCE[pooling]
     return torch.cat(
         [
@@ -398,17 +428,6 @@ def pool(
             for group in packed.groups
         ]
     )
-
-
-def token_mean(
-    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
-) -> Float[Tensor, "sequences hidden_size"]:
-    """Return the mean of each sequence's token vectors, for a pack or a padded batch."""
-    if isinstance(packed, Packed):
-        return pool(hidden, packed, "mean")
-    is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)
-    rows = hidden.view(*packed.mask.shape, -1)
-    return (rows * is_token).sum(1) / is_token.sum(1)
 
 
 def width_factor(pooling: Pooling) -> int:
