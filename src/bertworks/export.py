@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import files
-from .api import BareEncoder, Model
+from .api import BareEncoder, Model, load
 from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
 from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
@@ -36,7 +37,7 @@ from .model.config import EncoderConfig
 from .model.heads import pool
 from .packed import Padded
 from .tasks.classification import ClassificationNetwork
-from .tasks.task import Network, encoder_outputs
+from .tasks.task import Network, Task, encoder_outputs
 from .text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 
@@ -154,13 +155,25 @@ _ORIGINAL = tuple(
 """The beginnings of the names of what the original release has."""
 
 
+_ENTRIES = ("id2label", "label2id", "problem_type")
+"""A task's entries of `config.json` that are also written to `bert_config.json`. The original code
+ignores them."""
+
+
 def write_tensorflow(
-    directory: str | Path, *, network: nn.Module, config: EncoderConfig, tokenizer: Tokenizer
+    directory: str | Path,
+    *,
+    network: nn.Module,
+    config: EncoderConfig,
+    tokenizer: Tokenizer,
+    task: Task[Any] | None = None,
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
     Args:
         network: BERT, with pre-training heads, a classification head, or no head.
+        task: what it was trained for; the names of its labels are written, and its limit on the
+            tokens of a text, in `tokenizer_config.json`. See also `missing_settings`.
 
     Raises:
         CheckpointError: the model is not BERT, the layout cannot express a setting, its classifier
@@ -194,11 +207,48 @@ def write_tensorflow(
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     if kept["hidden_act"] == "gelu_new":
         kept |= TANH_GELU
+    if task is not None:
+        entries = task.config_entries()
+        kept |= {name: entries[name] for name in _ENTRIES if name in entries}
     with _empty_directory(directory, last=CONFIG) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)
         _write_vocabulary(new, tokenizer)
+        limit = _limit_of(task)
+        if limit is not None and limit < config.max_seqlen:
+            file = new / "tokenizer_config.json"
+            casing = files.read_json(file, CheckpointError) if file.is_file() else {}
+            files.write_json(file, {**casing, "model_max_length": limit})
     return directory
+
+
+def missing_settings(model: Model, directory: str | Path) -> list[str]:
+    """Return the settings of a model that its written form in another layout does not have.
+
+    Args:
+        directory: where the model was written; it is loaded and compared.
+    """
+    again = load(directory, device="cpu")
+    missing = []
+    if type(model.task) is not type(again.task):
+        assert model.task is not None, "the layout has no task of its own"
+        missing.append(f"the task {model.task.name!r} and its settings")
+    elif model.task is not None and again.task is not None:
+        before, after = model.task.to_dict(), again.task.to_dict()
+        missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
+    if model.sentence != again.sentence:
+        missing.append("how a text's vector is made (pooling, normalize, prompts)")
+    return missing
+
+
+_NONE = object()
+
+
+def _limit_of(task: Task[Any] | None) -> int | None:
+    """The most tokens of a text that a task reads, if it has a limit."""
+    values = {} if task is None else task.to_dict()
+    limit: int | None = values.get("max_seq_length", values.get("max_length"))
+    return limit
 
 
 def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:

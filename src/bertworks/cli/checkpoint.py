@@ -106,24 +106,28 @@ def convert(
         raise SettingsError(
             f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
         )
+    missing: list[str] = []
     with output(target, model=source, kind="whole directory"):
         model = load_model(source, "cpu", task)
         if to == "tensorflow":
-            from ..export import write_tensorflow
+            from ..export import missing_settings, write_tensorflow
 
             written = write_tensorflow(
                 target,
                 network=model.network,
                 config=model.encoder.config,
                 tokenizer=model.tokenizer,
+                task=model.task,
             )
+            missing = missing_settings(model, written)
         elif to == "onnx":
             from ..export import write_onnx
 
             written = write_onnx(model, target)
         else:
             written = model.save(target, precision=precision)
-    show.facts({"written to": written})
+    facts = {"not written": f"{', '.join(missing)}: the layout has no place"} if missing else {}
+    show.facts({**facts, "written to": written})
 
 
 @verb(
