@@ -133,7 +133,7 @@ def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
             ["add-tokens", world.pretrained, tmp_path / "pieces.txt", "--out", "m"],
             "pieces.txt:3 ('##ing'): begins with ##",
         ),
-        (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "No such file"),
+        (["add-tokens", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file"),
         (["shrink", world.pretrained, tmp_path / "no.txt", "--out", "m"], "no such file or folder"),
         (["shrink", world.pretrained, tmp_path / "empty.txt", "--out", "m"], "holds no text"),
         (["extend", world.pretrained, "--positions", 64, "--out", "m"], "already has 64 positions"),

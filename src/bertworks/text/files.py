@@ -320,20 +320,22 @@ def _read_wordpiece(
         normalization = replace(normalization, lowercase=lowercase)
     definition = WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
     if file.suffix == ".json" and file.with_name(VOCAB).is_file():
-        _compare_vocabularies(file, tree.model.vocab, definition.ids)
+        _compare_vocabularies(file, tree.model.vocab, definition)
     return definition
 
 
 def _compare_vocabularies(
-    file: Path, vocabulary: Mapping[str, int], ids: Mapping[str, int]
+    file: Path, vocabulary: Mapping[str, int], definition: WordPieceDefinition
 ) -> None:
     """Warn if `vocab.txt` has other ids than the `tokenizer.json` beside it.
 
     Args:
         vocabulary: what the words of texts are split into, which `vocab.txt` must have.
-        ids: the same and the pieces added later, which `vocab.txt` may have.
+        definition: has the same pieces, and those added later, which `vocab.txt` may have.
     """
-    beside = file.with_name(VOCAB)
+    beside, ids = file.with_name(VOCAB), definition.ids
+    if beside.read_bytes() == _vocabulary_text(definition).encode():  # usual, and fast
+        return
     lines = _read_vocabulary(beside)
     differing = sorted(number for piece, number in lines.items() if ids.get(piece) != number)
     missing = sorted(vocabulary.items() - lines.items(), key=lambda entry: entry[1])
@@ -411,7 +413,7 @@ def write_definition(
         }
     else:
         assert isinstance(definition, WordPieceDefinition)
-        contents = {VOCAB: "".join(f"{piece}\n" for piece in definition.pieces)}
+        contents = {VOCAB: _vocabulary_text(definition)}
         tree = _tokenizer_json(definition)
         config = {
             "tokenizer_class": _tokenizer_class(definition),
@@ -427,6 +429,10 @@ def write_definition(
         files.write(directory / name, content)
     files.write_json(directory / TOKENIZER, tree)
     files.write_json(directory / CONFIG, config)
+
+
+def _vocabulary_text(definition: WordPieceDefinition) -> str:
+    return "".join(f"{piece}\n" for piece in definition.pieces)
 
 
 def _named_roles(roles: Roles) -> dict[str, str]:
