@@ -84,7 +84,7 @@ class Tokenizer:
             max_word_characters: a longer word is `[UNK]`.
 
         Raises:
-            DataError: a special piece is missing, or a piece occurs twice.
+            DataError: [UNK], [CLS] or [SEP] is missing, or a piece occurs twice.
         """
         normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
         definition = WordPieceDefinition(
