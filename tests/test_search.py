@@ -14,7 +14,7 @@ import torch
 import bertworks as bw
 from bertworks.api import Model, load
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
-from bertworks.search import Hit, Index
+from bertworks.search import Hit, Index, _ordered, _relevance, _reranked
 from bertworks.tables.schema import Columns
 from bertworks.tables.texts import read_texts
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -207,6 +207,44 @@ def test_a_reranker_has_the_last_word(model: Model) -> None:
             (own,) = model.embed([query], normalize=True)
             (vector,) = model.embed([hits[0].text], normalize=True)
             assert hits[0].similarity == pytest.approx(float(own @ vector), abs=1e-6)
+
+
+def test_equal_scores_keep_the_order_of_the_texts(model: Model) -> None:
+    texts = ["a b", "b a", "c"] * 40
+    index = Index.open(model, texts)
+    (hits,) = index.search("a b", 120)
+    numbers = [hit.row for hit in hits]
+    for text in set(texts):
+        same = [row for row in numbers if texts[row] == text]
+        assert same == sorted(same)
+    by_score = np.array([[0.5, 0.9, 0.5, 0.9]], np.float32), np.array([[7, 3, 2, 1]])
+    assert _ordered(*by_score)[1].tolist() == [[1, 3, 2, 7]]
+
+
+@pytest.mark.parametrize("texts", [["a b"] * 40, [*"abcdefghij"] * 4])
+def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {text: float(at // 3) for at, text in enumerate(sorted(set(texts)))}
+    task = RegressionTask(TOKENIZER, RegressionSettings(columns=PAIR, max_seq_length=32))
+    one = reranker(task)
+    monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
+    hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
+    (ranked,) = _reranked(["q"], [hits], one, _relevance(one), {})
+    keys = [(-scores[hit.text], hit.row) for hit in ranked]
+    assert keys == sorted(keys)
+    assert [hit.score for hit in ranked] == [scores[hit.text] for hit in ranked]
+
+
+def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
+    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    one = reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings)))
+    relevance = _relevance(one)
+    logits = np.array([40.0, 45.0, -800.0, 0.0, 42.0, -50.0, 900.0])
+    odds = torch.softmax(torch.tensor(np.stack([0 * logits, logits], 1)), -1).tolist()
+    scored = [relevance({"probabilities": {"bad": bad, "good": good}}) for bad, good in odds]
+    assert [one.score for one in scored].count(1.0) > 2
+    assert np.argsort([one.order for one in scored]).tolist() == np.argsort(logits).tolist()
 
 
 def test_rerankers_that_do_not_tell(model: Model) -> None:

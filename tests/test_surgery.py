@@ -11,6 +11,8 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentenceSettings
@@ -19,7 +21,7 @@ from bertworks.surgery import add_frame, add_tokens, extend_positions, shrink, t
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
-from bertworks.text.definition import Roles
+from bertworks.text.definition import AddedPiece, Roles, WordPieceDefinition
 from bertworks.text.tree import TreeDefinition, find_frame
 from tests.checkpoints import published
 from tests.checkpoints.published import geometry
@@ -101,6 +103,77 @@ def test_a_word_of_several_parts_is_known_as_a_whole():
     assert words_of(found.model, "Covid covid-19") == ["covid", "covid-19"]
     again = add_tokens(found.model, ["COVID-19", "covid-20"])
     assert (again.added, again.known) == (("covid-20",), ("COVID-19",))
+
+
+# Ideographs (one outside the library's range), kana, Thai, Hangul, Latin, digits, a sigma.
+SIGNS = "机器学习東京新冠好股\U0002b822タワーのไทย서울aBé7Σ-"
+IDEOGRAPH = re.compile("[机器学习東京新冠好股\U0002b822タワーのไทย]")
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("机器学习", "我喜欢机器学习和"),
+        ("A股", "A股不好,买A股"),
+        ("東京タワー", "東京タワーの近く"),
+        ("新冠", "在新冠中"),
+        ("深圳市", "深圳市。"),
+        ("好", "不好的"),
+        ("タワー", "高いタワーの"),
+        ("ไทย", "ภาษาไทยครับ"),
+        ("x" * 300, "an " + "x" * 300 + " here"),
+        ("\U0002b822a", "人\U0002b822a人"),
+        ("ΟΔΟΣ-5", "a ΟΔΟΣ-5 b"),
+    ],
+)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_added_word_is_one_piece_of_running_text(word, text, lowercase, tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab我の"]
+    tokenizer = bw.Tokenizer.from_vocabulary(pieces, lowercase=lowercase)
+    model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=9), tokenizer)
+    addition = add_tokens(model, [word])
+    new = addition.model.tokenizer.token_to_id(*addition.added)
+    addition.model.save(tmp_path / "m")
+    for tokenizer in (addition.model.tokenizer, bw.Tokenizer.load(tmp_path / "m")):
+        assert tokenizer.piece_ids([word])[0].tolist() == [new]
+        segment = tokenizer.segments([text])[0]
+        spans = segment.offsets[segment.input_ids == new].tolist()
+        assert [text[start:end] for start, end in spans] == [word] * text.count(word)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.text(SIGNS, min_size=1, max_size=5), min_size=1, max_size=4, unique=True),
+    data=st.data(),
+)
+def test_added_words_are_those_of_transformers(words, data):
+    """Words of scripts without spaces: the same words are found, at the same places."""
+    words = [
+        word for word in words if IDEOGRAPH.search(word) and not set(word) & set("\U0002b822Σ")
+    ]
+    assume(words)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab机の7", "##の", "##7"]
+    tokenizer = bw.Tokenizer.from_vocabulary(pieces)
+    model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=12), tokenizer)
+    theirs = transformers.BertTokenizerFast(vocab={p: n for n, p in enumerate(pieces)})
+    theirs.add_tokens(
+        [word for word in words if len(theirs.tokenize(word)) > 1 or word not in pieces]
+    )
+    ours = add_tokens(model, words).model.tokenizer
+    text = "".join(data.draw(st.lists(st.sampled_from([*words, *SIGNS, " ", "、"]), max_size=12)))
+    text = re.sub("[\U0002b822Σ]", "", text)
+    expected = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+    assert ours.segments([text])[0].offsets.tolist() == [list(o) for o in expected.offset_mapping]
+
+
+def test_added_word_that_no_text_gets_is_an_error():
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    definition = WordPieceDefinition(vocabulary, added=[AddedPiece("ab")])
+    config = tiny().encoder.config.with_values(vocab_size=7)
+    model = bw.Model.fresh(config, bw.Tokenizer(definition))
+    says = r"word 2 \('cabs'\): would never be found in texts: 'cabs' is split into \[UNK\] ab "
+    with pytest.raises(DataError, match=says):
+        add_tokens(model, ["fine", "cabs"])
 
 
 def test_shrinking_keeps_the_tokens_of_the_texts():

@@ -19,7 +19,12 @@ from .checkpoints.families import family_of
 from .checkpoints.heads import Published
 from .checkpoints.locate import locate
 from .checkpoints.saving import save_model
-from .checkpoints.sentence import SentenceSettings, read_cross_encoder, read_sentence_settings
+from .checkpoints.sentence import (
+    SentenceSettings,
+    read_cross_encoder,
+    read_sentence_settings,
+    with_limit,
+)
 from .checkpoints.store import (
     LoadReport,
     TaskFile,
@@ -974,8 +979,8 @@ def load(
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
     sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    if sentence is not None and sentence.max_seq_length is None and limit < config.max_seqlen:
-        sentence = sentence.with_values(max_seq_length=limit)
+    if sentence is not None:
+        sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
     rate = None if described is None else described.learning_rate
     return Model(tokenizer, found_task, network, report, sentence, str(name), rate)
 

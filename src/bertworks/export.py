@@ -3,7 +3,9 @@
 ONNX is for engines that support neither packs nor PyTorch. The input is a padded batch; outputs
 have the names that Hugging Face's models use.
 
-    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size
+    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size;
+                         of a sentence encoder also sentence_embedding [rows, hidden_size], with the
+                         model's pooling and normalisation
     config.json, tokenizer.json and the tokenizer's other files
 """
 
@@ -15,33 +17,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import files
-from .api import BareEncoder, Model
+from .api import BareEncoder, Model, load
 from .checkpoints.bundle import write_bundle
 from .checkpoints.families import family_of
 from .checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
+from .checkpoints.sentence import SentenceSettings
 from .checkpoints.store import keys_of, own_tensors
 from .checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from .errors import CheckpointError, need
 from .locks import claim
 from .model.config import EncoderConfig
+from .model.heads import pool
 from .packed import Padded
 from .tasks.classification import ClassificationNetwork
-from .tasks.task import Network, encoder_outputs
+from .tasks.task import Network, Task, encoder_outputs
 from .text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from .text.tokenizer import Tokenizer
 
 
 class PaddedNetwork(nn.Module):
-    """A network on padded batches."""
+    """A network on padded batches.
 
-    def __init__(self, network: Network | BareEncoder) -> None:
+    Args:
+        sentence: how a sentence encoder makes the vector of a text, if the network is one.
+    """
+
+    def __init__(
+        self, network: Network | BareEncoder, sentence: SentenceSettings | None = None
+    ) -> None:
         super().__init__()
         self.network = network
+        self.sentence = sentence
 
     def named(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -49,8 +62,17 @@ class PaddedNetwork(nn.Module):
         """Return the network's outputs for `[rows, length]` tensors, by name."""
         padded = Padded.of(input_ids, attention_mask, token_type_ids)
         if isinstance(self.network, Network):
-            return self.network.padded(padded)
-        return encoder_outputs(self.network.encoder, padded)
+            outputs = self.network.padded(padded)
+        else:
+            outputs = encoder_outputs(self.network.encoder, padded)
+        if self.sentence is not None and "last_hidden_state" in outputs:
+            vectors = pool(
+                outputs["last_hidden_state"].flatten(0, 1), padded, self.sentence.pooling
+            )
+            if self.sentence.normalize:
+                vectors = F.normalize(vectors, dim=-1)
+            outputs["sentence_embedding"] = vectors
+        return outputs
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -82,7 +104,7 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
             "as ONNX"
         )
     _check_outputs(model)
-    network = PaddedNetwork(model.network).eval()
+    network = PaddedNetwork(model.network, model.sentence).eval()
     shape = (2, min(7, config.max_seqlen))
     inputs = {
         "input_ids": torch.ones(shape, dtype=torch.int64),
@@ -135,18 +157,26 @@ _ORIGINAL = tuple(
 """The beginnings of the names of what the original release has."""
 
 
+_ENTRIES = ("id2label", "label2id", "problem_type")
+"""A task's entries of `config.json` that are also written to `bert_config.json`. The original code
+ignores them."""
+
+
 def write_tensorflow(
     directory: str | Path,
     *,
     network: nn.Module,
     config: EncoderConfig,
     tokenizer: Tokenizer,
+    task: Task[Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
     Args:
         network: BERT, with pre-training heads, a classification head, or no head.
+        task: what it was trained for; the names of its labels are written, and its limit on the
+            tokens of a text, in `tokenizer_config.json`. See also `missing_settings`.
         overwrite: replace an existing model in the directory.
 
     Raises:
@@ -182,11 +212,48 @@ def write_tensorflow(
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     if kept["hidden_act"] == "gelu_new":
         kept |= TANH_GELU
+    if task is not None:
+        entries = task.config_entries()
+        kept |= {name: entries[name] for name in _ENTRIES if name in entries}
     with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
         files.write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)
         _write_vocabulary(new, tokenizer)
+        limit = _limit_of(task)
+        if limit is not None and limit < config.max_seqlen:
+            file = new / "tokenizer_config.json"
+            casing = files.read_json(file, CheckpointError) if file.is_file() else {}
+            files.write_json(file, {**casing, "model_max_length": limit})
     return directory
+
+
+def missing_settings(model: Model, directory: str | Path) -> list[str]:
+    """Return the settings of a model that its written form in another layout does not have.
+
+    Args:
+        directory: where the model was written; it is loaded and compared.
+    """
+    again = load(directory, device="cpu")
+    missing = []
+    if type(model.task) is not type(again.task):
+        assert model.task is not None, "the layout has no task of its own"
+        missing.append(f"the task {model.task.name!r} and its settings")
+    elif model.task is not None and again.task is not None:
+        before, after = model.task.to_dict(), again.task.to_dict()
+        missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
+    if model.sentence != again.sentence:
+        missing.append("how a text's vector is made (pooling, normalize, prompts)")
+    return missing
+
+
+_NONE = object()
+
+
+def _limit_of(task: Task[Any] | None) -> int | None:
+    """The most tokens of a text that a task reads, if it has a limit."""
+    values = {} if task is None else task.to_dict()
+    limit: int | None = values.get("max_seq_length", values.get("max_length"))
+    return limit
 
 
 def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:

@@ -9,6 +9,7 @@ All texts are compared unless the user asks for an approximation, which compares
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from array import array
@@ -188,7 +189,9 @@ class Index:
         candidates: int = 50,
         approximate: bool = False,
     ) -> list[list[Hit]]:
-        """The texts nearest to each query, best first.
+        """The texts nearest to each query, best first; of equal ones, the earlier text.
+
+        With `rerank`, of equal ones the text that is nearer to the query.
 
         Args:
             queries: one query, or any number.
@@ -219,7 +222,7 @@ class Index:
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
-            scores, rows = self._approximation.search(vectors, count)
+            scores, rows = _ordered(*self._approximation.search(vectors, count))
         else:
             scores, rows = nearest(vectors, self.vectors, count)
         if self.model.similarity_function == "cosine":
@@ -295,20 +298,48 @@ def _prompt(model: Model, role: PromptRole) -> str:
     return "" if model.sentence is None else model.sentence.prompt(role)
 
 
+def _ordered(
+    scores: NDArray[np.float32], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Sort each query's results by score, and equal ones by the number of the text."""
+    order = np.lexsort((rows, -scores))
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+class Relevance(NamedTuple):
+    """The relevance of a text to a query."""
+
+    score: float
+    # rises with the score, but still differs where the score is rounded to 0 or 1
+    order: float
+
+
 def _reranked(
     queries: Sequence[str],
     found: Sequence[Sequence[Hit]],
     model: Model,
-    relevance: Callable[[Prediction], float],
+    relevance: Callable[[Prediction], Relevance],
     engine: Mapping[str, Any],
 ) -> list[list[Hit]]:
     pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
-    answers = iter(model.predict(pairs, **engine))
-    scored = [[hit._replace(score=relevance(next(answers))) for hit in hits] for hits in found]
-    return [sorted(hits, key=lambda hit: -hit.score) for hits in scored]
+    predictions = iter(model.predict(pairs, **engine))
+    ranked = []
+    for hits in found:
+        scored = [(hit, relevance(next(predictions))) for hit in hits]
+        scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
+        ranked.append([hit._replace(score=relevance.score) for hit, relevance in scored])
+    return ranked
 
 
-def _relevance(model: Model) -> Callable[[Prediction], float]:
+def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
+    """Return the logarithm of a label's probability over that of all others."""
+    others = sum(share for name, share in probabilities.items() if name != label)
+    if not probabilities[label] or not others:
+        return math.inf if probabilities[label] else -math.inf
+    return math.log(probabilities[label]) - math.log(others)
+
+
+def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
     """Return a function from a model's prediction for two texts to their relevance."""
     task = model.task
     if not isinstance(task, ClassificationTask | RegressionTask):
@@ -320,7 +351,7 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
     if task.settings.columns.pair is None and not task.settings.takes_either:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
-        return lambda answer: float(answer["value"])
+        return lambda answer: Relevance(answer["value"], answer["value"])
     labels, positive = task.settings.labels, task.settings.positive
     if positive is None or task.settings.multi_label:
         raise BertworksError(
@@ -328,7 +359,12 @@ def _relevance(model: Model) -> Callable[[Prediction], float]:
             "positive one",
             fix="Train it with positive_label=NAME.",
         )
-    return lambda answer: float(answer["probabilities"][positive])
+
+    def of_classes(answer: Prediction) -> Relevance:
+        shares = answer["probabilities"]
+        return Relevance(shares[positive], _log_odds(shares, positive))
+
+    return of_classes
 
 
 _BLOCK = 65536

@@ -25,9 +25,11 @@ from .inference.engine import chunks
 from .literals import MAX_POSITIONS
 from .tasks.task import Network, Task
 from .text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
+from .text.normalization import is_unspaced
 from .text.tokenizer import Tokenizer
 from .text.tree import TreeDefinition
 from .text.tree_changes import add_words, keep_pieces, places_of
+from .text.trial import check_pieces_found, running_texts
 
 _ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
 """The parameters with one row per piece."""
@@ -86,11 +88,14 @@ def add_tokens(
 ) -> Addition:
     """Add words to the vocabulary as pieces.
 
-    A word is first normalised, as in texts. If the result is one word, it becomes a piece of the
-    vocabulary and replaces an `[unused…]` piece, as long as there are any. If it is several words
-    (such as "covid-19", because of its hyphen), it becomes a piece that is searched for in texts
-    before they are split. For tokenizers other than WordPiece, see `text.tree_changes`: there,
-    several words are an error.
+    A word is first normalised, as in texts. If running text has it as one word, it becomes a piece
+    of the vocabulary and replaces an `[unused…]` piece, as long as there are any. Otherwise it
+    becomes a piece that is searched for in texts before they are split: several words (such as
+    "covid-19", because of its hyphen), and words of scripts without spaces (such as "A股" or
+    "タワー"). For tokenizers other than WordPiece, see `text.tree_changes`: there, several words
+    are an error.
+
+    Each new piece is tried: the tokenizer must find it in the word alone, and in running text.
 
     Args:
         words: the words.
@@ -99,25 +104,24 @@ def add_tokens(
     Raises:
         DataError: a word is empty, has a lone surrogate, begins with `##`, or is a piece that no
             text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
-            Unigram.
+            Unigram; or the new tokenizer does not find a word in texts.
     """
     definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):
         return _add_to_tree(model, definition, words, where)
     assert isinstance(definition, WordPieceDefinition)
+    normalization = definition.normalization
     pieces, before = list(definition.base_pieces), len(definition.base_pieces)
     free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
-    several: dict[str, list[int]] = {}  # the same by new piece, for several words
-    added: list[str] = []
+    searched: dict[str, list[int]] = {}  # the same by new piece, for those searched for in texts
+    added: dict[str, str] = {}  # the place of each new piece
     known: list[str] = []
     for word, place in zip(words, places_of(words, where), strict=True):
-        parts, named = definition.normalization.words(word, where=place), f"{place} ({word!r})"
+        parts, named = normalization.words(word, where=place), f"{place} ({word!r})"
         if not parts:
             raise DataError("nothing is left of it", where=named)
-        piece = parts[0]
-        if len(parts) > 1:
-            piece = definition.normalization.normalizer.normalize_str(word).strip()
+        piece = parts[0] if len(parts) == 1 else normalization.piece(word)
         former = model.tokenizer.piece_ids([word])[0].tolist()
         if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
             known.append(word)
@@ -127,35 +131,38 @@ def add_tokens(
             raise DataError(what, where=named, fix="Give whole words only.")
         if piece in definition.ids:
             raise DataError("is a piece that no text gets", where=named, fix="Leave it out.")
-        if len(parts) > 1:
-            several[piece] = former
+        is_word = all(piece in normalization.words(text) for text in running_texts(word))
+        if not is_word or len(piece) > definition.max_word_characters:
+            searched[piece] = former
         elif free:
             pieces[free[0]] = piece
             sources[free.pop(0)] = former
         else:
             sources[len(pieces)] = former
             pieces.append(piece)
-        added.append(piece)
+        added[piece] = named
     reused = sum(at < before for at in sources)
     order = [*range(before), *[-1] * (len(pieces) - before)]
     order += range(before, before + len(definition.added))
-    sources |= enumerate(several.values(), len(order))
-    order += [-1] * len(several)
-    behind = (AddedPiece(piece, single_word=True) for piece in several)
-    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *behind))
-    new = _with_rows(model, Tokenizer(changed), order, sources)
+    sources |= enumerate(searched.values(), len(order))
+    order += [-1] * len(searched)
+    later = (AddedPiece(piece, single_word=not is_unspaced(piece)) for piece in searched)
+    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
+    tokenizer = Tokenizer(changed)
+    check_pieces_found(tokenizer, [(piece, [piece], place) for piece, place in added.items()])
+    new = _with_rows(model, tokenizer, order, sources)
     return Addition(new, tuple(added), tuple(known), reused)
 
 
 def _add_to_tree(
     model: Model, definition: TreeDefinition, words: Sequence[str], where: Sequence[str] | None
 ) -> Addition:
-    found = add_words(definition, words, where)
+    addition = add_words(definition, words, where)
     before = len(definition.pieces)
-    sources = {before + at: list(former) for at, former in enumerate(found.former)}
+    sources = {before + at: list(former) for at, former in enumerate(addition.former)}
     order = [*range(before), *[-1] * len(sources)]
-    new = _with_rows(model, Tokenizer(found.definition), order, sources)
-    return Addition(new, found.added, found.known, 0)
+    new = _with_rows(model, Tokenizer(addition.definition), order, sources)
+    return Addition(new, addition.added, addition.known, 0)
 
 
 def _with_rows(

@@ -17,10 +17,12 @@ import bertworks as bw
 from bertworks.checkpoints.bundle import _read_index, masked_checksum, read_bundle, write_bundle
 from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.errors import CheckpointError, OutputError
-from bertworks.export import write_tensorflow
+from bertworks.export import missing_settings, write_tensorflow
 from bertworks.packed import Packed
 from bertworks.surgery import add_tokens
+from bertworks.tables.schema import Columns
 from bertworks.tasks import task_class
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Frame, Roles
 from bertworks.text.tree import TreeDefinition
@@ -139,6 +141,50 @@ def test_round_trip_through_tensorflows_layout(tmp_path, task):
         if task == "pretraining" or not name.startswith("head."):
             assert torch.equal(tensor, theirs[name]), name
     assert again.tokenizer.pieces == model.tokenizer.pieces
+
+
+def test_tensorflows_layout_keeps_labels_and_limit_and_the_rest_is_said(tmp_path):
+    settings = {
+        "labels": ("no", "perhaps", "yes"),
+        "columns": Columns(text="text", label="label"),
+        "max_seq_length": 24,
+        "truncation": "windows",
+        "stride": 4,
+    }
+    tokenizer = tiny().tokenizer
+    task = ClassificationTask(tokenizer, ClassificationSettings.parse(settings))
+    model = bw.Model(tokenizer, task, task.network(tiny().encoder.config).eval())
+    folder = write_tensorflow(
+        tmp_path / "tf",
+        network=model.network,
+        config=model.encoder.config,
+        tokenizer=tokenizer,
+        task=task,
+    )
+    again = bw.load(folder, device="cpu")
+    assert again.task.labels == settings["labels"]
+    assert again.task.settings.max_seq_length == 24
+    missing = missing_settings(model, folder)
+    assert {"truncation", "stride"} <= set(missing)
+    assert not {"labels", "max_seq_length"} & set(missing)
+    texts = ["a b", "c"]
+    for one, two in zip(model.predict(texts), again.predict(texts), strict=True):
+        assert one["label"] == two["label"]
+        assert one["probabilities"] == pytest.approx(two["probabilities"])
+
+
+def test_sentence_encoder_in_tensorflows_layout_is_said(tmp_path):
+    model = bw.load("mini-sentences", device="cpu")
+    folder = write_tensorflow(
+        tmp_path / "tf",
+        network=model.network,
+        config=model.encoder.config,
+        tokenizer=model.tokenizer,
+        task=model.task,
+    )
+    first, second = missing_settings(model, folder)
+    assert first == "the task 'retrieval' and its settings"
+    assert second.startswith("how a text's vector is made")
 
 
 def test_the_activation_is_a_setting(original):

@@ -49,6 +49,24 @@ def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))
 
 
+def test_add_tokens_reads_tables(bertworks: Bertworks, world: World, tmp_path) -> None:
+    table = tmp_path / "words.csv"
+    table.write_text("word,count\nzyzzyva,3\n机器学习,2\n", encoding="utf-8")
+    out = tmp_path / "m"
+    result = bertworks(
+        "add-tokens", world.pretrained, table, "--column", "word", "--header", "--out", out
+    )
+    assert result.exit_code == 0, result.output
+    tokenizer = bw.load(out, device="cpu").tokenizer
+    assert {"zyzzyva", "机器学习"} <= set(tokenizer.pieces)
+    assert "3" not in tokenizer.pieces[-2:]
+    text = tmp_path / "table.txt"
+    text.write_text("zyzzyva\t3\nquux\t4\n", encoding="utf-8")
+    result = bertworks("add-tokens", world.pretrained, text, "--out", tmp_path / "n")
+    assert result.exit_code == 1
+    assert "table.txt:1: 'zyzzyva\\t3' has a tab. Read it as a table" in result.output
+
+
 def test_shrink(bertworks: Bertworks, world: World, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The door was opened.\n\nA river.\n", encoding="utf-8")

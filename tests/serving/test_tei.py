@@ -139,6 +139,16 @@ def test_rerank_is_sorted_and_keeps_the_index(server: Running, loaded) -> None:
     assert [rank["score"] for rank in full] == pytest.approx(sorted(values)[::-1], abs=1e-5)
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
+def test_rerank_keeps_the_order_of_equal_texts(server: Running, path: str) -> None:
+    texts = ["a river", "deep"] * 20  # more than NumPy sorts by insertion
+    field = "texts" if path == "/rerank" else "documents"
+    ranks = server.ask(path, {"query": TEXT, field: texts, "model": "reranker"})
+    numbers = [rank["index"] for rank in (ranks if path == "/rerank" else ranks["results"])]
+    assert sorted(numbers[:20]) in ([*range(0, 40, 2)], [*range(1, 40, 2)])
+    assert numbers == [*sorted(numbers[:20]), *sorted(numbers[20:])]
+
+
 def test_similarity_is_the_cosine(server: Running, loaded) -> None:
     inputs = {"source_sentence": TEXT, "sentences": [TEXT, "a river", "deep"]}
     found = server.ask("/similarity", {"inputs": inputs, "parameters": {"truncate": True}})

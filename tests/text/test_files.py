@@ -3,13 +3,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import transformers
 
-from bertworks.errors import DataError
+import bertworks as bw
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.text.tokenizer import Tokenizer
+from tests.checkpoints.published import geometry
 
 from .oracle import Oracle
 
@@ -185,9 +189,14 @@ def test_which_class_has_a_say_on_case(tmp_path, family, named, lowercase):
     config |= {"tokenizer_class": named} if named else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
-    ours, theirs = both_tokenize(tmp_path, "a A É é")
+    is_berts = named.startswith(("Bert", "Distil", "Electra")) or (not named and family)
+    is_contradicted = is_berts and family != "modernbert"
+    says = r"(lowercase|accents) is \w+, but \w+ in tokenizer_config.json is \w+, which is used"
+    with pytest.warns(BertworksWarning, match=says) if is_contradicted else nullcontext():
+        ours, theirs = both_tokenize(tmp_path, "a A É é")
+        tokenizer = Tokenizer.load(tmp_path)
     assert ours == theirs
-    Tokenizer.load(tmp_path).save(tmp_path / "again")
+    tokenizer.save(tmp_path / "again")
     assert both_tokenize(tmp_path / "again", "a A É é") == (ours, ours)
 
 
@@ -369,7 +378,7 @@ def test_added_tokens_of_another_kind(tmp_path, said):
         ({"model__unk_token": "<unk>"}, "model.unk_token is '<unk>'"),
         ({"model__vocab": 3}, "model.vocab is 3"),
         ({"model__vocab": {"a": 1, "b": 7}}, "ids of the vocabulary are not 0, 1, 2"),
-        ({"model__vocab": {"a": 0}, "added_tokens": []}, r"has no \[PAD\]"),
+        ({"model__vocab": {"a": 0}, "added_tokens": []}, r"has no \[UNK\]"),
         ({"model__vocab": {"a\ud800": 0}, "added_tokens": []}, "lone surrogate"),
         ({"normalizer": None}, "normalizer is None"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "pre_tokenizer.type is 'Metaspace'"),
@@ -387,10 +396,8 @@ def test_tokenizers_that_are_not_berts(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.txt", b"[PAD]\n\n[UNK]", "vocab.txt:2: an empty line"),
-        ("vocab.txt", b"[PAD]\na\n[UNK]\na\n", "vocab.txt:4: 'a' is in line 2 already"),
-        ("vocab.txt", b"a\nb\n", r"vocab.txt: the vocabulary has no \[PAD\]"),
-        ("vocab.txt", b"", r"vocab.txt: the vocabulary has no \[PAD\]"),
+        ("vocab.txt", b"a\nb\n", r"vocab.txt: the vocabulary has no \[UNK\]"),
+        ("vocab.txt", b"", r"vocab.txt: the vocabulary has no \[UNK\]"),
         ("vocab.txt", b"a\n\xff\n", r"vocab.txt:2: not UTF-8"),
         ("tokenizer.json", b"{", "tokenizer.json: not valid JSON"),
         ("tokenizer.json", b"[]", "tokenizer.json: the file must hold a JSON object"),
@@ -402,6 +409,135 @@ def test_bad_files(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         Tokenizer.load(tmp_path)
+
+
+ORIGINAL = ["[UNK]", "[CLS]", "[SEP]", "want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (ORIGINAL, None),  # the vocabulary of the original code's tests
+        ([*ORIGINAL, "", ""], None),  # nothing follows: no id is skipped
+        ([*ORIGINAL[:5], "", *ORIGINAL[5:]], r"vocab.txt:6: the line is empty; no text"),
+        ([*ORIGINAL, "want"], r"vocab.txt:4: the line has 'want', as a later line; no text"),
+        (
+            ["", *ORIGINAL[:5], "wa", "", *ORIGINAL[5:], "wa", "[PAD]"],
+            r"vocab.txt:1: the line is empty \(and 3 more\)",
+        ),
+    ],
+)
+def test_vocabulary_is_opened_as_transformers_does(tmp_path, lines, says):
+    (tmp_path / "vocab.txt").write_text("".join(f"{line}\n" for line in lines))
+    with nullcontext() if says is None else pytest.warns(BertworksWarning, match=says):
+        tokenizer = Tokenizer.load(tmp_path)
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    text = "UNwant\u00e9d,running wa want zzz"
+    assert tokenizer.encode(text).input_ids.tolist() == theirs(text).input_ids
+    assert tokenizer.vocab_size == len("\n".join(lines).rstrip("\n").split("\n"))
+    tokenizer.save(tmp_path / "again")
+    again = Tokenizer.load(tmp_path / "again")
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.has("pad") == ("[PAD]" in lines)
+    model = bw.Model.fresh(geometry("bert", vocab_size=tokenizer.vocab_size), tokenizer)
+    assert model.embed([text, "want"]).shape == (2, model.encoder.config.hidden_size)
+
+
+def test_ids_without_a_piece_are_unused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "a", "b"]))
+    Tokenizer.load(tmp_path).save(tmp_path / "m")
+    file = tmp_path / "m" / "tokenizer.json"
+    tree = json.loads(file.read_text())
+    tree["model"]["vocab"]["b"] += 1
+    file.write_text(json.dumps(tree))
+    (tmp_path / "m" / "vocab.txt").unlink()
+    tokenizer = Tokenizer.load(tmp_path / "m")
+    assert tokenizer.piece_ids(["b a"])[0].tolist() == [len(SPECIALS) + 2, len(SPECIALS)]
+    assert len(tokenizer.unused_ids) == 1 + sum("unused" in piece for piece in SPECIALS)
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("kind", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        *("BertJapaneseTokenizer", "MPNetTokenizer", "MPNetTokenizerFast", "RoFormerTokenizer"),
+        *("BertweetTokenizer", "PhobertTokenizer", "KoBertTokenizer", "HerbertTokenizerFast"),
+    ],
+)
+def test_wordpiece_files_of_another_class_are_refused(tmp_path, where, kind, named):
+    Tokenizer.from_vocabulary(SPECIALS + WORDS).save(tmp_path)
+    for name in {"vocab.txt", "tokenizer.json"} - {kind}:
+        (tmp_path / name).unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    entries = {"model_type": "bert", "tokenizer_class": named, "do_lower_case": True}
+    (tmp_path / where).write_text(json.dumps(entries))
+    with pytest.raises(DataError, match=f"class {named.removesuffix('Fast')} is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "roformer"])
+def test_wordpiece_files_of_another_family_are_refused(tmp_path, family):
+    (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS + WORDS))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(DataError, match="is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("named", ["HerbertTokenizer", "XLMTokenizer", "FlaubertTokenizer"])
+def test_merges_of_another_class_are_refused(tmp_path, named):
+    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b</w>": 5, "ab</w>": 6}
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "tokenizer_class": named})
+    )
+    with pytest.raises(DataError, match=f"class {named} is not supported"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("entry", ["<mask>", {"content": "<mask>", "lstrip": True}])
+def test_other_special_pieces_than_berts_are_refused(tmp_path, file, entry):
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *SPECIALS, *WORDS, "<mask>"]
+    Tokenizer.from_vocabulary(pieces).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / file).write_text(json.dumps({"mask_token": entry}))
+    with pytest.raises(DataError, match=r"mask_token is '<mask>': .* with BERT's \[MASK\] only"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda lines: [*lines[:6], "new", *lines[7:]], r"vocab.txt:7: 'new', but .* has 'un'"),
+        (lambda lines: lines[:-1], r"vocab.txt:18: '', but tokenizer.json has '##s' with the id"),
+        (lambda lines: [*lines, "more"], r"vocab.txt:19: 'more', but tokenizer.json has ''"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], r"vocab.txt:1: '\[UNK\]', but"),
+        (lambda lines: lines, None),
+    ],
+)
+def test_vocabulary_that_contradicts_the_tokenizer_is_said(tmp_path, change, says):
+    tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS)
+    tokenizer.save(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(change(SPECIALS + WORDS)) + "\n")
+    with pytest.warns(BertworksWarning, match=says) if says else nullcontext():
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("config", [None, {}, {"tokenizer_class": "BertTokenizer"}])
+def test_cased_tokenizer_without_do_lower_case_is_said(tmp_path, config):
+    tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS, lowercase=False)
+    tokenizer.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").unlink()
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    says = "lowercase is false, which is used; .* has no do_lower_case, so transformers takes true"
+    with pytest.warns(BertworksWarning, match=says):
+        assert Tokenizer.load(tmp_path).fingerprint == tokenizer.fingerprint
+    assert not Tokenizer.load(tmp_path, lowercase=False).lowercase  # the user says it
 
 
 def test_missing_files(tmp_path):

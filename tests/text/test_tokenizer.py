@@ -399,7 +399,7 @@ def test_the_fingerprint_knows_every_setting():
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]"], r"has no \[MASK\]"),
+        (["[PAD]", "[UNK]", "[CLS]", "[MASK]"], r"has no \[SEP\]"),
         ([*SPECIALS, "a", "b", "a"], "has 'a' more than once"),
     ],
 )

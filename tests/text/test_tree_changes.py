@@ -81,6 +81,20 @@ def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path
 
 
 @pytest.mark.long
+def test_words_of_scripts_without_spaces_are_found_in_running_text(tokenizer, tmp_path):
+    words = ["机器学习", "A股", "東京タワー", "ภาษาไทย"]
+    texts = ["我喜欢机器学习和", "买A股了", "高い東京タワーの", "เป็นภาษาไทยครับ"]
+    new = Tokenizer(add_words(tokenizer.definition, words).definition)
+    theirs = saved_and_opened(new, tmp_path / "t")
+    for word, text in zip(words, texts, strict=True):
+        segment = new.segments([text])[0]
+        added = segment.input_ids >= tokenizer.vocab_size
+        ((start, end),) = segment.offsets[added].tolist()
+        assert text[start:end] == word
+        assert theirs(text)["input_ids"] == new.encode(text).input_ids.tolist()
+
+
+@pytest.mark.long
 def test_a_word_is_one_word(tokenizer):
     for words, says in (
         (["fine", "heart attack"], r"word 2 \('heart attack'\): is several words .*heart', "),

@@ -8,6 +8,7 @@ config_sentence_transformers.json     prompts by name, and the name of the defau
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import Field
 
 from .. import files
-from ..errors import CheckpointError, brief
+from ..errors import BertworksWarning, CheckpointError, brief
 from ..files import parse_json
 from ..literals import SimilarityFunction
 from ..settings import Settings
@@ -128,6 +129,33 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
         poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
         values["more"] = _more(directory / _MORE, poolings)
     return SentenceSettings.parse(values, where=str(file))
+
+
+def with_limit(
+    settings: SentenceSettings, limit: int, positions: int, *, where: str
+) -> SentenceSettings:
+    """Return the settings with a limit on a text's tokens that the encoder can compute.
+
+    Some published files have a limit above the positions (514, which counts RoBERTa's offset);
+    sentence-transformers opens them, and fails only at a text that is too long.
+
+    Args:
+        limit: the tokenizer's limit, or the positions if those are fewer.
+        positions: the most tokens of the encoder.
+        where: the model, for the warning about a limit above the positions.
+    """
+    own = settings.max_seq_length
+    if own is None:
+        return settings.with_values(max_seq_length=limit) if limit < positions else settings
+    if own <= positions:
+        return settings
+    warnings.warn(
+        f"{where}: texts may have {positions} tokens, since the model has that many positions, "
+        f"not {own} as its max_seq_length says",
+        BertworksWarning,
+        stacklevel=3,
+    )
+    return settings.with_values(max_seq_length=positions)
 
 
 def read_max_seq_length(directory: Path) -> int | None:

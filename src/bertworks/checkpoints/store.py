@@ -34,6 +34,7 @@ from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
 from .sentence import read_max_seq_length
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
+from .wrappers import unwrapped
 
 FORMAT_VERSION = 1
 
@@ -142,13 +143,15 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
         the tensors; and the names of dropped tensors, with the reasons.
 
     Raises:
-        CheckpointError: there are no weights, or a file is damaged, or holds more than weights.
+        CheckpointError: there are no weights, or a file is damaged, or holds more than weights,
+            or several models.
     """
     dropped: dict[str, str] = {}
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
         tensors = read_weights(directory, lambda names: _stacks(names, family))
     else:
         tensors, dropped = tensorflow.read_checkpoint(prefix)
+    tensors = unwrapped(tensors, family, str(directory))
     found = {_today(name, family): tensor for name, tensor in tensors.items()}
     # Some classes save the tied tensor only under the decoder's name.
     (embeddings,) = family.keys.theirs("encoder.embeddings.word_embeddings.weight")

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -22,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .. import files
-from ..errors import CheckpointError, brief
+from ..errors import BertworksWarning, CheckpointError, brief
 from ..memory import start_thread
 from ..model.eight_bits import weight_of
 
@@ -167,8 +168,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"cannot be read ({reason})", where=str(file)) from None
-    if not isinstance(tensors, dict):
-        raise CheckpointError("holds no state_dict", where=str(file))
+    tensors = _state_dict(tensors, str(file))
     found = {str(name): value for name, value in tensors.items() if isinstance(value, Tensor)}
     for name, value in found.items():
         if not _is_stored_whole(value):
@@ -200,6 +200,44 @@ def _state(file: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+_NESTED = ("state_dict", "model_state_dict", "model", "module")
+"""Keys under which programs save a model's weights beside other things, the usual ones first."""
+
+
+def _state_dict(saved: Any, where: str) -> Mapping[str, Any]:
+    """Return the mapping from names to tensors in what a PyTorch file holds.
+
+    Raises:
+        CheckpointError: there is none, or it is not clear which one is the model's.
+    """
+    if not isinstance(saved, Mapping):
+        raise CheckpointError("holds no state_dict", where=where)
+    if any(isinstance(value, Tensor) for value in saved.values()):
+        return saved
+    nested = {
+        key: value
+        for key, value in saved.items()
+        if isinstance(value, Mapping) and any(isinstance(part, Tensor) for part in value.values())
+    }
+    if not nested:
+        raise CheckpointError("holds no state_dict", where=where)
+    key = next((key for key in _NESTED if key in nested), None)
+    if key is None and len(nested) > 1:
+        which = ", ".join(repr(key) for key in nested)
+        raise CheckpointError(
+            f"holds several state_dicts, under {which}",
+            where=where,
+            fix="Save the model's alone.",
+        )
+    key = next(iter(nested)) if key is None else key
+    warnings.warn(
+        f"{where}: the weights under {key!r} are read, and nothing else",
+        BertworksWarning,
+        stacklevel=2,
+    )
+    return nested[key]
 
 
 def _copied(

@@ -14,9 +14,9 @@ from ..errors import DataError, SettingsError
 from . import show
 from .app import (
     AsJson,
-    Lines,
     ModelPath,
     Overwrite,
+    Table,
     TaskFile,
     load_model,
     output,
@@ -108,10 +108,11 @@ def convert(
         raise SettingsError(
             f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
         )
+    missing: list[str] = []
     with output(target, model=source, kind="whole directory", overwrite=overwrite):
         model = load_model(source, "cpu", task)
         if to == "tensorflow":
-            from ..export import write_tensorflow
+            from ..export import missing_settings, write_tensorflow
 
             written = write_tensorflow(
                 target,
@@ -119,14 +120,17 @@ def convert(
                 config=model.encoder.config,
                 tokenizer=model.tokenizer,
                 overwrite=overwrite,
+                task=model.task,
             )
+            missing = missing_settings(model, written)
         elif to == "onnx":
             from ..export import write_onnx
 
             written = write_onnx(model, target, overwrite=overwrite)
         else:
             written = model.save(target, precision=precision, overwrite=overwrite)
-    show.facts({"written to": written})
+    facts = {"not written": f"{', '.join(missing)}: the layout has no place"} if missing else {}
+    show.facts({**facts, "written to": written})
 
 
 @verb(
@@ -197,18 +201,31 @@ def quantize(
 def add_tokens(
     *,
     model: ModelPath,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Words, one per line.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Words: .txt with one per line, or a table.")
+    ],
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Word column of a table; detected if omitted."),
+    ] = None,
     out: Out,
     overwrite: Overwrite = False,
-    lines: Lines,
+    table: Table,
 ) -> None:
-    """Add words to the vocabulary; each new vector starts as the mean of its old pieces."""
-    from ..corpus.lines import ReadCounts, Reading, read_lines
+    """Add words to the vocabulary; each new vector starts as the mean of its old pieces.
+
+    Each word is then tried in a text: one that would never be found is an error.
+    """
     from ..surgery import add_tokens as add
+    from ..tables.texts import read_texts
 
     with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
-        read = read_lines(file, Reading(ReadCounts(), **lines))
-        words = {f"{file}:{at}": word for at, line in read if (word := line.strip())}
+        words = {}
+        for place, word in read_texts(file, column=column, **table).filled():
+            if "\t" in word.strip():
+                fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
+                raise DataError(f"{word!r} has a tab", where=place, fix=fix)
+            words[place] = word.strip()
         if not words:
             raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words.values(), where=[*words])

@@ -187,6 +187,7 @@ def prepare(
     """
     from ..corpus.prepare import PrepareProgress
     from ..corpus.prepare import prepare as run
+    from ..corpus.shards import Corpus as PreparedCorpus
 
     last = PrepareProgress()
 
@@ -214,6 +215,8 @@ def prepare(
     if how.get("spans", "none") != "none":
         facts["spans"] = f"{manifest.spans:,}"
     show.facts(facts)
+    if part is None:
+        show.remarks(PreparedCorpus.open(out).remarks)
     show.read_counts(last.read)
     if last.new_tokens:
         rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"

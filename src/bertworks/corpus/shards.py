@@ -134,6 +134,22 @@ class Corpus:
             [np.diff(shard.sentence_offsets[shard.document_offsets]) for shard in self._shards]
         )
 
+    @property
+    def remarks(self) -> list[str]:
+        """What a user who trains with next sentences should know about the corpus."""
+        documents = self.sentence_counts > 0
+        singles, total = int((self.sentence_counts == 1).sum()), int(documents.sum())
+        if 2 * singles <= total:
+            return []
+        which = f"{singles:,} documents have only one sentence, so their pairs have"
+        if singles == total:
+            which = "no document has two sentences, so all pairs of sentences have"
+        return [
+            f"documents {total:,}, sentences {int(self.sentence_counts.sum()):,}: {which} a random "
+            "second sentence. A blank line ends a document: leave it out between sentences, or "
+            "train without next sentences (instances.format=full-sentences)"
+        ]
+
     @cached_property
     def sentence_counts(self) -> np.ndarray:
         """`[documents]` int64: the sentences of each document."""

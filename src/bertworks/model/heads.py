@@ -13,11 +13,20 @@ from torch.autograd.function import once_differentiable
 
 from ..literals import Pooling
 from ..native import training as native
-from ..packed import Packed, Sequences
+from ..packed import Packed, Padded, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
-from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, draw_weight, initialize
+from .layers import (
+    ACTIVATIONS,
+    Dropout,
+    LayerNorm,
+    Linear,
+    OutputLinear,
+    draw_weight,
+    initialize,
+    wide,
+)
 
 _CHUNK = 2**24  # logits processed at a time
 _GROUP = 2**25  # the most logits in memory
@@ -55,10 +64,8 @@ class MLMHead(nn.Module):
     def logits(
         self, transformed: Float[Tensor, "masked width"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        """Apply only the decoder."""
-        dtype = transformed.dtype
-        bias = None if self.bias is None else self.bias.to(dtype)
-        return F.linear(transformed, self.decoder.to(dtype), bias)
+        """Apply only the decoder, in float32 at least (see `OutputLinear`)."""
+        return F.linear(wide(transformed), self.decoder, self.bias)
 
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
@@ -224,7 +231,7 @@ def next_piece_loss_sum(
     return linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)
 
 
-class NSPHead(Linear):
+class NSPHead(OutputLinear):
     """Predicts whether B follows A: `[sequences, 2]` logits from the pooled vectors.
 
     Label 0: B is the next segment; 1: B is a random one (as in the original code).
@@ -246,7 +253,7 @@ class ReplacedTokenHead(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.dense_prediction = Linear(config.hidden_size, 1)
+        self.dense_prediction = OutputLinear(config.hidden_size, 1)
         initialize(self, config.initializer_range)
 
     def forward(self, hidden: Float[Tensor, "tokens hidden_size"]) -> Float[Tensor, " tokens"]:
@@ -293,7 +300,8 @@ class ClassificationHead(nn.Module):
             self.transform = Linear(size, size)
         elif self.kind == "norm":
             self.transform = MLMTransform(config)
-        self.linear = Linear(size, num_labels, bias=self.kind != "none" if bias is None else bias)
+        bias = self.kind != "none" if bias is None else bias
+        self.linear = OutputLinear(size, num_labels, bias=bias)
         initialize(self, config.initializer_range)
 
     def forward(
@@ -312,7 +320,7 @@ class ClassificationHead(nn.Module):
         if self.kind == "pooler" and self.pooling == "cls":
             return encoder.pooled(hidden, packed)
         if self.pooling == "mean":
-            pooled = token_mean(hidden, packed)
+            pooled = pool(hidden, packed, "mean")
         else:
             pooled = hidden[packed.first_tokens if self.pooling == "cls" else packed.last_tokens]
         if self.transform is None:
@@ -336,7 +344,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.transform = MLMTransform(config) if config.classifier == "norm" else None
         self.dropout = Dropout(dropout)
-        self.linear = Linear(config.hidden_size, num_outputs)
+        self.linear = OutputLinear(config.hidden_size, num_outputs)
         initialize(self, config.initializer_range)
 
     def forward(
@@ -346,11 +354,6 @@ class TokenHead(nn.Module):
             hidden = self.transform(hidden)
         result: Tensor = self.linear(self.dropout(hidden))
         return result
-
-
-def wide(values: Tensor) -> Tensor:
-    """Return the values in float32 or wider, for sums."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def cross_entropy_sum(
@@ -376,10 +379,37 @@ _REDUCE: Mapping[Pooling, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _sum(rows: Tensor, mask: Tensor) -> Tensor:
+    return (rows * mask.to(rows.dtype)).sum(1)
+
+
+def _mean(rows: Tensor, mask: Tensor) -> Tensor:
+    return _sum(rows, mask) / mask.sum(1).to(rows.dtype)
+
+
+def _max(rows: Tensor, mask: Tensor) -> Tensor:
+    return rows.masked_fill(~mask, -torch.inf).amax(1)
+
+
+def _weighted_padded_mean(rows: Tensor, mask: Tensor) -> Tensor:
+    weights = mask.to(rows.dtype).cumsum(1) * mask.to(rows.dtype)
+    return (rows * weights).sum(1) / weights.sum(1)
+
+
+# The same from padded `[rows, length, hidden_size]` and `[rows, length, 1]`: which tokens are real.
+_REDUCE_PADDED: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": _mean,
+    "max": _max,
+    "mean-sqrt": lambda rows, mask: _sum(rows, mask) / mask.sum(1).to(rows.dtype).sqrt(),
+    "weighted-mean": _weighted_padded_mean,
+    "mean+max": lambda rows, mask: torch.cat([_mean(rows, mask), _max(rows, mask)], -1),
+}
+
+
 def pool(
-    hidden: Float[Tensor, "tokens hidden_size"], packed: Packed, pooling: Pooling
+    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences, pooling: Pooling
 ) -> Float[Tensor, "sequences width"]:
-    """Return one vector per sequence, in the order of the pack.
+    """Return one vector per sequence, in the order of the pack or of the padded batch.
 
     Args:
         pooling: any but "pooler", which `Encoder.pooled` computes.
@@ -388,6 +418,9 @@ def pool(
         return hidden[packed.first_tokens]
     if pooling == "sep":
         return hidden[packed.last_tokens]
+    if isinstance(packed, Padded):
+        rows = hidden.view(*packed.mask.shape, -1)
+        return _REDUCE_PADDED[pooling](rows, packed.mask.unsqueeze(-1))
     reduce = _REDUCE[pooling]
     return torch.cat(
         [
@@ -395,17 +428,6 @@ def pool(
             for group in packed.groups
         ]
     )
-
-
-def token_mean(
-    hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
-) -> Float[Tensor, "sequences hidden_size"]:
-    """Return the mean of each sequence's token vectors, for a pack or a padded batch."""
-    if isinstance(packed, Packed):
-        return pool(hidden, packed, "mean")
-    is_token = packed.mask.unsqueeze(-1).to(hidden.dtype)
-    rows = hidden.view(*packed.mask.shape, -1)
-    return (rows * is_token).sum(1) / is_token.sum(1)
 
 
 def width_factor(pooling: Pooling) -> int:

@@ -57,6 +57,21 @@ class Linear(nn.Linear):
         return result
 
 
+class OutputLinear(Linear):
+    """The last map of a head: `x Wᵀ + b` in float32 at least, whatever the precision of `x`.
+
+    In bfloat16 many rows would get the same score: it has eight bits.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        return super().forward(wide(x))
+
+
+def wide(values: Tensor) -> Tensor:
+    """Return the values in float32 or wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 class LayerNorm(nn.LayerNorm):
     """Layer normalisation in the precision of `x`, with sums in float32 at least."""
 

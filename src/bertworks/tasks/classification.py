@@ -23,7 +23,8 @@ from torch import Tensor
 from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import SettingsError
 from ..model.config import EncoderConfig
-from ..model.heads import cross_entropy_sum, next_piece_loss_sum, wide
+from ..model.heads import cross_entropy_sum, next_piece_loss_sum
+from ..model.layers import wide
 from ..packed import Batch
 from ..settings import Settings
 from ..tables.rows import NoLabel, Row, Rows

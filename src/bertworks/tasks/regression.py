@@ -24,7 +24,7 @@ from torch import Tensor
 from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import CheckpointError, DataError
 from ..model.config import EncoderConfig
-from ..model.heads import wide
+from ..model.layers import wide
 from ..packed import Batch
 from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch

@@ -28,7 +28,8 @@ from ..checkpoints.heads import CLASSIFIER, Published
 from ..errors import CheckpointError, DataError
 from ..model.config import ClassifierPooling, EncoderConfig
 from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead, wide
+from ..model.heads import ClassificationHead
+from ..model.layers import wide
 from ..packed import Batch, Packed, Padded, Sequences
 from ..settings import Settings
 from ..tables.rows import Row, Rows

@@ -29,7 +29,7 @@ from ..model.config import EncoderConfig
 from ..model.decoder import Decoder, Seen
 from ..model.encoder import Encoder
 from ..model.heads import linear_cross_entropy
-from ..model.layers import Dropout
+from ..model.layers import Dropout, wide
 from ..model.memory import Memory
 from ..packed import Batch, Packed
 from ..tables.rows import Row
@@ -102,7 +102,7 @@ class TranslationNetwork(Network):
         is_over = torch.zeros(source.num_sequences, dtype=torch.bool, device=device)
         for position in range(self.limit - 1):
             hidden = self._states(step, seen, memory)
-            found = F.linear(hidden, table.to(hidden.dtype)).argmax(-1)
+            found = F.linear(wide(hidden), table).argmax(-1)
             found = found.masked_fill(is_over, last)
             written.append(found)
             is_over = is_over | (found == last)

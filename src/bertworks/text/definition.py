@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -170,9 +170,12 @@ class WordPieceDefinition(Definition):
     max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
     frame: Frame = Frame()  # the special pieces around texts
 
-    roles = Roles(*SPECIAL_PIECES)
+    # A vocabulary may lack [PAD] and [MASK], as that of the original code's tests does.
+    roles: Roles = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        pad, mask = (piece if piece in self.ids else None for piece in (PAD, MASK))
+        object.__setattr__(self, "roles", Roles(pad, UNK, CLS, SEP, mask))
         self.check()
 
     @cached_property
@@ -234,8 +237,9 @@ class WordPieceDefinition(Definition):
         library.normalizer = self.normalization.normalizer
         library.pre_tokenizer = self.normalization.word_splitter
         for piece in self.added:
-            library.add_tokens([tokenizers.AddedToken(**asdict(piece))])
-            assert library.token_to_id(piece.content) == self.ids[piece.content]
+            content, _ = self.corrected(piece.content, where=piece.content)  # as texts are
+            library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
+            assert library.token_to_id(content) == self.ids[piece.content]
         if typed_mask:
             library.add_tokens([tokenizers.AddedToken(MASK, normalized=False)])
         library.encode_special_tokens = True

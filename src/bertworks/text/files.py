@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from .. import files
-from ..errors import DataError
+from ..errors import BertworksWarning, DataError, brief
 from ..files import read_content
 from .definition import (
     CLS,
@@ -49,8 +51,22 @@ _USUAL = {
 # The `transformers` class of a family, if no file names one.
 _CLASSES = {
     **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    "roformer": "RoFormerTokenizer",
     "roberta": "RobertaTokenizer",
     "gpt2": "GPT2Tokenizer",
+}
+# The classes that read BERT's files as BERT's class does.
+_BERTS = {
+    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ErnieTokenizer"),
+    *("MobileBertTokenizer", "SqueezeBertTokenizer", "ConvBertTokenizer", "LayoutLMTokenizer"),
+    *("LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
+    *("DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
+}
+# The classes that read `vocab.json` and `merges.txt` as GPT-2's, RoBERTa's or the first GPT's do.
+_BPES = {
+    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
+    *("GPT2Tokenizer", "OpenAIGPTTokenizer"),
 }
 # Classes that use `tokenizer.json` unchanged.
 _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
@@ -78,6 +94,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             added = [token.model_copy(update={"lstrip": True}) for token in added]
             return _with_added(found, added, source)
         if file.name in (MERGES, BPE_VOCAB):
+            _check_class(path, config, _BPES)
             _keep_case(lowercase, file)
             found = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
             return _with_added(found, *_read_added(path, config))
@@ -87,6 +104,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
                 return _read_tree(file, tree, config, _find_class(path, config))
+        _check_class(path, config, _BERTS)
+        _check_roles(path, config)
         return _read_wordpiece(file, config, lowercase, beside=path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
@@ -108,6 +127,43 @@ def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
         named = named.removesuffix("Fast")
         return None if named in _GENERAL else named
     return _CLASSES.get(family, family) if isinstance(family, str) else None
+
+
+def _check_class(directory: Path, config: dict[str, Any], known: Container[str]) -> None:
+    """Check that a directory's files are those of a class that reads them as it is done here.
+
+    BERT's files are also those of classes that first split words otherwise
+    (`BertJapaneseTokenizer`) or put other pieces around texts (`MPNetTokenizer`).
+
+    Raises:
+        DataError: another class is named.
+    """
+    opener = _find_class(directory, config)
+    is_named = opener in _CLASSES.values() or (opener or "")[:1].isupper()
+    if opener is not None and is_named and opener not in known:
+        raise DataError(
+            f"the tokenizer class {opener} is not supported",
+            where=str(directory),
+            fix="Its ids would be others. If the files are BERT's, set tokenizer_class to "
+            "BertTokenizer in tokenizer_config.json.",
+        )
+
+
+def _check_roles(directory: Path, config: dict[str, Any]) -> None:
+    """Check that a WordPiece tokenizer has BERT's special pieces.
+
+    Raises:
+        DataError: its settings name another piece.
+    """
+    entries = {**_read_optional(directory / SPECIAL), **config}
+    for role, (usual, *_) in _USUAL.items():
+        named = _named(entries.get(f"{role}_token"))
+        if named not in (None, usual):
+            raise DataError(
+                f"{role}_token is {named!r}: WordPiece tokenizers are supported with BERT's "
+                f"{usual} only",
+                where=str(directory),
+            )
 
 
 def _keep_case(lowercase: bool | None, file: Path) -> None:
@@ -210,7 +266,7 @@ def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
     """Check that each has its id in the vocabulary, or the next id after it."""
-    end = len(ids)
+    end = max(ids.values(), default=-1) + 1
     for token in added:
         due = ids.get(token.content, end)
         if token.id != due:
@@ -252,18 +308,85 @@ def _read_wordpiece(
         limit = tree.model.max_input_chars_per_word
         normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
     else:
-        pieces = _read_vocabulary(file)
+        ids = _read_vocabulary(file)
         tokens, source = _read_added(beside, config_tree)
-        ids = {piece: number for number, piece in enumerate(pieces)}
         _check_added(tokens, ids, source)
         pieces, added = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
-    if config_tree and taken:
+    if taken:
         config = parse(ConfigFile, config_tree, where=str(beside / CONFIG))
-        normalization = replace(normalization, **config.model_dump(exclude_unset=True))
+        entries = config.model_dump(exclude_unset=True)
+        if file.suffix == ".json" and lowercase is None:
+            _compare_settings(file, normalization, entries)
+        normalization = replace(normalization, **entries)
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
-    return WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
+    definition = WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
+    if file.suffix == ".json" and file.with_name(VOCAB).is_file():
+        _compare_vocabularies(file, tree.model.vocab, definition)
+    return definition
+
+
+def _compare_vocabularies(
+    file: Path, vocabulary: Mapping[str, int], definition: WordPieceDefinition
+) -> None:
+    """Warn if `vocab.txt` has other ids than the `tokenizer.json` beside it.
+
+    Args:
+        vocabulary: what the words of texts are split into, which `vocab.txt` must have.
+        definition: has the same pieces, and those added later, which `vocab.txt` may have.
+    """
+    beside, ids = file.with_name(VOCAB), definition.ids
+    if beside.read_bytes() == _vocabulary_text(definition).encode():  # usual, and fast
+        return
+    lines = _read_vocabulary(beside)
+    differing = sorted(number for piece, number in lines.items() if ids.get(piece) != number)
+    missing = sorted(vocabulary.items() - lines.items(), key=lambda entry: entry[1])
+    if differing or missing:
+        number = differing[0] if differing else missing[0][1]
+        of_lines = {at: piece for piece, at in lines.items()}.get(number, "")
+        of_tree = {at: piece for piece, at in ids.items()}.get(number, "")
+        warnings.warn(
+            f"{beside}:{number + 1}: {brief(of_lines)}, but {TOKENIZER} has {brief(of_tree)} "
+            f"with the id {number}; {TOKENIZER} is used",
+            BertworksWarning,
+            stacklevel=2,
+        )
+
+
+_KEYS = {
+    "lowercase": ("do_lower_case", "lowercase"),
+    "strip_accents": ("strip_accents", "strip_accents"),
+    "split_ideographs": ("tokenize_chinese_chars", "handle_chinese_chars"),
+}
+"""The settings of the normalisation in `tokenizer_config.json` and in `tokenizer.json`."""
+
+
+def _compare_settings(file: Path, normalization: Normalization, entries: Mapping[str, Any]) -> None:
+    """Warn if `tokenizer_config.json` contradicts `tokenizer.json`, or is silent where the
+    `transformers` class has another default.
+
+    Args:
+        normalization: that of `tokenizer.json`.
+        entries: the settings in `tokenizer_config.json`.
+    """
+    usual = Normalization(**entries)
+    for name, (key, own_key) in _KEYS.items():
+        own, other = getattr(normalization, name), getattr(usual, name)
+        if own == other:
+            continue
+        what = f"{own_key} is {_json_value(own)}"
+        if name in entries:
+            what += f", but {key} in {CONFIG} is {_json_value(other)}, which is used"
+        else:
+            what += f", which is used; {CONFIG} has no {key}, so transformers takes "
+            what += _json_value(other)
+        warnings.warn(f"{file}: {what}", BertworksWarning, stacklevel=2)
+
+
+def _json_value(value: bool | None) -> str:
+    """A setting as it is in a JSON file."""
+    return "null" if value is None else str(value).lower()
 
 
 def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame:
@@ -286,26 +409,21 @@ def write_definition(
     tree: Mapping[str, Any]
     if isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
-        roles = asdict(definition.roles)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **definition.config,
-            **{f"{role}_token": piece for role, piece in roles.items() if piece is not None},
+            **_named_roles(definition.roles),
         }
     else:
         assert isinstance(definition, WordPieceDefinition)
-        contents = {VOCAB: "".join(f"{piece}\n" for piece in definition.pieces)}
+        contents = {VOCAB: _vocabulary_text(definition)}
         tree = _tokenizer_json(definition)
         config = {
             "tokenizer_class": _tokenizer_class(definition),
             "do_lower_case": definition.normalization.lowercase,
             "strip_accents": definition.normalization.strip_accents,
             "tokenize_chinese_chars": definition.normalization.split_ideographs,
-            "unk_token": UNK,
-            "sep_token": SEP,
-            "pad_token": PAD,
-            "cls_token": CLS,
-            "mask_token": MASK,
+            **_named_roles(definition.roles),
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
     if model_max_length is not None:
@@ -314,6 +432,15 @@ def write_definition(
         files.write(directory / name, content)
     files.write_json(directory / TOKENIZER, tree)
     files.write_json(directory / CONFIG, config)
+
+
+def _vocabulary_text(definition: WordPieceDefinition) -> str:
+    return "".join(f"{piece}\n" for piece in definition.pieces)
+
+
+def _named_roles(roles: Roles) -> dict[str, str]:
+    """The special pieces as entries of `tokenizer_config.json`."""
+    return {f"{role}_token": piece for role, piece in asdict(roles).items() if piece is not None}
 
 
 def _tokenizer_class(definition: WordPieceDefinition) -> str:
@@ -327,8 +454,12 @@ def _tokenizer_class(definition: WordPieceDefinition) -> str:
     return "BertTokenizer" if same else "PreTrainedTokenizerFast"
 
 
-def _read_vocabulary(file: Path) -> list[str]:
-    """Read one piece per line; the number of the line, from 0, is the id."""
+def _read_vocabulary(file: Path) -> dict[str, int]:
+    """Read one piece per line; the number of the line, from 0, is the id.
+
+    As in `transformers`, a piece in several lines has the id of the last one, and an empty line is
+    no piece.
+    """
     content = read_content(file, DataError)
     try:
         # Only line feeds end a line: the Chinese vocabulary has the piece U+2028.
@@ -336,17 +467,21 @@ def _read_vocabulary(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError("not UTF-8", where=f"{file}:{line}") from None
-    if lines[-1] == "":
-        lines.pop()
     pieces = [line.removesuffix("\r") for line in lines]
-    seen: dict[str, int] = {}
-    for number, piece in enumerate(pieces, 1):
-        if not piece:
-            raise DataError("an empty line", where=f"{file}:{number}", fix="Each line is a piece.")
-        if piece in seen:
-            raise DataError(f"{piece!r} is in line {seen[piece]} already", where=f"{file}:{number}")
-        seen[piece] = number
-    return pieces
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    ids = {piece: number for number, piece in enumerate(pieces) if piece}
+    idle = [number for number, piece in enumerate(pieces) if ids.get(piece) != number]
+    if idle:
+        first = idle[0]
+        what = "is empty" if not pieces[first] else f"has {brief(pieces[first])}, as a later line"
+        more = "" if len(idle) == 1 else f" (and {len(idle) - 1:,} more)"
+        warnings.warn(
+            f"{file}:{first + 1}: the line {what}{more}; no text gets its id",
+            BertworksWarning,
+            stacklevel=2,
+        )
+    return ids
 
 
 def _is_cased(pieces: list[str]) -> bool:
@@ -373,18 +508,26 @@ def _number_pieces(
             added.append(AddedPiece(**token.model_dump(exclude={"id"})))
         else:
             ids[token.content] = token.id
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
+    pieces = _without_holes(ids, where=where)
     for piece in (*pieces, *(token.content for token in added)):
         check_text(piece, where=where)
     return pieces, added
 
 
+def _without_holes(ids: Mapping[str, int], *, where: str) -> list[str]:
+    """Return the pieces in the order of their ids; an id without a piece gets an unused one."""
+    by_id = {number: piece for piece, number in ids.items()}
+    end = max(by_id, default=-1) + 1
+    if len(by_id) < len(ids) or min(by_id, default=0) < 0 or end > 2 * len(ids):
+        raise DataError("the ids of the vocabulary are not 0, 1, 2, …", where=where)
+    unused = (name for name in map("[unused{}]".format, count()) if name not in ids)
+    return [by_id[number] if number in by_id else next(unused) for number in range(end)]
+
+
 def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The tokenizer in the format of the `tokenizers` library."""
     base = len(definition.base_pieces)
-    special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES}
+    special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES if piece in definition.ids}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
         {"id": number, "content": piece, **plain, "special": True}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,13 @@ _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 # White space and punctuation in every version of Unicode; ideographs.
 _WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
 _WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
+
+# Scripts that are written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana,
+# ideographs.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
+)
 
 # The original position of each character of a corrected text; None: unchanged.
 Origin = NDArray[np.int64] | None
@@ -87,6 +94,12 @@ class Normalization:
         normalized = self.normalizer.normalize_str(text)
         return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]
 
+    def piece(self, word: str) -> str:
+        """The form of a word in a vocabulary: normalised, without spaces around its ideographs."""
+        compact = replace(self, split_ideographs=False)
+        text, _ = compact.corrected(word, where="word")
+        return compact.normalizer.normalize_str(text).strip()
+
     def _with_final_sigmas(self, text: str) -> str:
         """Replace each word-final capital sigma by ς.
 
@@ -103,6 +116,11 @@ class Normalization:
             if char == "ς":
                 corrected[at] = char
         return "".join(corrected)
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word has a character of a script that has no spaces between words."""
+    return _UNSPACED.search(word) is not None
 
 
 def check_text(text: str, *, where: str | None = None) -> None:

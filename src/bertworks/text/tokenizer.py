@@ -84,7 +84,7 @@ class Tokenizer:
             max_word_characters: a longer word is `[UNK]`.
 
         Raises:
-            DataError: a special piece is missing, or a piece occurs twice.
+            DataError: [UNK], [CLS] or [SEP] is missing, or a piece occurs twice.
         """
         normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
         definition = WordPieceDefinition(
@@ -105,13 +105,18 @@ class Tokenizer:
         and truncation are ignored. Without `tokenizer.json`, the pieces added to the vocabulary are
         read from `tokenizer_config.json`, or else from `added_tokens.json`.
 
+        A warning says where these files contradict each other, and which one is used. BERT's files
+        of a class that reads them in another way (`BertJapaneseTokenizer`, `MPNetTokenizer`) are
+        refused. In `vocab.txt`, as in `transformers`, the last of equal lines counts, an empty line
+        is no piece, and `[PAD]` and `[MASK]` may be missing.
+
         Args:
             path: the directory or file.
             lowercase: whether to lower-case text, overriding the files. If neither specifies it, a
                 vocabulary with capital letters is cased.
 
         Raises:
-            DataError: the file is missing or invalid.
+            DataError: the file is missing or invalid, or another class's.
         """
         return cls(read_definition(Path(path), lowercase=lowercase))
 

@@ -3,7 +3,8 @@
 A new piece is a whole word; everything else is tokenised as before. With BPE, a known word is used
 before any merge is tried. With Unigram, the score of a new piece is the sum of its former pieces'
 scores, plus a small margin. So it replaces exactly these pieces, wherever they occurred, also at
-the beginning of a longer word.
+the beginning of a longer word. A word of a script without spaces is no word to these tokenizers;
+it is searched for before a text is split, as `transformers` does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import copy
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ import tokenizers
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .normalization import check_text
+from .definition import AddedPiece
+from .normalization import check_text, is_unspaced
+from .tokenizer import Tokenizer
 from .tree import TreeDefinition
+from .trial import check_pieces_found
 
 _STALE = ("added_tokens_decoder",)  # in a tokenizer's config; it has outdated ids
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -50,20 +54,33 @@ def add_words(
 
     Raises:
         DataError: a word is empty, or is several words; or the tokenizer is of another kind, or
-            cannot be extended without changing other tokens.
+            cannot be extended without changing other tokens; or a word would not be found in
+            texts.
     """
     tree = copy.deepcopy(dict(definition.tree))
     kind = _kind(tree)
     library = definition.library(typed_mask=False, split=False)
     scores = dict(tree["model"]["vocab"]) if kind == "Unigram" else {}
     new: dict[str, tuple[int, ...]] = {}
-    added: list[str] = []
+    added: list[tuple[str, list[str], str]] = []  # each word, its forms and its place
     known: list[str] = []
     for word, place in zip(words, places_of(words, where), strict=True):
         forms = _forms(library, word, where=place)
+        if is_unspaced(word) and not definition.ids.keys() & forms:
+            forms = [word.strip()]
+            if forms[0] not in new:
+                entry = asdict(AddedPiece(forms[0]))
+                tree["added_tokens"].append({"id": len(definition.pieces) + len(new), **entry})
+            parts = library.encode(forms[0], add_special_tokens=False).ids
+            sources = {forms[0]: [at for at in parts if at not in definition.marks] or parts}
+        else:
+            sources = {form: [t.id for t in library.model.tokenize(form)] for form in forms}
         fresh = [form for form in forms if form not in definition.ids and form not in new]
-        new.update({form: tuple(t.id for t in library.model.tokenize(form)) for form in fresh})
-        (added if fresh else known).append(word)
+        new.update({form: tuple(sources[form]) for form in fresh})
+        if fresh:
+            added.append((word, forms, f"{place} ({word!r})"))
+        else:
+            known.append(word)
     if kind == "Unigram":
         if len(scores) < len(definition.pieces):  # new pieces would get their ids
             raise DataError("the tokenizer has added pieces that are not in its vocabulary")
@@ -78,7 +95,10 @@ def add_words(
         tree["model"] |= {"vocab": ids, "ignore_merges": True}
     changed = _changed(definition, tree)
     _check_unchanged(definition, changed)
-    return TreeAddition(changed, tuple(new.values()), tuple(added), tuple(known))
+    check_pieces_found(Tokenizer(changed), added)
+    return TreeAddition(
+        changed, tuple(new.values()), tuple(word for word, _, _ in added), tuple(known)
+    )
 
 
 def places_of(words: Sequence[str], where: Sequence[str] | None) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from .. import files
 from ..checkpoints.locate import local_directory
 from ..checkpoints.store import LoadReport
 from ..corpus.shards import Corpus
-from ..errors import TrainingError
+from ..errors import BertworksWarning, TrainingError
 from ..inference.engine import outputs_of
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
@@ -163,6 +164,9 @@ class PretrainingData:
     def open(cls, settings: PretrainSettings) -> PretrainingData:
         corpus = Corpus.open(settings.data, verify=True)
         tokenizer = corpus.load_tokenizer()
+        if settings.instances.has_random_pairs:
+            for remark in corpus.remarks:
+                warnings.warn(remark, BertworksWarning, stacklevel=3)
         masked = settings.objective != "causal"
         seed = settings.seed if settings.held_out.seed is None else settings.held_out.seed
         parts = split_held_out(corpus, settings.held_out.documents, seed=seed)

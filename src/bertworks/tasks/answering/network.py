@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import TokenHead, wide
+from ...model.heads import TokenHead
+from ...model.layers import wide
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 

@@ -70,6 +70,12 @@ class InstanceSettings(Settings):
         """Whether instances carry a `next_sentence_label`."""
         return self.format in ("segment-pair", "sentence-pair", "sentence-order")
 
+    @property
+    def has_random_pairs(self) -> bool:
+        """Whether a document with a single sentence always gets a random second segment."""
+        pairs = self.format in ("segment-pair", "sentence-pair")
+        return pairs and self.next_sentence_balance == "original"
+
 
 class Piece(NamedTuple):
     """Tokens `start` to `end` (excluded) of a document."""

@@ -29,7 +29,8 @@ from ...checkpoints.heads import RTD, Published
 from ...errors import DataError, SettingsError
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import MLMHead, ReplacedTokenHead, wide
+from ...model.heads import MLMHead, ReplacedTokenHead
+from ...model.layers import wide
 from ...packed import Batch, Padded
 from ...settings import Settings
 from ...tables.rows import Row

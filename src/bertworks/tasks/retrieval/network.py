@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...model.config import EncoderConfig
 from ...model.encoder import Encoder
-from ...model.heads import cross_entropy_sum, pool, wide
+from ...model.heads import cross_entropy_sum, pool
+from ...model.layers import wide
 from ...packed import Batch, Packed
 from ..task import Network
 from ..texts import in_parts
@@ -70,8 +71,8 @@ class RetrievalNetwork(Network):
         return in_parts(self._encode, packed, self._settings.chunk_tokens or packed.num_tokens)
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
-        vectors = pool(self.encoder(packed), packed, self._settings.pooling)
-        return F.normalize(wide(vectors), dim=-1)
+        vectors = pool(wide(self.encoder(packed)), packed, self._settings.pooling)
+        return F.normalize(vectors, dim=-1)
 
 
 def in_batch_loss_sum(

@@ -1,0 +1,52 @@
+"""Try new pieces of a tokenizer: does it find them in texts?
+
+A piece of a vocabulary is useless if no text is ever split so that it occurs. Whether this happens
+depends on the normalisation, the splitting into words, and the other pieces, so it is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import DataError
+from .normalization import is_unspaced
+from .tokenizer import Tokenizer
+
+_SPACED = ("a {} a", "({}).")
+# Several, since another new piece may begin with a neighbour of the word.
+_UNSPACED = ("の{}の", "的{}的", "が{}が")
+
+
+def running_texts(word: str) -> list[str]:
+    """A word in running text: between other words, without spaces if its script has none."""
+    return [text.format(word) for text in (_UNSPACED if is_unspaced(word) else _SPACED)]
+
+
+def check_pieces_found(
+    tokenizer: Tokenizer, words: Iterable[tuple[str, Sequence[str], str]]
+) -> None:
+    """Check that the tokenizer finds each word's piece in the word alone, and in running text.
+
+    Args:
+        words: of each word its text, its pieces, of which one must be found, and its place.
+
+    Raises:
+        DataError: a word's pieces are not found; the error names the first such word.
+    """
+    words = list(words)
+    alone = tokenizer.piece_ids([text for text, _, _ in words])
+    for (text, pieces, place), ids in zip(words, alone, strict=True):
+        expected = {tokenizer.token_to_id(piece) for piece in pieces}
+        running = tokenizer.piece_ids(running_texts(text))
+        if expected.isdisjoint(ids.tolist()):
+            unseen = text
+        elif all(expected.isdisjoint(one.tolist()) for one in running):
+            unseen = running_texts(text)[0]
+        else:
+            continue
+        parts = " ".join(tokenizer.tokens(tokenizer.piece_ids([unseen])[0]))
+        raise DataError(
+            f"would never be found in texts: {unseen!r} is split into {parts}",
+            where=place,
+            fix="Leave it out.",
+        )
