@@ -286,3 +286,29 @@ def test_settings_are_listed():
     assert bw.describe_settings("embed")
     with pytest.raises(SettingsError, match="no verb 'nonsense'"):
         bw.describe_settings("nonsense")
+
+
+def test_candidates_for_a_mask_have_the_probabilities_of_their_pieces():
+    model = tiny()
+    (masks,) = model.fill_mask("a [MASK] c", top_k=model.tokenizer.vocab_size)
+    probabilities = {one["token"]: one["probability"] for one in masks}
+    (ranked,) = model.fill_mask("a [MASK] c", candidates=["b", "d", "e"])
+    assert {one["candidate"]: one["probability"] for one in ranked} == {
+        word: probabilities[word] for word in ("b", "d", "e")
+    }
+    assert [one["probability"] for one in ranked] == sorted(
+        (one["probability"] for one in ranked), reverse=True
+    )
+    # Two pieces: one mask each, and the product.
+    first, second = model.fill_mask("a [MASK] [MASK] c", top_k=model.tokenizer.vocab_size)
+    product = 1.0
+    for masks, piece in zip((first, second), ("b", "d"), strict=True):
+        product *= next(one["probability"] for one in masks if one["token"] == piece)
+    (ranked,) = model.fill_mask("a [MASK] c", candidates=["b d", "b"])
+    by_word = {one["candidate"]: one["probability"] for one in ranked}
+    assert by_word["b d"] == pytest.approx(product, rel=1e-6)
+    assert len(model.fill_mask("[MASK] a [MASK]", candidates=["b"])) == 2
+    with pytest.raises(bw.DataError, match=r"candidates\[1\]: the vocabulary has no pieces"):
+        model.fill_mask("a [MASK]", candidates=["b", "ж"])
+    with pytest.raises(bw.DataError, match="there are no candidates"):
+        model.fill_mask("a [MASK]", candidates=[])

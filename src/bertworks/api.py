@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -87,6 +87,13 @@ from .tasks.classification import ClassificationTask
 from .tasks.gold import GoldRows
 from .tasks.inputs import open_table, task_rows
 from .tasks.labelled import LabelledTask
+from .tasks.pretraining.candidates import (
+    pieces_of,
+    probabilities_at_masks,
+    rank,
+    score,
+    variants,
+)
 from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
@@ -689,20 +696,27 @@ class Model:
         return Embedder(self.network, self.tokenizer, how, how)
 
     def fill_mask(
-        self, text: str, *, top_k: int = 5, **settings: Unpack[EngineKeywords]
+        self,
+        text: str,
+        *,
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
+        **settings: Unpack[EngineKeywords],
     ) -> list[list[dict[str, Any]]]:
-        """The most likely pieces for each `[MASK]` in a text.
+        """The most likely pieces for each `[MASK]` in a text, or the probabilities of given words.
 
         Args:
             text: a text with `[MASK]` in place of each word to predict.
-            top_k: number of pieces per mask.
+            top_k: number of pieces per mask; ignored with `candidates`.
+            candidates: words to compare; see `tasks.pretraining.candidates`.
             settings: settings of `EngineSettings`, such as `precision="fp32"`.
 
         Returns:
-            A list for each `[MASK]`: `top_k` entries with `token`, `id` and `probability`.
+            A list for each `[MASK]`, the most likely first: `top_k` entries with `token`, `id` and
+            `probability`; or an entry for each candidate with `candidate` and `probability`.
 
         Raises:
-            DataError: the text is too long.
+            DataError: the text is too long, or the vocabulary has no pieces for a candidate.
             SettingsError: `top_k` is less than 1, or a setting is unknown or impossible.
             BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
                 text.
@@ -715,13 +729,31 @@ class Model:
                 fix=f"Use {'generate' if self.encoder.config.continues else 'embed'}.",
             )
         masks = self._pretrained(text, top_k=top_k, **settings)["masks"]
+        mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
+        if masks and candidates is not None:
+            return self._score_candidates(text, mask, candidates, EngineSettings.parse(settings))
         if not masks:
-            mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
             raise BertworksError(
                 f"there is no {mask} in the text", fix=f"Put {mask} in place of a word."
             )
         found: list[list[dict[str, Any]]] = masks
         return found
+
+    def _score_candidates(
+        self, text: str, mask: str, candidates: Sequence[str], how: EngineSettings
+    ) -> list[list[dict[str, Any]]]:
+        """Return the candidates for each mask with their probabilities, the most likely first."""
+        task, network = self._task_and_network()
+        pieces = pieces_of(self.tokenizer, candidates)
+        needed = variants(text, mask, pieces)
+        rows = [task.text_row(variant.text) for variant in needed]
+        examples = task.examples(rows, 0, labelled=False)
+        scores: dict[int, list[float]] = {}
+        for outputs, batch in engine.outputs_of(network, task, examples, how):
+            for row, probabilities in probabilities_at_masks(outputs["mlm_logits"], batch):
+                scores[row] = score(probabilities, needed[row].scored)
+        in_order = (scores[number] for number in range(len(needed)))
+        return rank(text.count(mask), pieces, in_order)
 
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from ..errors import DataError
 from ..inference.settings import GenerationSettings
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.pretraining.candidates import pieces_of, rank, variants
 from ..text.tokenizer import Tokenizer
 from .failures import invalid
 from .job import job_of, placed, reply, text_of_row
@@ -49,15 +52,18 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
     candidates = body.candidates
     pieces = {} if candidates is None else _pieces(tokenizer, candidates)
     items = [
-        item for place, text in texts for item in _variants(place, text, mask, body.top_k, pieces)
+        Masked(place, variant.text, None, body.top_k, variant.scored)
+        for place, text in texts
+        for variant in variants(text, mask, pieces)
     ]
     job.service.check_count("inputs", len(items))
     answers = iter(await job.compute(runner, items, limit=runner.task.max_length))
     filled = []
     for _, text in texts:
         answer = next(answers)
-        chances = _chances(text.count(mask), pieces, answer["candidates"], answers)
-        more = {} if candidates is None else {"candidates": chances}
+        scores = chain([answer["candidates"]], (other["candidates"] for other in answers))
+        ranked = rank(text.count(mask), pieces, scores)
+        more = {} if candidates is None else {"candidates": ranked}
         filled.append({"masks": answer["masks"], **more})
     return reply(request, filled)
 
@@ -162,55 +168,7 @@ def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[i
     """
     if not 1 <= len(candidates) <= _MOST_CANDIDATES:
         raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
-    found = {}
-    places = [f"candidates[{at}]" for at in range(len(candidates))]
-    rows = tokenizer.piece_ids(candidates, where=places)
-    for at, (word, ids) in enumerate(zip(candidates, rows, strict=True)):
-        if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
-            raise invalid(places[at], "the vocabulary has no pieces for it")
-        found[word] = ids.tolist()
-    return found
-
-
-def _variants(
-    place: str, text: str, mask: str, top_k: int, pieces: dict[str, list[int]]
-) -> list[Masked]:
-    """Return the text, and its variants for candidates of several pieces.
-
-    A candidate of n pieces needs a variant with n masks in the place of the mask that it fills.
-    The text comes first, then for each mask a variant per length of candidates, shortest first.
-    """
-    count = text.count(mask)
-    singles = [ids for ids in pieces.values() if len(ids) == 1]
-    scored = [(at, ids) for at in range(count) for ids in singles]
-    found = [Masked(place, text, None, top_k, scored)]
-    parts = text.split(mask)
-    for at in range(count):
-        for length in _lengths(pieces):
-            masks = [mask] * count
-            masks[at] = mask * length
-            joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
-            scored = [(at, ids) for ids in pieces.values() if len(ids) == length]
-            found.append(Masked(place, joined, None, 1, scored))
-    return found
-
-
-def _lengths(pieces: dict[str, list[int]]) -> list[int]:
-    """Return the numbers of pieces that candidates have, without 1, in ascending order."""
-    return sorted({len(ids) for ids in pieces.values()} - {1})
-
-
-def _chances(
-    masks: int, pieces: dict[str, list[int]], singles: Sequence[float], answers: Any
-) -> list[list[dict[str, Any]]]:
-    """Return each mask's candidates with their probabilities, most likely first."""
-    words = [word for word, ids in pieces.items() if len(ids) == 1]
-    found = []
-    for at in range(masks):
-        scores = dict(zip(words, singles[at * len(words) : (at + 1) * len(words)], strict=True))
-        for length in _lengths(pieces):
-            long = [word for word, ids in pieces.items() if len(ids) == length]
-            scores |= dict(zip(long, next(answers)["candidates"], strict=True))
-        ordered = sorted(scores.items(), key=lambda one: -one[1])
-        found.append([{"candidate": word, "probability": chance} for word, chance in ordered])
-    return found
+    try:
+        return pieces_of(tokenizer, candidates)
+    except DataError as error:
+        raise invalid(error.where or "candidates", error.what) from None

@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from ..model.memory import Memory
 from ..packed import Batch
 from ..tables.rows import Row
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.pretraining.candidates import ScoredPieces, probabilities_at_masks, score
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network, Prediction, Task
@@ -231,15 +231,14 @@ class Masked(NamedTuple):
         where: its field, for errors.
         text, pair: the texts.
         top_k: number of pieces to return for each mask.
-        candidates: for each candidate, the number of a mask, and the ids of its pieces, which are
-            scored at this mask and the following ones.
+        candidates: see `ScoredPieces`.
     """
 
     where: str
     text: str
     pair: str | None = None
     top_k: int = 1
-    candidates: Sequence[tuple[int, Sequence[int]]] = ()
+    candidates: ScoredPieces = ()
 
 
 class MaskedRow(NamedTuple):
@@ -280,28 +279,9 @@ class MaskedRunner(TaskRunner):
                     masks = [pieces[: asked[row].top_k] for pieces in answer["masks"]]
                     found[row] = {**answer, "masks": masks, "candidates": []}
                 if any(item.candidates for item in asked.values()):
-                    for row, chances in _probabilities(outputs["mlm_logits"], batch):
-                        found[row]["candidates"] = _scores(chances, asked[row].candidates)
+                    for row, pieces in probabilities_at_masks(outputs["mlm_logits"], batch):
+                        found[row]["candidates"] = score(pieces, asked[row].candidates)
         return [found[row] for row in asked]
-
-
-def _probabilities(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
-    """Yield each row's number, and the probabilities of all pieces at its masks."""
-    chances = torch.softmax(logits.float(), -1).cpu()
-    positions = np.asarray(batch.targets["masked_positions"].cpu())
-    edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
-    for at, row in enumerate(batch.packed.sequence_row.tolist()):
-        yield row, chances[edges[at] : edges[at + 1]]
-
-
-def _scores(
-    chances: Float[Tensor, "masks vocab_size"], candidates: Sequence[tuple[int, Sequence[int]]]
-) -> list[float]:
-    """Return the probability of each candidate: the product of its pieces' probabilities."""
-    return [
-        float(np.prod([float(chances[mask + at, piece]) for at, piece in enumerate(ids)]))
-        for mask, ids in candidates
-    ]
 
 
 _STEPS = 16

@@ -1,0 +1,111 @@
+"""Probabilities of given words at the masks of a text.
+
+A word of several pieces is predicted with one mask for each piece in place of the mask that it
+fills, and its probability is the product of its pieces' probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...errors import DataError, brief
+from ...packed import Batch
+from ...text.tokenizer import Tokenizer
+
+Pieces: TypeAlias = Mapping[str, Sequence[int]]
+"""The piece ids of each candidate."""
+ScoredPieces: TypeAlias = Sequence[tuple[int, Sequence[int]]]
+"""For each candidate, the number of a mask, and the ids of its pieces, which are scored at this
+mask and the following ones."""
+
+
+class Variant(NamedTuple):
+    """A text in which a mask may be repeated, and the candidates that are scored in it."""
+
+    text: str
+    scored: ScoredPieces
+
+
+def pieces_of(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+    """Return the piece ids of each candidate.
+
+    Raises:
+        DataError: there are none, or one has no pieces in the vocabulary.
+    """
+    if not candidates:
+        raise DataError("there are no candidates", where="candidates")
+    places = [f"candidates[{number}]" for number in range(len(candidates))]
+    rows = tokenizer.piece_ids(candidates, where=places)
+    for place, word, ids in zip(places, candidates, rows, strict=True):
+        if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
+            raise DataError(f"the vocabulary has no pieces for {brief(word)}", where=place)
+    return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
+
+
+def variants(text: str, mask: str, pieces: Pieces) -> list[Variant]:
+    """Return the text, and its variants for candidates of several pieces.
+
+    The text comes first, then for each mask a variant per length of candidates, shortest first.
+    """
+    parts = text.split(mask)
+    numbers = range(len(parts) - 1)
+    singles = [ids for ids in pieces.values() if len(ids) == 1]
+    needed = [Variant(text, [(number, ids) for number in numbers for ids in singles])]
+    for number in numbers:
+        for length in _lengths(pieces):
+            masks = [mask] * len(numbers)
+            masks[number] = mask * length
+            joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
+            long = [(number, ids) for ids in pieces.values() if len(ids) == length]
+            needed.append(Variant(joined, long))
+    return needed
+
+
+def _lengths(pieces: Pieces) -> list[int]:
+    """Return the numbers of pieces that candidates have, without 1, in ascending order."""
+    return sorted({len(ids) for ids in pieces.values()} - {1})
+
+
+def probabilities_at_masks(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+    """Yield each row's number, and the probabilities of all pieces at its masks."""
+    probabilities = torch.softmax(logits.float(), -1).cpu()
+    positions = np.asarray(batch.targets["masked_positions"].cpu())
+    edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
+    for number, row in enumerate(batch.packed.sequence_row.tolist()):
+        yield row, probabilities[edges[number] : edges[number + 1]]
+
+
+def score(probabilities: Float[Tensor, "masks vocab_size"], scored: ScoredPieces) -> list[float]:
+    """Return the probability of each candidate: the product of its pieces' probabilities."""
+    return [
+        float(np.prod([float(probabilities[mask + at, piece]) for at, piece in enumerate(ids)]))
+        for mask, ids in scored
+    ]
+
+
+def rank(
+    num_masks: int, pieces: Pieces, scores: Iterator[Sequence[float]]
+) -> list[list[dict[str, Any]]]:
+    """Return each mask's candidates with their probabilities, the most likely first.
+
+    Args:
+        scores: those of the `variants`, in order; each variant's are read once.
+    """
+    words = [word for word, ids in pieces.items() if len(ids) == 1]
+    singles = next(scores)
+    ranked = []
+    for number in range(num_masks):
+        own = singles[number * len(words) : (number + 1) * len(words)]
+        by_word = dict(zip(words, own, strict=True))
+        for length in _lengths(pieces):
+            long = [word for word, ids in pieces.items() if len(ids) == length]
+            by_word |= dict(zip(long, next(scores), strict=True))
+        ordered = sorted(by_word.items(), key=lambda pair: -pair[1])
+        ranked.append([{"candidate": word, "probability": value} for word, value in ordered])
+    return ranked
