@@ -95,6 +95,18 @@ def test_a_runs_directory_is_its_model(tmp_path):
     assert bw.load(tmp_path / "run", device="cpu").task.name == "pretraining"
 
 
+def test_a_stopped_run_says_how_to_get_its_model(tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-00000110").mkdir(parents=True)
+    for name in ("settings.yaml", "journal.jsonl"):
+        (run / name).touch()
+    message = "run: the run was stopped after step 110, and its model is .* Run its command again"
+    with pytest.raises(bw.CheckpointError, match=message):
+        bw.load(run)
+    tiny().save(run / "model")
+    assert bw.load(run, device="cpu").task.name == "pretraining"
+
+
 def test_a_string_is_a_text_and_files_come_as_data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = tiny("classification")

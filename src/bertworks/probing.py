@@ -6,6 +6,7 @@ The weights of the encoder do not change; scikit-learn trains the classifier.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .api import Model, load
 from .errors import DataError, need
@@ -38,6 +40,7 @@ class TextProbe:
         classifier: scikit-learn's `LogisticRegression`.
         width: the length of a vector.
         speed: number of texts embedded per second of processor time.
+        is_correct: bool `[rows of dev]`: whether each row is predicted correctly.
     """
 
     metrics: Mapping[str, float]
@@ -45,6 +48,7 @@ class TextProbe:
     classifier: Any
     width: int
     speed: float
+    is_correct: NDArray[np.bool_]
 
 
 def probe(
@@ -108,18 +112,38 @@ def probe(
         ),
     }
     return TextProbe(
-        metrics, names, classifier, vectors.shape[1], (len(texts) + len(dev_texts)) / spent
+        metrics,
+        names,
+        classifier,
+        vectors.shape[1],
+        (len(texts) + len(dev_texts)) / spent,
+        predicted == dev_labels,
     )
 
 
 class Compared(NamedTuple):
-    """The result of `compare` for one model; see `TextProbe`."""
+    """The result of `compare` for one model; see `TextProbe`.
+
+    Attributes:
+        difference: the accuracy minus that of the first model; None for the first.
+        interval: half the width of the 95 % confidence interval of the difference, which is paired:
+            both models are evaluated on the same rows.
+    """
 
     model: str
     accuracy: float
     majority: float
     speed: float
     parameters: int
+    difference: float | None
+    interval: float | None
+
+    @property
+    def difference_text(self) -> str:
+        """The difference for people, such as `+0.021 ± 0.015`."""
+        if self.difference is None:
+            return ""
+        return f"{self.difference:+.3f} ± {self.interval:.3f}"
 
 
 def compare(
@@ -149,13 +173,30 @@ def compare(
     learned = [row for number, row in enumerate(rows, 1) if number % 4]
     train, dev = (replace(given, read=partial(iter, part)) for part in (learned, rows[3::4]))
     settings.setdefault("pooling", "mean")
-    found = []
+    compared: list[Compared] = []
+    first: NDArray[np.bool_] | None = None
     for name in models:
         model = load(name, device=device)
-        made = probe(model, train=train, dev=dev, **settings)
-        measured = made.metrics["accuracy"], made.metrics["majority"], made.speed
-        found.append(Compared(name, *measured, model.num_parameters))
-    return found
+        result = probe(model, train=train, dev=dev, **settings)
+        difference = None if first is None else _paired_difference(result.is_correct, first)
+        first = result.is_correct if first is None else first
+        measured = result.metrics["accuracy"], result.metrics["majority"], result.speed
+        compared.append(
+            Compared(name, *measured, model.num_parameters, *(difference or (None, None)))
+        )
+    return compared
+
+
+def _paired_difference(
+    is_correct: NDArray[np.bool_], first: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """Return the difference of two accuracies on the same rows, and half its 95 % interval.
+
+    The interval is the normal approximation for differences of paired values.
+    """
+    differences = is_correct.astype(np.float64) - first
+    deviation = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    return float(differences.mean()), 1.96 * deviation / math.sqrt(len(differences))
 
 
 def _opened(table: Table, asked: TextProbeSettings) -> Rows:

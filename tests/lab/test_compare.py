@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 import bertworks as bw
@@ -33,6 +34,19 @@ def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
         assert row["majority"] == wanted["majority"]
         assert row["texts/s"] > 0
         assert row["parameters"] == bw.load(model).num_parameters
+    is_correct = [
+        bw.probe(model, train=train, dev=rows[3::4], pooling="mean").is_correct.astype(float)
+        for model in models
+    ]
+    interval = stats.ttest_rel(*is_correct[::-1]).confidence_interval(0.95)
+    assert found[0]["difference"] is None
+    assert found[1]["difference"] == pytest.approx((interval.low + interval.high) / 2)
+    # Student's t with 19 degrees of freedom is 7 % wider than the normal approximation.
+    half = (interval.high - interval.low) / 2
+    assert found[1]["interval"] == pytest.approx(half * 1.96 / stats.t.ppf(0.975, 19))
+    printed = CliRunner().invoke(app, [*words[:-1], "--device", "cpu"]).stdout
+    assert f"{found[1]['difference']:+.3f} ± {found[1]['interval']:.3f}" in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path) -> None:

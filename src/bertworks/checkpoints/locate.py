@@ -58,6 +58,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
             stacklevel=2,
         )
     if (here := local_directory(name)) is not None:
+        _check_finished(here)
         return here
     if Path(name).exists():
         raise CheckpointError("is a file, not a model's directory", where=str(name))
@@ -81,6 +82,20 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
     raise _no_model(problem, name)
+
+
+def _check_finished(directory: Path) -> None:
+    """Raise a CheckpointError for the directory of a run that has no model yet."""
+    is_run = (directory / "settings.yaml").is_file() and (directory / "journal.jsonl").is_file()
+    if not is_run or (directory / "config.json").exists():
+        return
+    names = [path.name for path in (directory / "checkpoints").glob("step-*")]
+    reached = f" after step {int(max(names).removeprefix('step-')):,}" if names else ""
+    raise CheckpointError(
+        f"the run was stopped{reached}, and its model is written at the end",
+        where=str(directory),
+        fix="Run its command again: it resumes and writes the model.",
+    )
 
 
 def _no_model(problem: str, name: str | Path) -> CheckpointError:

@@ -104,7 +104,8 @@ def demo(
     "bertworks pretrain mini data=prepared steps=500 seed=1 --out runs/mini",
     "bertworks pretrain tiny model.family=electra objective=replaced_tokens \\\n"
     "      instances.format=full-sentences data=prepared --out runs/electra",
-    "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n      --out runs/adapted",
+    "bertworks pretrain adapt init_checkpoint=runs/tiny data=prepared \\\n"
+    "      steps=500 batch_size=32 --out runs/adapted",
 )
 def pretrain(
     ctx: typer.Context,
@@ -121,7 +122,10 @@ def pretrain(
 
     If interrupted at any moment, the same command resumes and ends with the same weights.
     init_checkpoint= continues training a model on other text, prepared with its tokenizer (after
-    add-tokens, with the new model's).
+    add-tokens, with the new model's). The recipe adapt has the published 12,500 steps of 256
+    sequences, which take days for BERT-base on a CPU; a few hundred smaller steps show whether it
+    helps (bertworks lab compare MODEL ADAPTED --data TABLE), and bertworks estimate says how long a
+    run takes.
     """
     from ..training.pretrain import pretrain as run
     from ..training.progress import Progress
