@@ -223,7 +223,7 @@ def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Pa
     page = tmp_path / "errors.html"
     printed = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
     assert printed.exit_code == 0
-    assert re.search(r"calibration error \d+\.\d% \(mean confidence", printed.stdout)
+    assert re.search(r"calibration +error \d+\.\d% \(mean confidence", printed.stdout)
     assert "report" in printed.stdout
     lines = [line for line in printed.stdout.splitlines() if str(page) not in line]
     assert max(map(len, lines)) <= 80
@@ -266,6 +266,24 @@ def test_predict_a_table(bertworks: Bertworks, world: World, tmp_path: Path) -> 
     table = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
     assert table[0].split("\t")[:3] == ["text", "label", "prediction.label"]
     assert len(table) == 11
+
+
+def test_predict_a_table_on_a_terminal_fits_into_80_columns(
+    bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertworks.cli.using.sys", _Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
+    assert lines[0].split() == ["prediction", "probability", "text"]
+    assert len(lines) == 2 + len(list(bw.load(world.finetuned).predict(data=world.dev)))
+    assert max(map(len, lines)) <= 80
+
+
+class _Terminal:
+    """A `sys` whose output is a terminal."""
+
+    class stdout:  # noqa: N801
+        isatty = staticmethod(lambda: True)
 
 
 def test_predict_a_table_from_standard_input(bertworks: Bertworks, world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,17 +102,20 @@ def predictions(
     rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
     shown_by: Callable[[dict[str, Any]], list[Shown] | None],
 ) -> None:
-    """Print predictions for users: each with its probability and text."""
-    shown: list[tuple[Any, Any, str]] = []
-    for row, prediction in rows:
-        text = " | ".join(str(part) for part in row.values())
-        lines = shown_by(prediction)
-        if lines is None:
-            as_json({**row, **prediction})
-        for what, probability in lines or ([("none", None)] if lines == [] else []):
-            shown.append((what, "" if probability is None else probability, text))
-    if shown:
-        table(("prediction", "probability", "text"), shown, right="probability")
+    """Print predictions for users: each with its probability and text, in tables of 1,000 rows."""
+    rows = iter(rows)
+    while some := list(islice(rows, 1000)):
+        lines: list[tuple[Any, Any, str]] = []
+        for row, prediction in some:
+            text = " | ".join(" ".join(str(part).split()) for part in row.values())
+            answers = shown_by(prediction)
+            if answers is None:
+                as_json({**row, **prediction})
+            for what, probability in answers or ([("none", None)] if answers == [] else []):
+                lines.append((what, "" if probability is None else probability, text))
+        if lines:
+            columns = ("prediction", "probability", "text")
+            table(columns, lines, right="probability", cut="text")
 
 
 def must_hold_text(text: str) -> None:

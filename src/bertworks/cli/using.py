@@ -235,7 +235,8 @@ def predict(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Output file: .tsv, .csv or .jsonl; TSV to standard output if omitted.",
+            help="Output file: .tsv, .csv or .jsonl. If omitted, a table is printed on a "
+            "terminal, and TSV elsewhere.",
         ),
     ] = None,
     json: Annotated[
@@ -276,7 +277,7 @@ def predict(
             lines = lines_of(texts or [], **table)
             asked = lines if pair is None else ((text, pair) for text in lines)
             rows = loaded.stream(None if data is not None else asked, data=data, **settings)
-            if out is None and data is None and not json and sys.stdout.isatty():
+            if out is None and not json and sys.stdout.isatty():
                 assert loaded.task is not None, "it has predicted"
                 show.predictions(rows, loaded.task.shown)
                 return

@@ -129,7 +129,7 @@ class Calibration(_Part):
 
     def __str__(self) -> str:
         return (
-            f"calibration error {self.expected_error:.1%} "
+            f"error {self.expected_error:.1%} "
             f"(mean confidence {self.confidence:.1%}, accuracy {self.accuracy:.1%})"
         )
 
