@@ -165,7 +165,7 @@ QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
         ('{"q0": null}', "expected a text, got NoneType None of the question 'q0'"),
         (
             '{"zz": "a", "yy": "b"}',
-            "answers.json: none of its 2 ids is that of a question in the rows given, such as 'zz'",
+            "answers.json: none of its 2 ids is that of a question in rows in memory, such as 'zz'",
         ),
         ("\udcff", "answers.json: not UTF-8"),
     ],
@@ -186,7 +186,7 @@ def test_bad_predictions(tmp_path, text, says):
         ({"q0": 0.5, "q1": float("nan")}, "got float nan of the question 'q1'"),
         ({"q0": 0.5, "q1": True}, "got bool True of the question 'q1'"),
         ({"q0": 0.5, "q1": 10**400}, "got int 1000.*… of the question 'q1'"),
-        ({"q2": 1}, "none of its 1 ids is that of a question in the rows given"),
+        ({"q2": 1}, "none of its 1 ids is that of a question in rows in memory"),
     ],
 )
 def test_bad_probabilities(chances, says):
@@ -202,7 +202,7 @@ def test_answers_to_other_questions_are_ignored_and_counted(others):
     expected = bw.score(
         "answering", QUESTIONS, predictions=answers, no_answer_probabilities=chances
     )
-    says = f"{len(others)} of {len(others) + 2} ids are not those of a question in the rows given"
+    says = f"{len(others)} of {len(others) + 2} ids are not those of a question in rows in memory"
     with pytest.warns(BertworksWarning, match=f"the predictions: {says}"):
         found = bw.score(
             "answering",

@@ -83,7 +83,7 @@ def test_cells_hold_plain_values() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ((TEXTS, LABELS[:2]), "the rows given: 3 rows, but 2 labels"),
+        ((TEXTS, LABELS[:2]), "rows in memory: 3 rows, but 2 labels"),
         ((pd.DataFrame(ROWS), LABELS), "row 1: X has a column 'label', and there is y too"),
         (["a text"], r"row 1: expected a row, got str. A row is a mapping of columns, \(text, la"),
         ([("a", "b", "c", "d")], "row 1: expected a row, got tuple"),
@@ -93,7 +93,7 @@ def test_cells_hold_plain_values() -> None:
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "2 columns are called 'text'"),
         (
             pd.DataFrame([["a", "b"]], columns=pd.MultiIndex.from_tuples([("x", "a"), ("x", "b")])),
-            "the rows given: its columns have names of 2 levels. Make them one",
+            "rows in memory: its columns have names of 2 levels. Make them one",
         ),
         (pa.table([["a"], ["b"]], ["text", "text"]), "2 columns are called 'text'"),
     ],

@@ -218,7 +218,7 @@ def test_labels_become_names() -> None:
     assert sort_labels(["b", "10", "a"]) == ("10", "a", "b")
     with pytest.raises(DataError, match="two different labels, and column 'label' holds '1'"):
         count_labels(read_rows([{"label": 1}]), "label")
-    with pytest.raises(DataError, match=r"^the rows given: a classifier needs"):
+    with pytest.raises(DataError, match=r"^rows in memory: a classifier needs"):
         count_labels(read_rows([{"label": 1}]), "label")
 
 

@@ -100,7 +100,7 @@ def test_a_text_is_never_in_both_parts() -> None:
     assert data.summary.shared == 0
     assert data.summary.dev is not None
     assert data.summary.dev.rows == pytest.approx(30, abs=1)
-    assert data.summary.dev.name == "0.25 of the rows given"
+    assert data.summary.dev.name == "0.25 of rows in memory"
 
 
 def test_documents_articles_and_queries_stay_together() -> None:

@@ -156,7 +156,7 @@ def test_the_figures_are_those_of_the_saved_model_with_its_threshold(tmp_path: P
 def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
     row = {"question": "x", "context": "a b", "answers": {"text": ["h"], "answer_start": [0]}}
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
-    with pytest.raises(DataError, match="the rows given: no row teaches anything"):
+    with pytest.raises(DataError, match="rows in memory: no row teaches anything"):
         finetune(model, "answering", train=[row], out=tmp_path / "run", max_seq_length=16)
 
 

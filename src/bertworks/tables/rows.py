@@ -176,7 +176,7 @@ class Replay(Generic[T]):
             yield item
 
 
-NAME = "the rows given"
+NAME = "rows in memory"
 """The name of rows in memory, in errors."""
 
 
