@@ -106,7 +106,8 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
         rough = _their_states(pair, copy.deepcopy(pair.theirs).bfloat16(), exact=False)
         with computing_in(pair.ours, torch.bfloat16):
             ours = _our_states(pair)
-    assert {state.dtype for state in (*ours, *rough)} == {torch.bfloat16}
+    assert {state.dtype for state in (*ours[:-1], *rough)} == {torch.bfloat16}
+    assert ours[-1].dtype == torch.float32, "logits have float32's resolution"
     return Rough(
         max(map(error, ours, expected)),
         max(map(error, rough, expected)),

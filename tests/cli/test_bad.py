@@ -303,24 +303,15 @@ def test_a_mistake_on_the_command_line_is_not_the_recipe_s(
     )
 
 
-def test_a_rate_beyond_measure_leaves_no_model(
+def test_a_rate_beyond_measure_is_refused(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     start = ("finetune", "classification", "--model", world.pretrained, "--train", world.train)
     words = (*start, *CPU, "max_seq_length=32", "epochs=0.1", "warmup=0")
-    for rate in ("inf", "nan", "1e999", ".inf"):
+    for rate in ("inf", "nan", "1e999", ".inf", "1e+38"):
         says = "learning_rate=" + rate.replace("1e999", "inf").removeprefix(".")
         _fails(bertworks, *words, f"learning_rate={rate}", "--out", tmp_path / "a", says=says)
     assert not (tmp_path / "a").exists()
-    result = bertworks(*words, "learning_rate=1e38", "--out", tmp_path / "b")
-    assert result.exit_code == 1
-    assert "error: the weights are not finite after step 1. Lower the learning" in result.stderr
-    assert not (tmp_path / "b" / "model").exists()
-    dev = ("--dev", world.dev, "--out", tmp_path / "c")
-    result = bertworks(*words, *dev, "learning_rate=1e25")
-    assert result.exit_code == 1
-    assert "error: row 1: the model's output is not finite" in result.stderr
-    assert not (tmp_path / "c" / "model").exists()
 
 
 ODD_NAME = "x\udcff"  # the byte 0xff, as Python has it

@@ -52,7 +52,10 @@ def test_pickled_by_path(prepared: Path) -> None:
     assert len(corpus) == 300
 
 
-def test_more_copies_than_16_bits_count(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_more_copies_than_16_bits_count(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertworks.corpus.sources.MAX_WEIGHT", 1e5)
     (tmp_path / "f").write_text("a")
     sources, out = [f"{tmp_path}/f@65538", tmp_path / "f"], tmp_path / "out"
     prepare(sources, tokenizer=tokenizer, out=out, sentences="lines")
@@ -62,7 +65,7 @@ def test_more_copies_than_16_bits_count(tokenizer: Tokenizer, tmp_path: Path) ->
 def test_tokenizer_travels_with_the_corpus(prepared: Path, tokenizer: Tokenizer) -> None:
     assert Corpus.open(prepared).load_tokenizer().fingerprint == tokenizer.fingerprint
     Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save(
-        prepared / "tokenizer"
+        prepared / "tokenizer", overwrite=True
     )
     with pytest.raises(CheckpointError, match="was prepared with another tokenizer than this one"):
         Corpus.open(prepared).load_tokenizer()

@@ -470,6 +470,8 @@ def _read_vocabulary(file: Path) -> dict[str, int]:
     pieces = [line.removesuffix("\r") for line in lines]
     while pieces and not pieces[-1]:
         pieces.pop()
+    if 2 * sum(" " in piece for piece in pieces) > len(pieces):
+        raise DataError("is no vocabulary: its lines are texts, not pieces", where=str(file))
     ids = {piece: number for number, piece in enumerate(pieces) if piece}
     idle = [number for number, piece in enumerate(pieces) if ids.get(piece) != number]
     if idle:

@@ -156,8 +156,6 @@ def finetune(
         )
         resolved = resolved.model_copy(update={"precision": precision})
         shown = progress if members.is_main else None
-        if is_carried:
-            say(shown, f"learning_rate={resolved.learning_rate:g}, the rate that the model carries")
         data = LabelledData.read(
             kind,
             given.tokenizer,
@@ -193,6 +191,9 @@ def finetune(
             is_main=members.is_main,
             overwrite=overwrite,
         ) as run:
+            if is_carried:
+                rate = f"learning_rate={resolved.learning_rate:g}"
+                say(shown, f"{rate}, the rate that the model carries")
             return _finetune(start, data, phase, resolved, fit_settings, run, members, shown)
 
 
