@@ -77,7 +77,7 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
     ],
 )
 def test_words_of_other_families(name: str, piece: str, word: str) -> None:
-    model = load(Path(__file__).parent / "compatibility" / "db463f6" / "models" / name)
+    model = load(Path(__file__).parent / "saved_models" / name)
     found = WordVectors.of_model(model)
     number = model.tokenizer.token_to_id(piece)
     table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()

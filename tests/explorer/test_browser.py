@@ -27,7 +27,7 @@ from tests.explorer.browser import Visit
 
 pytestmark = pytest.mark.long
 
-FAMILIES = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+FAMILIES = Path(__file__).parents[1] / "saved_models"
 
 TEXT = "the door was open in london."
 ASKED = TEXT.replace(" ", "+")

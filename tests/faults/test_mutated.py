@@ -22,7 +22,7 @@ from .mutate import read_many
 
 pytestmark = pytest.mark.slow
 
-FAMILIES = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+FAMILIES = Path(__file__).parents[1] / "saved_models"
 
 
 # --- Readers: each is given a folder, one of whose files was changed

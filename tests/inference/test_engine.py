@@ -31,6 +31,8 @@ from bertworks.tasks.classification import (
 )
 from bertworks.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.filterwarnings("ignore:3 of 6. rows have an empty text")
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 CONFIG = EncoderConfig(

@@ -31,7 +31,7 @@ from bertworks.wire import bytes_field, number_field
 from . import peers
 from .compare import LANGUAGES, SAMPLE, Peer, compare, xquad
 
-SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+SAVED = Path(__file__).parents[1] / "saved_models"
 each_text = pytest.mark.parametrize(
     "step", [pytest.param(SAMPLE, id="sample"), pytest.param(1, id="all", marks=pytest.mark.slow)]
 )

@@ -17,7 +17,7 @@ from tests.checkpoints.published import geometry
 
 from .oracle import Oracle
 
-SAVED = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+SAVED = Path(__file__).parents[1] / "saved_models"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "un", "##aff", "##able", "cafe", "mask", "sep", "[", "]", ".", "!", "a", "##s"]
 TEXTS = [

@@ -50,7 +50,7 @@ def test_one_text(tokenizer):
     assert [encoding.token_type_ids.dtype, encoding.word_ids.dtype] == [np.int8, np.int32]
 
 
-MODELS = Path(__file__).parents[1] / "compatibility" / "db463f6" / "models"
+MODELS = Path(__file__).parents[1] / "saved_models"
 
 
 @pytest.mark.parametrize(

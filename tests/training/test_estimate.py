@@ -213,7 +213,7 @@ bw.pretrain("tiny", words, out=folder / "run")
     "precision", ["fp32", pytest.param("bf16", marks=[needs_bfloat16, more_with_amx])]
 )
 def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
-    """A run takes what is estimated, give or take the 15 % that the command names."""
+    """A run takes what is estimated, give or take the 15% that the command names."""
     text = tmp_path / "text"
     lines = [
         " ".join("abcdefghij"[(i * j + i + j) % 10] * (1 + j % 5) for j in range(12))

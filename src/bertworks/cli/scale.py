@@ -95,11 +95,12 @@ def estimate(
         return
     each, total = found.machine, sum(found.memory.values())
     room = f" of {each.memory / 1e9:.0f}" if each.memory else ""
+    within = f"give or take {found.tolerance:.0%}"
     how = "measured here" if machine == "here" else f"{found.share:.0%} of the peak, assumed"
     show.facts(
         {
             "parameters": f"{found.parameters:,}, {found.trained:,} of them trained",
-            "memory": f"{total / 1e9:.2f} GB{room} on a device, give or take 15 %",
+            "memory": f"{total / 1e9:.2f} GB{room} on a device, {within}",
             **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in found.memory.items()},
             "batch": f"{found.batch:,} tokens at once on a device",
             "tokens": f"{short(found.tokens)}, {short(found.flops / found.tokens)} FLOPs each",

@@ -5,7 +5,8 @@ known if the field of machine learning uses it for a column: `text`, `label`, `y
 in any letter case and with any joints (`Gold label`, `goldLabel`), or if it is composed of such
 words (`tweet_text`). In this order:
 
-  1. A line with a name that the user gave, and that does not occur below it, is a header.
+  1. A line with a name that the user gave, or with one that `predict` writes (`prediction.label`),
+     and that does not occur below it, is a header.
   2. A line of several known names is a header.
   3. A line is a row if a field occurs again below it, or twice in it; or if it has a number. But
      `0`, `1`, … are the numbers that pandas gives to columns without names: above texts a header.
@@ -98,7 +99,8 @@ def classify_first_line(
     rows = [row for row in rows if len(row) == len(fields)]
     below = [[row[at].strip() for row in rows] for at in range(len(fields))]
     new = [field for field, values in zip(fields, below, strict=True) if field not in values]
-    if any(name.strip() in new for name in named if not name.isdecimal()):
+    is_named = any(name.strip() in new for name in named if not name.isdecimal())
+    if is_named or any(field.startswith(f"{PREDICTION}.") for field in new):
         return FirstLine(True, True)
     filled = [field for field in fields if field]
     known = [field for field in filled if is_known_name(field)]

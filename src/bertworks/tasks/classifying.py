@@ -118,7 +118,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         if not isinstance(label, str):
             return None
         marks = MARKS if self.no_label is None else (self.no_label,)
-        return mark_of(row.get(label), {*marks} - self.numbers.keys())
+        return mark_of(row.get(label), {*marks} - {""} - self.numbers.keys())
 
     def other_spelling(self, row: Row) -> Mapping[str, str]:
         label = self.columns[LABEL]

@@ -83,7 +83,7 @@ def unlabelled_marks(labels: Iterable[str], no_label: str | None = None) -> set[
     """
     names = set(labels)
     if no_label is not None:
-        return {no_label} & names
+        return {no_label} & names - {""}
     marks, others = names & set(MARKS), names - set(MARKS)
     numbers = {int(name) for name in others if name.isdecimal()}
     are_numbered = len(numbers) == len(others) and (

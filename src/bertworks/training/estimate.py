@@ -83,6 +83,7 @@ class Estimate:
         machine: the machine of the estimate.
         flops_per_second: operations per second that training reaches on all devices together.
         share: share of the machine's peak that training reaches, assumed or measured.
+        tolerance: share by which the memory may differ from that of a run.
     """
 
     parameters: int
@@ -94,6 +95,7 @@ class Estimate:
     machine: Machine
     flops_per_second: float
     share: float
+    tolerance: float
 
     @property
     def seconds(self) -> float:
@@ -183,6 +185,7 @@ def estimate(
         machine=given,
         flops_per_second=rate,
         share=given.share,
+        tolerance=0.15 if spread is None else 0.2,
     )
 
 
