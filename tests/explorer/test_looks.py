@@ -165,7 +165,12 @@ def test_a_file_without_javascript_is_tables(browser, file: Path) -> None:
     text = page.locator("main").inner_text()
     for heading in ("Pieces", "Each word masked"):
         assert heading in text
-    rows = page.locator("section", has_text="Each word masked").locator("table").locator("tbody tr").all_inner_texts()
+    rows = (
+        page.locator("section", has_text="Each word masked")
+        .locator("table")
+        .locator("tbody tr")
+        .all_inner_texts()
+    )
     assert [row.split("\t")[0] for row in rows] == [
         "the",
         "door",

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from bertworks.cli import app
 from bertworks.errors import SettingsError
 from bertworks.serving import models
+from bertworks.serving.logs import LOG
 from bertworks.serving.models import named_sources
 from bertworks.serving.settings import ServeSettings
 
@@ -99,9 +100,14 @@ def test_an_address_that_is_taken_is_said_before_models_are_loaded(saved) -> Non
 
 
 def test_others_are_served_beside_a_broken_model(
-    broken, saved, start, caplog: pytest.LogCaptureFixture
+    broken,
+    saved,
+    start,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, reason = broken
+    monkeypatch.setattr(LOG, "propagate", True)  # a server in this process may have set it
     caplog.set_level("INFO", logger="bertworks.serving")
     with start({"broken": source, "good": saved["encoder"]}, ServeSettings()) as server:
         assert server.http.get("/ready").status_code == 200

@@ -331,9 +331,9 @@ def test_what_is_written_is_read_again(
     rows = [(row, {"label": "x"}) for row in as_rows(table)]
     if suffix == "tsv" and any(set(value) & set("\t\r\n") for row in table for value in row):
         with pytest.raises(DataError, match="tab or line end"):
-            write_predictions(file, rows)
+            write_predictions(file, rows, overwrite=True)
         return
-    write_predictions(file, rows)
+    write_predictions(file, rows, overwrite=True)
     header = None if suffix == "jsonl" else True
     read = [dict(row.values) for row in read_rows(file, header=header)]
     key = "prediction" if suffix == "jsonl" else "prediction.label"
