@@ -226,7 +226,7 @@ def test_the_first_gpt_has_no_special_tokens(peers_of):
     [
         ("spiece.model", b"not a model", "not a SentencePiece model"),
         ("spiece.model", b"", "not a SentencePiece model"),
-        ("merges.txt", b"#version: 0.2\na b\n", "no such file"),
+        ("merges.txt", b"#version: 0.2\na b\n", "No such file"),
         ("tokenizer.json", b'{"model": {"type": "BPE"}}', "added_tokens is missing"),
         (
             "tokenizer.json",

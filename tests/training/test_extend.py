@@ -153,11 +153,11 @@ def test_a_plan_that_changes_the_past_is_refused(
     [
         (15, (20,), (40,), None),
         (16, (20,), (40,), None),  # update 16 has the full rate under both plans
-        (17, (20,), (40,), "the learning rate of step 17 was 0.008, and would be 0.01"),
+        (17, (20,), (40,), "that changes the learning rate from step 17 on (0.008, now 0.01)"),
         (10, (10, 10), (20, 20), None),  # the first phase is longer
-        (11, (10, 10), (20, 20), "step 11 was in another phase"),
-        (11, (20, 20), (10, 10), "step 11 was in another phase"),
-        (50, (60,), (40,), "step 50 is already done"),
+        (11, (10, 10), (20, 20), "that puts step 11 into another phase"),
+        (11, (20, 20), (10, 10), "that puts step 11 into another phase"),
+        (50, (60,), (40,), "the earliest checkpoint is of step 50 already"),
         (20, (20,), (20,), None),
     ],
 )

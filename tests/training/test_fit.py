@@ -286,7 +286,9 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> 
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_last_update_that_is_not_finite_is_not_saved(tmp_path: Path, measured: bool) -> None:
     """No later loss would show it."""
-    settings = SETTINGS.with_values(learning_rate=3e38, warmup=0, weight_decay=1.0)
+    settings = SETTINGS.model_copy(
+        update={"learning_rate": 3e38, "warmup": 0, "weight_decay": 1.0}  # beyond their bounds
+    )
     phases = [Phase(ToySource(1), steps=1, name="only")]
     evaluate = measure if measured else None
     with pytest.raises(TrainingError, match="weights are not finite after step 1"):
