@@ -5,7 +5,7 @@
 `mini` is fine-tuned on random words, in a fresh process for each figure, beside processes that do
 nothing but compute. The variants differ in environment variables only:
 
-- *default*: what the package sets;
+- *default*: what the package sets, by what else runs when it starts;
 - *PyTorch's default*: GNU OpenMP's 300,000 turns of waiting;
 - *passive*: a thread that waits sleeps at once;
 - *one thread*.
@@ -89,12 +89,14 @@ def main() -> None:
     """Measure in rounds, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--busy", type=int, nargs="*", default=[0, 1, 2, 4])
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
     parser.add_argument("--spins", nargs="*", default=[], help="further GOMP_SPINCOUNT to try")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=25, help="of each run")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    variants = VARIANTS | {f"{spins} spins": {"GOMP_SPINCOUNT": spins} for spins in options.spins}
+    variants = {name: VARIANTS[name] for name in options.variants}
+    variants |= {f"{spins} spins": {"GOMP_SPINCOUNT": spins} for spins in options.spins}
     speeds: dict[str, dict[int, list[float]]] = {
         name: {busy: [] for busy in options.busy} for name in variants
     }

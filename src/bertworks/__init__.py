@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from .threads import limit_spinning
+
 if TYPE_CHECKING:  # for editors and type checkers
     from .api import Model as Model
     from .api import load as load
@@ -56,11 +58,7 @@ if TYPE_CHECKING:  # for editors and type checkers
 
 __version__ = "0.1.0"
 
-# GNU OpenMP reads this when torch loads it. Its threads wait for one another by spinning, by
-# default 300,000 times (16 ms on some processors). On a busy machine a spinning thread takes the
-# processor from the thread that it waits for (docs/performance.md).
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+limit_spinning(os.environ)  # before anything imports torch
 
 _HOMES = {
     "BertworksError": "errors",

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, teacher: Path) -> None:
         ({"temperature": 2.0}, SettingsError, r"temperature=2\.0 is for classifiers"),
         ({"train": pairs}, DataError, "a student learns from texts, and these are pairs"),
         ({"teacher": tmp_path / "none"}, CheckpointError, "no such directory"),
-        ({"train": [{"text": "a"}, {"text": None}] * 5}, DataError, "row 2"),
+        ({"train": [{"text": "a"}, {"text": ["b"]}] * 5}, DataError, "row 2"),
     ]
     for given, error, words in cases:
         with pytest.raises(error, match=words):
