@@ -209,7 +209,7 @@ def test_dropout_is_no_geometry(trained: PretrainResult, prepared: Path, tmp_pat
 
 
 def test_another_vocabulary_is_refused(trained: PretrainResult, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("Some other text.\nOf other words.\n\n" * 5)
+    (tmp_path / "text.txt").write_text("Some other text.\nOf other words.\n\n" * 10)
     prepare(
         tmp_path / "text.txt", tokenizer=train_vocabulary(["other"], size=130), out=tmp_path / "d"
     )
