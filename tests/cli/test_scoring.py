@@ -101,7 +101,7 @@ def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
     tags.write_text("Ann B-PER B-PER\nleft O O\n\nBonn B-LOC B-PER\n")
     result = bertworks("score", "tagging", "--data", tags)
     assert result.exit_code == 0, result.output
-    assert "LOC: precision 0.0%, recall 0.0%, F1 0.0%, 1 spans" in result.stdout
+    assert "LOC: precision 0.0%, recall 0.0%, F1 0.0%, 1 span" in result.stdout
     values = tmp_path / "values.tsv"
     values.write_text("text\tscore\tguess\na\t1\t1\nb\t2\t3\nc\t3\t5\n")
     words = ("score", "regression", "--data", values)

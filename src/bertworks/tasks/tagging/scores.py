@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DataError
+from ...wording import counted
 from ..breakdown import Breakdown, Confusion, Placed, ScoreTable
 from ..scores import OneOfSeveralScores
 from .tags import OUTSIDE, Span, parts_of, spans_of
@@ -108,7 +109,7 @@ class TaggingScores(OneOfSeveralScores):
         """One line per type of span; only the base class's remark if nothing has been learned."""
         by_type = self._rates.by_type if self._spans else {}
         return super().remarks() or [
-            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {count:,} spans"
+            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {counted(count, 'span')}"
             for kind, (p, r, f1, count) in by_type.items()
             if kind  # an empty type is the only one, or nearly: the total says the same
         ]
