@@ -125,7 +125,8 @@ def test_others_are_served_beside_a_broken_model(
         assert reason in info["unavailable_models"]["broken"]
         assert [one["id"] for one in server.http.get("/v1/models").json()["data"]] == ["good"]
         assert "bertworks_unavailable_models 1.0" in server.http.get("/metrics").text
-    events = [json.loads(record.getMessage()) for record in caplog.records]
+    ours = [record for record in caplog.records if record.name == LOG.name]
+    events = [json.loads(record.getMessage()) for record in ours]
     (said,) = [event for event in events if event["event"] == "model unavailable"]
     assert said["model"] == "broken"
     assert reason in said["reason"]
