@@ -284,10 +284,11 @@ def test_a_client_that_takes_its_response_slowly_gets_it(served: Served) -> None
             received += slow.recv(1 << 12)
         headers, _, content = received.partition(b"\r\n\r\n")
         length = int(headers.lower().partition(b"content-length:")[2].split()[0])
-        pause = (KEEP_ALIVE_SECONDS + 3) * 50_000 / length
         while len(content) < length:
-            content += slow.recv(50_000)
-            time.sleep(pause)
+            part = slow.recv(50_000)
+            assert part
+            content += part
+            time.sleep((KEEP_ALIVE_SECONDS + 3) * len(part) / length)
         assert time.monotonic() - started > KEEP_ALIVE_SECONDS
     assert np.array(json.loads(content)["results"]).shape[0] == 2000
 
