@@ -390,9 +390,18 @@ def is_empty(directory: Path) -> bool:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether an output exists: a file, or a directory that is not empty; no device or pipe."""
+    """Whether an output exists: a file, or a directory with files; no device or pipe.
+
+    Locks and unfinished files, which a killed process left in a directory, do not count.
+    """
     target = Path(path)
-    return not is_empty(target) if target.is_dir() else target.is_file()
+    if not target.is_dir():
+        return target.is_file()
+    return not all(_is_temporary(child.name) for child in target.iterdir())
+
+
+def _is_temporary(name: str) -> bool:
+    return name == LOCK or (name.startswith(".") and name.endswith((".new", ".lock")))
 
 
 def remove_entries(directory: Path) -> None:

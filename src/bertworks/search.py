@@ -166,7 +166,12 @@ class Index:
         with (
             nullcontext()
             if is_finished and not overwrite
-            else claim(folder, kind="directory", overwrite=overwrite, marks=[f"{_VECTORS}*"])
+            else claim(
+                folder,
+                kind="directory",
+                overwrite=overwrite,
+                marks=[f"{_VECTORS}*", f".{_VECTORS}.*"],
+            )
         ):
             cut = embedded(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")

@@ -72,11 +72,11 @@ class Ended:
     steps: int
 
     def is_one_line(self) -> bool:
-        """Whether it failed with one line for people, but for warnings."""
+        """Whether it failed, or was stopped, with one line for people, but for warnings."""
         lines = [
             line for line in self.said.splitlines() if not line.startswith(("warning: ", "bertw"))
         ]
-        errors = [line for line in lines if line.startswith("error: ")]
+        errors = [line for line in lines if line.startswith(("error: ", "stopped "))]
         return self.status > 0 and errors == lines[-1:] and "Traceback" not in self.said
 
 

@@ -87,7 +87,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
 def _check_finished(directory: Path) -> None:
     """Raise a CheckpointError for the directory of a run that has no model yet."""
     is_run = (directory / "settings.yaml").is_file() and (directory / "journal.jsonl").is_file()
-    if not is_run or (directory / "config.json").exists():
+    if not is_run or (directory / "config.json").exists() or (directory / "model").exists():
         return
     names = [path.name for path in (directory / "checkpoints").glob("step-*")]
     reached = f" after step {int(max(names).removeprefix('step-')):,}" if names else ""

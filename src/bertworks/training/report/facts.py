@@ -65,7 +65,7 @@ class RunFacts:
     @property
     def failures(self) -> list[str]:
         """Signs that the run has failed, such as that it learned nothing, and what to try."""
-        texts = (line["text"] for line in self.sessions if line["event"] == "failure")
+        texts = (line.get("text", "") for line in self.sessions if line["event"] == "failure")
         return list(dict.fromkeys(texts))
 
     @property
