@@ -447,6 +447,14 @@ def test_an_output_is_lent_to_one_callee_at_a_time(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> None:
+    for name in (files.LOCK, ".vectors.npy.json.new", ".vectors.npy.lock"):
+        (tmp_path / name).touch()
+        assert not files.exists(tmp_path)
+    (tmp_path / ".hidden").touch()
+    assert files.exists(tmp_path)
+
+
 def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
     """Lock files are removed while others open them; two must never hold one output."""
     out, inside, most, got = tmp_path / "out", 0, 0, 0
