@@ -445,7 +445,7 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
 
 
 def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
-    """Return the gold labels that mean that a row has none; a predicted label is none of them."""
+    """Return the gold labels that mark a row without a label; predicted labels never do."""
     gold, predicted = _sides(pairs)
     if "-1" not in predicted:
         warn_of_minus_one(gold | predicted, no_label, where)

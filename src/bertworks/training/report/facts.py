@@ -65,8 +65,8 @@ class RunFacts:
     @property
     def failures(self) -> list[str]:
         """Signs that the run has failed, such as that it learned nothing, and what to try."""
-        texts = (line.get("text", "") for line in self.sessions if line["event"] == "failure")
-        return list(dict.fromkeys(texts))
+        texts = (line.get("text") for line in self.sessions if line["event"] == "failure")
+        return list(dict.fromkeys(filter(None, texts)))
 
     @property
     def last_step(self) -> int:
