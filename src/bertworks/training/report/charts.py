@@ -67,7 +67,8 @@ class Axis:
         """Return about `most` round numbers of a range, each with its label."""
         if self.names:
             return [(float(number), name) for number, name in enumerate(self.names)]
-        step = _round_step((high - low) / most, whole=self.is_count)
+        # Half a range, rounded up, may be longer than the range and leave it without a label.
+        step = _round_step((high - low) / max(most, 3), whole=self.is_count)
         first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
         unit, mark = (0.01, " %") if self.is_percent else _unit(max(abs(low), abs(high)))
         numbers = range(first, last + 1)
