@@ -1,4 +1,4 @@
-"""Where the time of ours goes, part by part, each beside its floor.
+"""Where our time goes, part by part, each with its floor.
 
     python benchmarks/account.py MODEL --out account.json
 
@@ -88,17 +88,17 @@ class Account:
     def end(self) -> Parts:
         """For each part its milliseconds, and its floor's."""
         self._profiler.stop()
-        found: Parts = {}
+        parts: Parts = {}
         for event in self._profiler.events():
             shapes = [shape for shape in event.input_shapes if shape]
             name = part_of(event.name, shapes, self._vocabulary)
-            part = found.setdefault(name, {"ms": 0.0, "floor": 0.0})
+            part = parts.setdefault(name, {"ms": 0.0, "floor": 0.0})
             spent = event.self_cpu_time_total / 1000
             part["ms"] += spent / self._times
             part["floor"] += min(spent, self._floor(event.name, shapes)) / self._times
-        rest = self._whole - sum(part["ms"] for part in found.values())
-        found["native code, Python, tokenising, batches"] = {"ms": max(0.0, rest), "floor": 0.0}
-        return found
+        rest = self._whole - sum(part["ms"] for part in parts.values())
+        parts["native code, Python, tokenising, batches"] = {"ms": max(0.0, rest), "floor": 0.0}
+        return parts
 
     def _floor(self, name: str, shapes: list[list[int]]) -> float:
         if work := operations(name, shapes):
@@ -112,12 +112,12 @@ def encode(
 ) -> Parts:
     import bertworks as bw
 
-    held = bw.load(model, device="cpu")
-    account = Account(times, held.tokenizer.vocab_size, best, precision)
+    encoder = bw.load(model, device="cpu")
+    account = Account(times, encoder.tokenizer.vocab_size, best, precision)
     for begin in (lambda: None, account.time, account.profile):
         begin()
         for _ in range(times):
-            held.embed(texts, precision=precision)
+            encoder.embed(texts, precision=precision)
     return account.end()
 
 
@@ -128,25 +128,25 @@ def steps(
     from bertworks.training.progress import Progress
 
     account = Account(4, vocabulary, best, precision)
-    found: Parts = {}
+    parts: Parts = {}
 
     class EnoughError(Exception):
         """Enough steps were seen."""
 
     class Watch(Progress):
-        def train(self, step: int, *_total: int, **_shown: Any) -> None:
+        def train(self, step: int, *_total: int, **_metrics: Any) -> None:
             if step == 2:
                 account.time()
             elif step == 6:
                 account.profile()
             elif step == 10:
-                found.update(account.end())
+                parts.update(account.end())
                 raise EnoughError
 
     try:
         train(Watch())
     except EnoughError:
-        return found
+        return parts
     raise SystemExit("the run was shorter than ten steps")
 
 
@@ -167,9 +167,9 @@ def measure(options: argparse.Namespace, work: Path) -> Iterable[tuple[str, Any]
         (work / "sst2.tsv").write_text("\n".join(rows) + "\n")
 
         def finetune(progress: Any) -> object:
-            kept: dict[str, Any] = {"train": work / "sst2.tsv", "out": work / "finetuned"}
-            kept |= {"batch_size": 32, "precision": precision}
-            return bw.finetune(options.model, progress=progress, **kept)
+            keywords: dict[str, Any] = {"train": work / "sst2.tsv", "out": work / "finetuned"}
+            keywords |= {"batch_size": 32, "precision": precision}
+            return bw.finetune(options.model, progress=progress, **keywords)
 
         yield "a step of fine-tuning, SST-2", steps(finetune, -1, best, precision)
     sizes = [size for size in LEAST if size in options.parts]
@@ -178,8 +178,8 @@ def measure(options: argparse.Namespace, work: Path) -> Iterable[tuple[str, Any]
     for size in sizes:
 
         def pretrain(progress: Any, size: str = size) -> object:
-            given = settings(argparse.Namespace(dropout=0.1, precision=precision), size, work)
-            return bw.pretrain(out=work / f"run-{size}", progress=progress, **given)
+            keywords = settings(argparse.Namespace(dropout=0.1, precision=precision), size, work)
+            return bw.pretrain(out=work / f"run-{size}", progress=progress, **keywords)
 
         yield f"a step of pre-training, {size}", steps(pretrain, 30522, best, precision)
 
@@ -192,12 +192,12 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["encode", "finetune", *LEAST])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        found = dict(measure(options, Path(work)))
+        accounts = dict(measure(options, Path(work)))
     if options.out is not None:
-        options.out.write_text(json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+        options.out.write_text(json.dumps({"machine": machine(), **accounts}, indent=1) + "\n")
     print("| | part | ms | share | floor, ms |\n|---|---|---|---|---|")
-    found.pop("peaks")
-    for what, parts in found.items():
+    accounts.pop("peaks")
+    for what, parts in accounts.items():
         whole = sum(part["ms"] for part in parts.values())
         for name, part in sorted(parts.items(), key=lambda item: -item[1]["ms"]):
             print(

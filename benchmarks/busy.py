@@ -2,7 +2,7 @@
 
     python benchmarks/busy.py --out busy.json
 
-`mini` is fine-tuned on random words, in a fresh process for each figure, beside processes that do
+`mini` is fine-tuned on random words, in a fresh process for each figure, next to processes that do
 nothing but compute. The variants differ in environment variables only:
 
 - *default*: what the package sets, by what else runs when it starts;

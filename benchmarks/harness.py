@@ -1,6 +1,6 @@
-"""One way to measure: ours and its peers in turns, in processes, beside the machine's peaks.
+"""One way to measure: ours and its peers in turns, in processes, next to the machine's peaks.
 
-A contestant is something that does jobs by name, and answers with what each took:
+A contestant does jobs by name, and answers with what each took:
 
 - `Contestant`: a process that loads once (`serve`), or that works in steps (`Pace`), and waits
   while others work;
@@ -8,8 +8,8 @@ A contestant is something that does jobs by name, and answers with what each too
 - `Command`: a command line, from the shell to its end.
 
 A machine that slows down does so for all of them. Medians and the spread of the rounds are
-reported, and beside the clock's time the processor's: by one thread on a machine that others use
-as well, it is the fairer one (`--by processor`).
+reported, of the time by the clock and by the processor. With one thread on a machine that others
+use as well, the processor's is the fairer one (`--by processor`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 # ------------------------------------------------------------------------- inside a contestant
 
 
-class _Asked:
+class _Requests:
     """The contestant's end of the pipe: requests on standard input, an answer line for each."""
 
     def __init__(self) -> None:
@@ -56,24 +56,24 @@ class _Asked:
         return job
 
     def answer(self, result: Any = None) -> None:
-        """Report what a job gave, and what it took since it was asked for."""
+        """Report the result of a job, and what it took since its request."""
         seconds, processor = time.perf_counter(), time.process_time()
-        found = {
+        answer = {
             "seconds": seconds - self._begin[0],
             "processor": processor - self._begin[1],
             "peak_mb": _peak_mb(),
             "result": result,
         }
-        print(json.dumps(found), file=self._out, flush=True)
+        print(json.dumps(answer), file=self._out, flush=True)
 
 
 def serve(loader: Loader) -> None:
-    """Be a contestant that does each job when it is asked for."""
-    asked = _Asked()
+    """Be a contestant that does each job when it is requested."""
+    requests = _Requests()
     jobs = loader()
-    asked.answer()
-    while job := asked.wait():
-        asked.answer(jobs[job]())
+    requests.answer()
+    while job := requests.wait():
+        requests.answer(jobs[job]())
 
 
 class Pace:
@@ -84,18 +84,18 @@ class Pace:
     """
 
     def __init__(self, steps: int) -> None:
-        self._asked, self._steps = _Asked(), steps
+        self._requests, self._steps = _Requests(), steps
         self._results: list[Any] = []
         self._left = 1
 
     def step(self, result: Any = None) -> None:
-        """A step was done; the process ends here when it is asked no more."""
+        """Report a step; the process ends here after the last request."""
         self._results.append(result)
         self._left -= 1
         if not self._left:
-            self._asked.answer(self._results)
+            self._requests.answer(self._results)
             self._results, self._left = [], self._steps
-            if not self._asked.wait():
+            if not self._requests.wait():
                 raise SystemExit
 
 
@@ -108,7 +108,7 @@ def _peak_mb() -> float:
 
 
 class Worker(Protocol):
-    """What `in_rounds` asks."""
+    """What `in_rounds` needs."""
 
     name: str
 
@@ -139,7 +139,7 @@ class Contestant:
             text=True,
             env=_environment(threads),
         )
-        self.loaded = self._answer()
+        self._answer()  # it has loaded
 
     def run(self, job: str) -> Answer:
         assert self._process.stdin is not None
@@ -191,14 +191,14 @@ class Command:
             env=_environment(self._threads),
         )
         assert process.stderr is not None
-        said = process.stderr.read()
-        _, status, used = os.wait4(process.pid, 0)
+        errors = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
         if status:
-            raise SystemExit(f"{self.name} failed:\n{said.decode()[-2000:]}")
+            raise SystemExit(f"{self.name} failed:\n{errors.decode()[-2000:]}")
         return {
             "seconds": time.perf_counter() - start,
-            "processor": used.ru_utime + used.ru_stime,
-            "peak_mb": used.ru_maxrss / 1000,
+            "processor": usage.ru_utime + usage.ru_stime,
+            "peak_mb": usage.ru_maxrss / 1000,
             "result": None,
         }
 
@@ -221,11 +221,11 @@ def in_rounds(
             answer = worker.run(job)
             if number >= 0:
                 answers[worker.name].append(answer)
-    found = {name: _summary(made) for name, made in answers.items()}
-    for name, one in found.items():  # so that a long run that is stopped has not been for nothing
+    summaries = {name: _summary(results) for name, results in answers.items()}
+    for name, one in summaries.items():  # printed now: a long run may be stopped
         times = f"{one['seconds']:.3f} s, processor {one['processor']:.3f} s"
         print(f"{job}: {name} {times}", file=sys.stderr, flush=True)
-    return found
+    return summaries
 
 
 def _summary(answers: list[Answer]) -> Answer:
@@ -258,7 +258,7 @@ def peaks(threads: int, seconds: float = 1.0) -> dict[str, float]:
         "int8": (product, lambda: torch._int_mm(eight, eight)),
         "copy": (2 * large.numel() * large.itemsize, lambda: target.copy_(large)),
     }
-    found = {}
+    rates = {}
     for name, (amount, trial) in trials.items():
         trial()
         least, end = float("inf"), time.perf_counter() + seconds
@@ -266,8 +266,8 @@ def peaks(threads: int, seconds: float = 1.0) -> dict[str, float]:
             start = time.perf_counter()
             trial()
             least = min(least, time.perf_counter() - start)
-        found[name] = amount / least / 1e9
-    return found
+        rates[name] = amount / least / 1e9
+    return rates
 
 
 def machine() -> dict[str, Any]:
@@ -276,20 +276,20 @@ def machine() -> dict[str, Any]:
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     values = {name.strip(): value.strip() for name, value in fields.items()}
     flags = values.get("flags", "").split()
-    wanted = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
+    names = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
     return {
         "processor": f"{values.get('model name')} (family {values.get('cpu family')}, "
         f"model {values.get('model')})",
         "cores": len(os.sched_getaffinity(0)),
-        "instructions": [flag for flag in wanted if flag in flags],
+        "instructions": [flag for flag in names if flag in flags],
         "python": platform.python_version(),
         "load_average": os.getloadavg()[0],
     }
 
 
 def _versions() -> dict[str, str]:
-    found = {one.metadata["Name"]: one.version for one in distributions()}
-    return {name: found[name] for name in PACKAGES if name in found}
+    versions = {one.metadata["Name"]: one.version for one in distributions()}
+    return {name: versions[name] for name in PACKAGES if name in versions}
 
 
 def _commit() -> str:
@@ -305,7 +305,7 @@ class Work:
     """A line of work, and what it took each contestant.
 
     Attributes:
-        found: of `in_rounds`.
+        summaries: of `in_rounds`.
         amount: how much of `unit` a job does; the table then has rates instead of times.
         calls: how many a job makes; without `amount` the table has the time of one.
         operations: of the job's matrix products, for the share of the peak.
@@ -313,7 +313,7 @@ class Work:
     """
 
     name: str
-    found: dict[str, Answer]
+    summaries: dict[str, Answer]
     unit: str = ""
     amount: float = 0
     calls: int = 1
@@ -330,7 +330,7 @@ class Target:
     peer: str
     least: float
     aim: float
-    of: str = "time"  # or "memory"
+    quantity: str = "time"  # or "memory"
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -346,8 +346,8 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def chosen(names: Iterable[str], options: argparse.Namespace) -> list[str]:
-    """The contestants that are asked for."""
+def select_contestants(names: Iterable[str], options: argparse.Namespace) -> list[str]:
+    """The contestants that `--only` names."""
     return [name for name in names if not options.only or name in options.only]
 
 
@@ -364,7 +364,7 @@ def report(
     """
     best = peaks(options.threads)
     content = {
-        # Where the files are on this machine concerns nobody.
+        # Without the paths of this machine.
         "command": " ".join(["python", *(Path(w).name if w[0] == "/" else w for w in sys.argv)]),
         "commit": _commit(),
         "machine": machine(),
@@ -382,30 +382,30 @@ def report(
     }
     if options.out is not None:
         options.out.write_text(json.dumps(content, indent=1) + "\n")
-    given = ", ".join(f"{name} {value:,.0f}" for name, value in best.items())
-    print(f"peaks, {options.threads} thread(s), GFLOP/s (copy: GB/s): {given}\n")
+    rates = ", ".join(f"{name} {value:,.0f}" for name, value in best.items())
+    print(f"peaks, {options.threads} thread(s), GFLOP/s (copy: GB/s): {rates}\n")
     print("| work | | by the clock (slowest–fastest round) | by the processor | peak memory | |")
     print("|---|---|---|---|---|---|")
     for work in works:
-        for name, found in work.found.items():
+        for name, answer in work.summaries.items():
             remarks = [work.remarks[name]] if name in work.remarks else []
             precision = (precisions or {}).get(name)
             if work.operations and precision:
-                rate = work.operations / found[_KEYS[options.by]] / 1e9
+                rate = work.operations / answer[_KEYS[options.by]] / 1e9
                 remarks.append(f"{rate / best[precision]:.0%} of the {precision} peak")
-            least, most = found["seconds_spread"]
+            least, most = answer["seconds_spread"]
             print(
-                f"| {work.name} | {name} | {_shown(work, found['seconds'])} "
-                f"({_shown(work, most)}–{_shown(work, least)}) | "
-                f"{_shown(work, found['processor'])} | {found['peak_mb']:,.0f} MB | "
+                f"| {work.name} | {name} | {_format_rate(work, answer['seconds'])} "
+                f"({_format_rate(work, most)}–{_format_rate(work, least)}) | "
+                f"{_format_rate(work, answer['processor'])} | {answer['peak_mb']:,.0f} MB | "
                 f"{', '.join(remarks)} |"
             )
     if content["ratios"]:
-        print(f"\n| by the {options.by} | beside | ours : peer | at least | aim | |")
+        print(f"\n| by the {options.by} | peer | ours : peer | at least | aim | |")
         print("|---|---|---|---|---|---|")
     for one in content["ratios"]:
         verdict = "reached" if one["ratio"] >= one["least"] else "**missed**"
-        work = one["work"] + (", memory" if one["of"] == "memory" else "")
+        work = one["work"] + (", memory" if one["quantity"] == "memory" else "")
         print(
             f"| {work}: {one['ours']} | {one['peer']} | {one['ratio']:.2f} | {one['least']:g} "
             f"| {one['aim']:g} | {verdict} |"
@@ -415,15 +415,15 @@ def report(
 _KEYS = {"clock": "seconds", "processor": "processor"}
 
 
-def _ratio(target: Target, works: Sequence[Work], by: str) -> float | None:
-    found = next((work.found for work in works if work.name == target.work), {})
-    if target.ours not in found or target.peer not in found:
+def _ratio(target: Target, works: Sequence[Work], clock: str) -> float | None:
+    answers = next((work.summaries for work in works if work.name == target.work), {})
+    if target.ours not in answers or target.peer not in answers:
         return None
-    key = "peak_mb" if target.of == "memory" else _KEYS[by]
-    return float(found[target.peer][key] / found[target.ours][key])
+    key = "peak_mb" if target.quantity == "memory" else _KEYS[clock]
+    return float(answers[target.peer][key] / answers[target.ours][key])
 
 
-def _shown(work: Work, seconds: float) -> str:
+def _format_rate(work: Work, seconds: float) -> str:
     if work.amount:
         rate = work.amount / seconds
         return f"{rate:,.0f} {work.unit}/s" if rate >= 100 else f"{rate:.3g} {work.unit}/s"

@@ -1,4 +1,4 @@
-"""Texts to vectors on a CPU: ours beside what people use, in one run.
+"""Texts to vectors on a CPU: ours and what people use, in one run.
 
     python benchmarks/inference.py MODEL --out inference.json
     python benchmarks/inference.py --passages 384 --texts 24 --out passages.json
@@ -27,34 +27,44 @@ from typing import Any
 
 import numpy as np
 
-from harness import Contestant, Job, Target, Work, arguments, chosen, in_rounds, report, serve
+from harness import (
+    Contestant,
+    Job,
+    Target,
+    Work,
+    arguments,
+    in_rounds,
+    report,
+    select_contestants,
+    serve,
+)
 from models import fresh
 
 Encode = Callable[[list[str]], np.ndarray]
 ONE = "Where did they sell the fresh apples that we ate?"  # 13 pieces
 CALLS = 21
-AT_ONCE = 32
+BATCH_SIZE = 32
 CALIBRATION = 300
 MANY, SINGLE = "mixed lengths", "one text of 13 tokens"
 
 
 def ours(
-    settings: Mapping[str, str], model: Path, work: Path, *, calibrated: bool = False
+    settings: Mapping[str, str], model: Path, work: Path, *, is_calibrated: bool = False
 ) -> Encode:
     import bertworks as bw
 
-    held = bw.load(work / "bertworks-int8" if calibrated else model, device="cpu")
-    return partial(held.embed, normalize=True, **settings)
+    encoder = bw.load(work / "bertworks-int8" if is_calibrated else model, device="cpu")
+    return partial(encoder.embed, normalize=True, **settings)
 
 
 def sentence_transformers(dtype: str, model: Path, _work: Path) -> Encode:
     from sentence_transformers import SentenceTransformer
 
-    held = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": dtype})
+    encoder = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": dtype})
 
     def encode(texts: list[str]) -> np.ndarray:
-        found = held.encode(texts, batch_size=AT_ONCE, convert_to_tensor=True)
-        return found.float().numpy()
+        vectors = encoder.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True)
+        return vectors.float().numpy()
 
     return encode
 
@@ -66,14 +76,14 @@ def padded(run: Callable[[dict[str, np.ndarray]], np.ndarray], model: Path) -> E
     def encode(texts: list[str]) -> np.ndarray:
         rows = rows_of(texts)
         vectors = np.empty((len(texts), 0), np.float32)
-        for places in alike(rows):
-            inputs = _batch([rows[at] for at in places])
+        for indices in batches_of_like_length(rows):
+            inputs = _batch([rows[index] for index in indices])
             mask = inputs["attention_mask"]
             hidden = run(inputs)
             means = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
             if not vectors.size:
                 vectors = np.empty((len(texts), means.shape[1]), np.float32)
-            vectors[places] = means / np.linalg.norm(means, axis=1, keepdims=True)
+            vectors[indices] = means / np.linalg.norm(means, axis=1, keepdims=True)
         return vectors
 
     return encode
@@ -98,14 +108,14 @@ def _batch(rows: list[list[int]]) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
-def alike(rows: list[list[int]]) -> Iterator[list[int]]:
-    """The places of rows of much the same length: the longest is 10 % longer at most."""
+def batches_of_like_length(rows: list[list[int]]) -> Iterator[list[int]]:
+    """The indices of rows of similar length: the longest is at most 10 % longer."""
     part: list[int] = []
-    for at in sorted(range(len(rows)), key=lambda at: len(rows[at])):
-        if part and (len(part) == AT_ONCE or len(rows[at]) > 1.1 * len(rows[part[0]]) + 1):
+    for index in sorted(range(len(rows)), key=lambda index: len(rows[index])):
+        if part and (len(part) == BATCH_SIZE or len(rows[index]) > 1.1 * len(rows[part[0]]) + 1):
             yield part
             part = []
-        part.append(at)
+        part.append(index)
     yield part
 
 
@@ -120,12 +130,12 @@ def onnxruntime(name: str, model: Path, work: Path) -> Encode:
     options = ort.SessionOptions()
     options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
     session = ort.InferenceSession(work / f"{name}.onnx", options, ["CPUExecutionProvider"])
-    known = {one.name for one in session.get_inputs()}
+    names = {one.name for one in session.get_inputs()}
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        given = {name: value for name, value in inputs.items() if name in known}
-        found: np.ndarray = session.run(None, given)[0]
-        return found
+        feeds = {name: value for name, value in inputs.items() if name in names}
+        outputs: np.ndarray = session.run(None, feeds)[0]
+        return outputs
 
     return padded(run, model)
 
@@ -144,8 +154,8 @@ def openvino(weights: str, precision: str, model: Path, work: Path) -> Encode:
     request = compiled.create_infer_request()
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        found: np.ndarray = request.infer(inputs)[0]
-        return found
+        outputs: np.ndarray = request.infer(inputs)[0]
+        return outputs
 
     return padded(run, model)
 
@@ -156,7 +166,7 @@ CONTESTANTS: dict[str, Callable[[Path, Path], Encode]] = {
     "bertworks": partial(ours, {}),
     "bertworks fp32": partial(ours, {"precision": "fp32"}),
     "bertworks bf16": partial(ours, {"precision": "bf16"}),
-    "bertworks int8": partial(ours, {"precision": "int8"}, calibrated=True),
+    "bertworks int8": partial(ours, {"precision": "int8"}, is_calibrated=True),
     "bertworks uncalibrated int8": partial(ours, {"precision": "int8"}),
     "sentence-transformers bf16": partial(sentence_transformers, "bfloat16"),
     "ONNX Runtime fp32": partial(onnxruntime, "fp32"),
@@ -168,12 +178,12 @@ CONTESTANTS: dict[str, Callable[[Path, Path], Encode]] = {
 
 
 def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -> None:
-    """Make files: an optimised ONNX graph, OpenVINO's, and the int8 forms of all."""
+    """Write an optimised ONNX graph, OpenVINO's, and the int8 models of all."""
     import bertworks as bw
 
-    held = bw.load(model, device="cpu")
-    held.calibrate(calibration)
-    held.save(work / "bertworks-int8", precision="int8", overwrite=True)
+    calibrated_model = bw.load(model, device="cpu")
+    calibrated_model.calibrate(calibration)
+    calibrated_model.save(work / "bertworks-int8", precision="int8", overwrite=True)
     import onnx
     import openvino as ov
     import torch
@@ -182,41 +192,41 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
     from transformers import AutoModel
 
     class Plain(torch.nn.Module):
-        """The tensor alone, from arguments by place."""
+        """The hidden states alone, from positional arguments."""
 
         def __init__(self, attention: str) -> None:
             super().__init__()
-            self.held = AutoModel.from_pretrained(model, attn_implementation=attention).eval()
+            self.model = AutoModel.from_pretrained(model, attn_implementation=attention).eval()
 
         def forward(
             self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor
         ) -> torch.Tensor:
-            found = self.held(input_ids=ids, attention_mask=mask, token_type_ids=types)
-            return found.last_hidden_state
+            outputs = self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)
+            return outputs.last_hidden_state
 
     plain = Plain("eager")
     inputs = ["input_ids", "attention_mask", "token_type_ids"]
     ids = torch.ones(2, 8, dtype=torch.int64)
-    given = (ids, ids, torch.zeros_like(ids))
+    example_inputs = (ids, ids, torch.zeros_like(ids))
     dynamic = {name: {0: "rows", 1: "length"} for name in [*inputs, "last_hidden_state"]}
     torch.onnx.export(
-        *(plain, given, str(work / "plain.onnx")),
+        *(plain, example_inputs, str(work / "plain.onnx")),
         input_names=inputs,
         output_names=["last_hidden_state"],
         dynamic_axes=dynamic,
         dynamo=False,
     )
-    config = plain.held.config
-    optimised = optimize_model(
+    config = plain.model.config
+    optimizer = optimize_model(
         *(str(work / "plain.onnx"), "bert", config.num_attention_heads, config.hidden_size)
     )
-    optimised.save_model_to_file(str(work / "fp32.onnx"))
+    optimizer.save_model_to_file(str(work / "fp32.onnx"))
     # The optimised graph has operators whose types shape inference does not know.
     kinds = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(work / "fp32.onnx", work / "int8.onnx", extra_options=kinds)
-    graph = ov.convert_model(Plain("sdpa"), example_input=given)
-    for place, name in zip(graph.inputs, inputs, strict=True):
-        place.get_tensor().set_names({name})
+    graph = ov.convert_model(Plain("sdpa"), example_input=example_inputs)
+    for port, name in zip(graph.inputs, inputs, strict=True):
+        port.get_tensor().set_names({name})
     ov.save_model(graph, work / "openvino-f32.xml", False)
     if "OpenVINO int8" in names:
         import nncf
@@ -232,7 +242,7 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
 
 
 def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
-    """What a contestant is asked for."""
+    """The jobs of a contestant."""
     texts = json.loads((work / "texts.json").read_text())
     encode = CONTESTANTS[name](model, work)
 
@@ -245,9 +255,9 @@ def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
 
 def cosines(work: Path, name: str) -> np.ndarray:
     """Of each vector with the reference's."""
-    expected, found = (np.load(work / f"{who}.npy") for who in (REFERENCE, name))
-    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(found, axis=1)
-    return (expected * found).sum(1) / norms
+    expected, vectors = (np.load(work / f"{who}.npy") for who in (REFERENCE, name))
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(vectors, axis=1)
+    return (expected * vectors).sum(1) / norms
 
 
 def paragraphs() -> list[str]:
@@ -259,15 +269,15 @@ def paragraphs() -> list[str]:
 
 
 def passages(tokenizer: Any, texts: list[str], length: int) -> list[str]:
-    """Texts joined, and cut to so many tokens."""
-    found, waiting = [], ""
+    """Texts joined, and truncated to so many tokens."""
+    results, waiting = [], ""
     for text in texts:
         waiting = f"{waiting} {text}".strip()
         (row,) = tokenizer.encode_batch([waiting], max_length=1 << 20)
         if row.num_tokens >= length:
-            found.append(waiting[: row.offsets[length - 2][1]])
+            results.append(waiting[: row.offsets[length - 2][1]])
             waiting = ""
-    return found
+    return results
 
 
 def operations(model: Path, lengths: np.ndarray) -> float:
@@ -282,7 +292,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     """All contestants on all jobs."""
     from bertworks import Tokenizer
 
-    names = chosen(CONTESTANTS, options)
+    names = select_contestants(CONTESTANTS, options)
     model = options.model
     if options.passages:
         model = fresh("base", work / "base")
@@ -308,7 +318,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
         reference.close()
     contestants = [start(name) for name in names]
     many = in_rounds(contestants, MANY, options.rounds)
-    found = {name: cosines(work, name) for name in names}
+    all_cosines = {name: cosines(work, name) for name in names}
     works = [
         Work(
             f"passages of {options.passages}" if options.passages else MANY,
@@ -318,7 +328,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
             operations=operations(model, lengths),
             remarks={
                 name: f"cosine {one.min():.5f} at worst, {one.mean():.5f} on average"
-                for name, one in found.items()
+                for name, one in all_cosines.items()
             },
         )
     ]
@@ -341,7 +351,7 @@ TARGETS = [
     Target(SINGLE, "bertworks", "OpenVINO bf16", 1.0, 1.0),
     Target(SINGLE, "bertworks", "ONNX Runtime int8", 1 / 1.3, 1.0),
     Target(SINGLE, "bertworks", "OpenVINO int8", 1 / 1.3, 1.0),
-    Target(MANY, "bertworks", "OpenVINO bf16", 1.0, 2.0, of="memory"),
+    Target(MANY, "bertworks", "OpenVINO bf16", 1.0, 2.0, quantity="memory"),
     Target("passages of 384", "bertworks bf16", "OpenVINO bf16", 1.0, 1.2),
     Target("passages of 384", EIGHT, "OpenVINO int8", 1.0, 1.2),
 ]
@@ -364,15 +374,15 @@ def main() -> None:
 
 
 def _precisions() -> dict[str, str]:
-    """What each contestant multiplies in on this processor, whose peak its rate is a share of."""
+    """The precision of each contestant's products on this processor, for its share of the peak."""
     import torch
 
     from bertworks.model.device import is_fast_at_bfloat16
 
-    found = {"int8": "int8"} if torch.cpu._is_vnni_supported() else {}
+    precision_of = {"int8": "int8"} if torch.cpu._is_vnni_supported() else {}
     if is_fast_at_bfloat16("cpu"):
-        found |= {"bf16": "bf16", "bertworks": "bf16"}
-    return {name: found.get(name.split()[-1], "fp32") for name in CONTESTANTS}
+        precision_of |= {"bf16": "bf16", "bertworks": "bf16"}
+    return {name: precision_of.get(name.split()[-1], "fp32") for name in CONTESTANTS}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ EVALUATION = (
     *("glue/qnli/dev.tsv", "wnut17/train.conll", "wnut17/dev.conll", "codah/train.tsv"),
     *("codah/dev.tsv", "ud-ewt/en_ewt-ud-train.conllu", "ud-ewt/en_ewt-ud-dev.conllu"),
 )
-"""Those that `mini`'s text was cleared of, too."""
+"""They were removed from `mini`'s text, too."""
 WORDS = range(4, 21)
 """Of a sentence."""
 PASSAGE = range(40, 91)
@@ -53,11 +53,11 @@ QUERIES = (
     "Dogs are kept as pets.",
     "The war ended with a peace treaty.",
 )
-"""Chosen before the model was looked at; searched among the sentences that were held out."""
+"""Chosen before the model was tried; searched in the held-out sentences."""
 
 
 def normal(text: str) -> str:
-    """A text without what does not make it another one."""
+    """A text in lower case, with single spaces."""
     return " ".join(text.lower().split())
 
 
@@ -68,14 +68,14 @@ def scored_pairs(name: str) -> list[dict[str, str]]:
 
 
 def write_texts(corpus: str, out: Path, counts: Sequence[int], dev: int, seed: int) -> None:
-    """Draw sentences of 4 to 20 words and passages of 40 to 90, each once.
+    """Sample sentences of 4 to 20 words and passages of 40 to 90, without repetition.
 
-    Documents that share 13 words in a row with an evaluation set are left out, and sentences that
-    are one of STS-B's, however short. `dev.txt` has sentences alone.
+    Documents that share 13 words in a row with an evaluation set are excluded, and sentences of
+    STS-B. `dev.txt` has only sentences.
     """
     files = [str(DATA / name) for name in EVALUATION]
     read = ReadCounts()
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     passages: dict[str, None] = {}
     for document in read_documents(corpus, exclude=SharedSequences(files), counts=read):
         for paragraph in document.paragraphs:
@@ -85,20 +85,20 @@ def write_texts(corpus: str, out: Path, counts: Sequence[int], dev: int, seed: i
             for sentence in split_sentences(paragraph):
                 text = " ".join(sentence.split())
                 if len(text.split()) in WORDS:
-                    found.setdefault(normal(text), text)
+                    sentences.setdefault(normal(text), text)
     rows = [row for name in ("train.tsv", "dev.tsv") for row in scored_pairs(name)]
-    seen = {normal(row[column]) for row in rows for column in ("sentence1", "sentence2")}
-    kept = [text for key, text in found.items() if key not in seen]
+    test_sentences = {normal(row[column]) for row in rows for column in ("sentence1", "sentence2")}
+    distinct = [text for key, text in sentences.items() if key not in test_sentences]
     print(f"{read.documents:,} documents, {len(read.excluded):,} left out")
-    print(f"{len(kept):,} sentences; {len(found) - len(kept)} more are in STS-B")
+    print(f"{len(distinct):,} sentences; {len(sentences) - len(distinct)} more are in STS-B")
     print(f"{len(passages):,} passages")
     draw = random.Random(seed)
-    draw.shuffle(kept)
-    train = kept[dev : dev + counts[0]]
+    draw.shuffle(distinct)
+    train = distinct[dev : dev + counts[0]]
     train += draw.sample(list(passages), min(counts[1], len(passages)))
     draw.shuffle(train)
     out.mkdir(parents=True, exist_ok=True)
-    for name, part in (("dev", kept[:dev]), ("train", train)):
+    for name, part in (("dev", distinct[:dev]), ("train", train)):
         (out / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
         print(f"{out / name}.txt: {len(part):,}")
 
@@ -106,28 +106,28 @@ def write_texts(corpus: str, out: Path, counts: Sequence[int], dev: int, seed: i
 def squad(paragraphs: int) -> tuple[list[str], list[str], list[int]]:
     """Paragraphs, those of dev first; the questions of dev; and which paragraph each is of."""
     texts: dict[str, int] = {}
-    questions, places = [], []
+    questions, indices = [], []
     for name in ("dev.json", "train.json"):
         for article in json.loads((DATA / "squad" / name).read_text("utf-8"))["data"]:
             for paragraph in article["paragraphs"]:
-                place = texts.setdefault(paragraph["context"], len(texts))
+                index = texts.setdefault(paragraph["context"], len(texts))
                 if name == "dev.json":
                     questions += [row["question"] for row in paragraph["qas"]]
-                    places += [place] * len(paragraph["qas"])
-    return list(texts)[:paragraphs], questions, places
+                    indices += [index] * len(paragraph["qas"])
+    return list(texts)[:paragraphs], questions, indices
 
 
-def measured(model: bw.Model, paragraphs: int) -> dict[str, float]:
+def evaluate(model: bw.Model, paragraphs: int) -> dict[str, float]:
     """Spearman's correlation on STS-B's dev rows, and the share of SQuAD's questions that find
     their paragraph first, and among the first ten."""
     rows = scored_pairs("dev.tsv")
     pairs = ([row[column] for row in rows] for column in ("sentence1", "sentence2"))
     one, other = (model.embed(texts, normalize=True, precision="fp32") for texts in pairs)
     scores = [float(row["score"]) for row in rows]
-    texts, questions, places = squad(paragraphs)
-    similar = model.similarity(questions, texts, precision="fp32")
-    own = similar[np.arange(len(places)), places]
-    rank = (similar > own[:, None]).sum(1)
+    texts, questions, indices = squad(paragraphs)
+    similarities = model.similarity(questions, texts, precision="fp32")
+    own = similarities[np.arange(len(indices)), indices]
+    rank = (similarities > own[:, None]).sum(1)
     return {
         "STS-B dev, Spearman": spearmanr((one * other).sum(1), scores).statistic,
         "SQuAD, recall@1": float((rank < 1).mean()),
@@ -151,28 +151,28 @@ def main() -> None:
     texts.add_argument("--out", type=Path, required=True)
     texts.add_argument("--sentences", type=int, default=COUNT)
     texts.add_argument("--passages", type=int, default=PASSAGES)
-    texts.add_argument("--dev", type=int, default=2_000, help="sentences that are held out")
+    texts.add_argument("--dev", type=int, default=2_000, help="held-out sentences")
     texts.add_argument("--seed", type=int, default=0)
     measure = verbs.add_parser("measure")
     measure.add_argument("models", nargs="+", help="models; random: mini with random weights")
     measure.add_argument("--paragraphs", type=int, default=500)
     measure.add_argument("--nearest", type=Path, help="sentences, one a line, to search")
-    given = parser.parse_args()
-    if given.verb == "texts":
-        counts = given.sentences, given.passages
-        write_texts(given.corpus, given.out, counts, given.dev, given.seed)
+    options = parser.parse_args()
+    if options.verb == "texts":
+        counts = options.sentences, options.passages
+        write_texts(options.corpus, options.out, counts, options.dev, options.seed)
         return
-    for name in given.models:
+    for name in options.models:
         model = bw.load("mini" if name == "random" else name, device="cpu")
         if name == "random":
             torch.manual_seed(0)
             model = bw.Model.fresh(model.encoder.config, model.tokenizer)
         with warnings.catch_warnings():  # paragraphs are cut where a model's texts end
             warnings.simplefilter("ignore", BertworksWarning)
-            found = measured(model, given.paragraphs)
-        print(name, *(f"{what}: {value:.3f}" for what, value in found.items()), sep="\n    ")
-        if given.nearest is not None:
-            nearest(model, QUERIES, given.nearest)
+            metrics = evaluate(model, options.paragraphs)
+        print(name, *(f"{metric}: {value:.3f}" for metric, value in metrics.items()), sep="\n    ")
+        if options.nearest is not None:
+            nearest(model, QUERIES, options.nearest)
 
 
 if __name__ == "__main__":

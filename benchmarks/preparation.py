@@ -1,4 +1,4 @@
-"""A corpus tokenised by sentences: `bertworks prepare` beside Hugging Face's `datasets.map`.
+"""A corpus tokenised by sentences: `bertworks prepare` and Hugging Face's `datasets.map`.
 
     python benchmarks/preparation.py --workers 2 --out preparation.json
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import DATA, Command, Target, Work, arguments, chosen, in_rounds, report
+from harness import DATA, Command, Target, Work, arguments, in_rounds, report, select_contestants
 from models import fresh
 
 OURS, PEER = "bertworks prepare", "datasets.map"
@@ -37,14 +37,14 @@ def peer(files: list[str], tokenizer_path: str, out: Path, workers: int) -> None
             for sentence in sentencex.segment("en", line)
             if (stripped := sentence.strip())
         ]
-        given = {"add_special_tokens": False, "return_attention_mask": False}
-        found = tokenizer(sentences, return_token_type_ids=False, **given)
-        return {"input_ids": found["input_ids"]}
+        options = {"add_special_tokens": False, "return_attention_mask": False}
+        encoding = tokenizer(sentences, return_token_type_ids=False, **options)
+        return {"input_ids": encoding["input_ids"]}
 
     lines = load_dataset("text", data_files=files, cache_dir=str(out), split="train")
-    made = lines.map(convert, batched=True, remove_columns=["text"], num_proc=workers)
-    tokens = sum(len(chunk.flatten()) for chunk in made.data.column("input_ids").chunks)
-    (out / "manifest.json").write_text(json.dumps({"sentences": len(made), "tokens": tokens}))
+    dataset = lines.map(convert, batched=True, remove_columns=["text"], num_proc=workers)
+    tokens = sum(len(chunk.flatten()) for chunk in dataset.data.column("input_ids").chunks)
+    (out / "manifest.json").write_text(json.dumps({"sentences": len(dataset), "tokens": tokens}))
 
 
 def main() -> None:
@@ -66,22 +66,24 @@ def main() -> None:
         workers_ = ["--workers", str(options.workers)]
         commands = {OURS: [*bertworks, "--out", outs[OURS], *workers_], PEER: [*script, *workers_]}
         workers = [
-            Command(name, ["sh", "-c", f"rm -rf {outs[name]}; exec {shlex.join(given)}"], 1)
-            for name, given in commands.items()
-            if name in chosen(commands, options)
+            Command(name, ["sh", "-c", f"rm -rf {outs[name]}; exec {shlex.join(command)}"], 1)
+            for name, command in commands.items()
+            if name in select_contestants(commands, options)
         ]
-        found = in_rounds(workers, "prepare", options.rounds)
-        made = {name: json.loads(Path(outs[name], "manifest.json").read_text()) for name in found}
+        summaries = in_rounds(workers, "prepare", options.rounds)
+        manifests = {
+            name: json.loads(Path(outs[name], "manifest.json").read_text()) for name in summaries
+        }
         remarks = {
             name: f"{one['sentences']:,} sentences, {one['tokens']:,} tokens"
-            for name, one in made.items()
+            for name, one in manifests.items()
         }
     size = sum(Path(file).stat().st_size for file in files) / 1e6
     targets = [
         Target("prepare", OURS, PEER, 1.3, 2),
-        Target("prepare", OURS, PEER, 1, 2, of="memory"),
+        Target("prepare", OURS, PEER, 1, 2, quantity="memory"),
     ]
-    report([Work("prepare", found, "MB", size, remarks=remarks)], targets, options)
+    report([Work("prepare", summaries, "MB", size, remarks=remarks)], targets, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pre-training steps: ours beside Hugging Face's `BertForPreTraining` in a plain PyTorch loop.
+"""Pre-training steps: ours and Hugging Face's `BertForPreTraining` in a plain PyTorch loop.
 
     python benchmarks/pretraining.py --sizes tiny mini small base --out pretraining.json
     python benchmarks/pretraining.py --sizes tiny --dropout 0 --steps 20 --rounds 9   # losses
@@ -6,9 +6,9 @@
 Vocabulary of 30,522 pieces, sequences of up to 128 tokens, 32 a step (base: 8), dropout 0.1. Ours
 is the loop of `bertworks pretrain`. The peer is given the same weights to begin with, the same
 batches, padded, bfloat16 by autocast, fused AdamW with the same groups, the learning rate of each
-step, and gradients cut at the same norm. The losses of both are compared step by step; without
-dropout they differ by rounding alone. On a processor without instructions for bfloat16 both are
-asked for float32 (`--precision fp32`).
+step, and gradients clipped at the same norm. The losses of both are compared step by step; without
+dropout they differ by rounding alone. On a processor without instructions for bfloat16 both
+compute in float32 (`--precision fp32`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ours(options: argparse.Namespace, size: str, work: Path) -> None:
     class Steps(Progress):
         """Hands each step's loss to the harness."""
 
-        def train(self, *_steps: int, loss: float, **_shown: Any) -> None:
+        def train(self, *_steps: int, loss: float, **_metrics: Any) -> None:
             pace.step({"loss": loss})
 
     bw.pretrain(out=work / f"run-{size}", progress=Steps(), **settings(options, size, work))
@@ -83,7 +83,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
     from bertworks.training.stream import stream
 
     def padded(batch: Batch) -> dict[str, torch.Tensor]:
-        """What `BertForPreTraining` takes: labels at all positions, -100 where none is asked."""
+        """The inputs of `BertForPreTraining`; labels are -100 where nothing is predicted."""
         packed = batch.packed
         ids, mask = packed.to_padded()
         types, _ = packed.to_padded(packed.token_type_ids)
@@ -99,22 +99,24 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
         }
 
     pace = Pace(options.steps)
-    given = PretrainSettings.parse(settings(options, size, work))
-    data = PretrainingData.open(given)
+    run_settings = PretrainSettings.parse(settings(options, size, work))
+    data = PretrainingData.open(run_settings)
     (phase,) = data.phases
-    task = PretrainingTask(data.tokenizer, given.instances, given.masking)
+    task = PretrainingTask(data.tokenizer, run_settings.instances, run_settings.masking)
     dropout = settings(options, size, work)["model"]
     model = BertForPreTraining.from_pretrained(work / size, **dropout).train()
-    groups = parameter_groups(model, given.weight_decay)
-    optimizer = torch.optim.AdamW(groups, betas=given.betas, eps=given.eps, fused=True)
-    for step, global_batch in enumerate(stream(phase.source, task.collate, batch_of(phase, given))):
+    groups = parameter_groups(model, run_settings.weight_decay)
+    betas, eps = run_settings.betas, run_settings.eps
+    optimizer = torch.optim.AdamW(groups, betas=betas, eps=eps, fused=True)
+    batches = stream(phase.source, task.collate, batch_of(phase, run_settings))
+    for step, global_batch in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = given.rate(step, MANY)
+            group["lr"] = run_settings.rate(step, MANY)
         (batch,) = global_batch.micro_batches
         with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
             loss = model(**padded(batch.to("cpu"))).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), given.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), run_settings.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         pace.step({"loss": loss.item(), "tokens": global_batch.num_tokens})
@@ -130,15 +132,15 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
         pair = [
             Contestant(name, [*command, "--serve", name], options.threads) for name in (OURS, PEER)
         ]
-        found = in_rounds(pair, size, options.rounds)
+        summaries = in_rounds(pair, size, options.rounds)
         for one in pair:
             one.close()
-        steps = {name: list(chain(*answer["results"])) for name, answer in found.items()}
+        steps = {name: list(chain(*answer["results"])) for name, answer in summaries.items()}
         tokens = sum(step["tokens"] for step in steps[PEER]) / options.rounds
         losses = [abs(a["loss"] - b["loss"]) for a, b in zip(steps[OURS], steps[PEER], strict=True)]
         last = steps[OURS][-1]["loss"], steps[PEER][-1]["loss"]
         remark = f"loss {last[0]:.3f}, peer {last[1]:.3f}; at most {max(losses):.3f} apart"
-        works.append(Work(size, found, "tokens", tokens, remarks={OURS: remark}))
+        works.append(Work(size, summaries, "tokens", tokens, remarks={OURS: remark}))
     return works
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -25,37 +24,36 @@ from typing import Any
 WINDOW = 256  # texts of a part of `embed`
 
 
-def prepare(given: argparse.Namespace, workers: int, out: Path) -> int:
+def prepare(options: argparse.Namespace, workers: int, out: Path) -> int:
     """Prepare the corpus; the number of its parts."""
     import bertworks as bw
 
-    tokenizer = bw.load(given.model).tokenizer
-    made = bw.prepare(
-        given.corpus,
+    tokenizer = bw.load(options.model).tokenizer
+    corpus = bw.prepare(
+        options.corpus,
         tokenizer=tokenizer,
         out=out / "data",
         workers=workers,
-        on=given.on,
-        shard_bytes=given.shard_bytes,
+        on=options.on,
+        shard_bytes=options.shard_bytes,
     )
-    return len(made.shards)
+    return len(corpus.shards)
 
 
-def embed(given: argparse.Namespace, workers: int, out: Path) -> int:
+def embed(options: argparse.Namespace, workers: int, out: Path) -> int:
     """Embed the corpus's first paragraphs; the number of its parts."""
     import bertworks as bw
     from bertworks.corpus.readers import read_documents
 
-    paragraphs = (
-        paragraph for document in read_documents(given.corpus) for paragraph in document.paragraphs
-    )
-    texts = list(itertools.islice(paragraphs, given.texts))
-    model = bw.load(given.model, device="cpu")
+    documents = read_documents(options.corpus)
+    paragraphs = (paragraph for document in documents for paragraph in document.paragraphs)
+    texts = list(itertools.islice(paragraphs, options.texts))
+    model = bw.load(options.model, device="cpu")
     model.embed_to(
         out / "vectors.npy",
         texts,
         workers=workers,
-        on=given.on,
+        on=options.on,
         window_rows=WINDOW,
         max_seq_length=64,
     )
@@ -68,13 +66,12 @@ VERBS: dict[str, Callable[[argparse.Namespace, int, Path], int]] = {
 }
 
 
-def measure(given: argparse.Namespace) -> dict[str, float]:
+def measure(options: argparse.Namespace) -> dict[str, float]:
     """Do one run in this process."""
     with tempfile.TemporaryDirectory() as out:
-        start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-        parts = VERBS[given.one](given, given.workers[0], Path(out))
-        seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF)
-    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        start, processor_start = time.perf_counter(), time.process_time()
+        parts = VERBS[options.one](options, options.workers[0], Path(out))
+        seconds, own = time.perf_counter() - start, time.process_time() - processor_start
     return {"seconds": seconds, "own": own, "parts": parts}
 
 
@@ -88,22 +85,22 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=4096, help="paragraphs that are embedded")
     parser.add_argument("--shard-bytes", type=int, default=1 << 20)
     parser.add_argument("--one", choices=list(VERBS), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one is not None:
-        print(json.dumps(measure(given)))
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(measure(options)))
         return
     print("| verb | workers | parts | seconds | efficiency | the command's own, ms a part |")
     print("|---|---|---|---|---|---|")
     for verb in VERBS:
-        found: dict[int, list[dict[str, float]]] = {count: [] for count in given.workers}
-        for _, count in itertools.product(range(given.rounds), given.workers):  # in turns
+        runs_by_count: dict[int, list[dict[str, float]]] = {count: [] for count in options.workers}
+        for _, count in itertools.product(range(options.rounds), options.workers):  # in turns
             command: list[Any] = [sys.executable, __file__, *sys.argv[1:], "--one", verb]
             command += ["--workers", str(count)]
-            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found[count].append(json.loads(told.stdout.splitlines()[-1]))
+            process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            runs_by_count[count].append(json.loads(process.stdout.splitlines()[-1]))
         medians = {
             count: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-            for count, runs in found.items()
+            for count, runs in runs_by_count.items()
         }
         least = min(medians)
         for count, run in medians.items():

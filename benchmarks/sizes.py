@@ -28,22 +28,22 @@ def jobs(model: Path, tokens: int) -> Mapping[str, Job]:
     """Texts of each length, and budgets."""
     import bertworks as bw
 
-    held = bw.load(model, device="cpu")
-    found: dict[str, Job] = {}
+    encoder = bw.load(model, device="cpu")
+    calls: dict[str, Job] = {}
     for length in LENGTHS:
         # A pack's vectors do not depend on the words, nor does its time.
         texts = [" ".join(["the"] * (length - 2))] * (tokens // length)
-        found[f"length {length}"] = partial(held.embed, texts, max_seq_length=length)
+        calls[f"length {length}"] = partial(encoder.embed, texts, max_seq_length=length)
     mixed: list[str] = []
     count = 0
     for text in paragraphs():
         if count >= tokens:
             break
         mixed.append(text)
-        count += held.tokenizer.encode_batch([text])[0].num_tokens
+        count += encoder.tokenizer.encode_batch([text])[0].num_tokens
     for budget in BUDGETS:
-        found[f"budget {budget}"] = partial(held.embed, mixed, batch_tokens=budget)
-    return {job: partial(_quietly, call) for job, call in found.items()}
+        calls[f"budget {budget}"] = partial(encoder.embed, mixed, batch_tokens=budget)
+    return {job: partial(_quietly, call) for job, call in calls.items()}
 
 
 def _quietly(call: Job) -> None:
@@ -65,8 +65,8 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
         line = f'rm -f "{out}"*; exec "{sys.executable}" -m bertworks embed "{options.model}" '
         line += f'--data "{texts}" --out "{out}"'
         stream = Command(NAME, ["sh", "-c", line], options.threads)
-        found = in_rounds([stream], "embed", 1, warm=False)
-        works.append(Work(f"{number:,} short texts", found, "texts", number))
+        summaries = in_rounds([stream], "embed", 1, warm=False)
+        works.append(Work(f"{number:,} short texts", summaries, "texts", number))
     return works
 
 

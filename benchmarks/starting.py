@@ -2,9 +2,9 @@
 
     python benchmarks/starting.py MODEL --out starting.json
 
-- *start*: from the shell to a file with the vector of one text, beside sentence-transformers.
+- *start*: from the shell to a file with the vector of one text, next to sentence-transformers.
 - *load*: a BERT-Large of random weights, 1.34 GB in float32, and a forward pass of eight tokens,
-  beside Hugging Face's `from_pretrained`; each time in a fresh process, whose imports are not
+  next to Hugging Face's `from_pretrained`; each time in a fresh process, whose imports are not
   counted. Ours reads the tokenizer too, with the peer it is counted apart; `embed` also casts and
   packs the weights for the kernels of this machine.
 
@@ -28,9 +28,9 @@ from harness import (
     Work,
     Worker,
     arguments,
-    chosen,
     in_rounds,
     report,
+    select_contestants,
     serve,
 )
 from models import fresh
@@ -59,8 +59,8 @@ def loaders(name: str, model: Path) -> Mapping[str, Job]:
 
     @torch.inference_mode()
     def ours() -> None:
-        held = load(model, device="cpu")
-        held.network.mlm_head(held.encoder(packed.to("cpu")))  # type: ignore[union-attr]
+        loaded_model = load(model, device="cpu")
+        loaded_model.network.mlm_head(loaded_model.encoder(packed.to("cpu")))  # type: ignore[union-attr]
 
     def embed() -> None:
         load(model, device="cpu").embed([TEXT])
@@ -69,8 +69,8 @@ def loaders(name: str, model: Path) -> Mapping[str, Job]:
     def peer(dtype: str, tokenizer: bool) -> None:
         if tokenizer:
             transformers.AutoTokenizer.from_pretrained(model)
-        held = transformers.AutoModelForPreTraining.from_pretrained(model, dtype=dtype)
-        held.eval()(ids)
+        loaded_model = transformers.AutoModelForPreTraining.from_pretrained(model, dtype=dtype)
+        loaded_model.eval()(ids)
 
     every: list[Job] = [
         ours,
@@ -93,11 +93,11 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     works = []
     commands: list[Worker] = [
         Command(name, ["sh", "-c", fresh_file, "sh", *starts[name]], options.threads)
-        for name in chosen(starts, options)
+        for name in select_contestants(starts, options)
     ]
     if commands:
         works.append(Work("start", in_rounds(commands, "start", options.rounds)))
-    if names := chosen(LOADERS, options):
+    if names := select_contestants(LOADERS, options):
         large = fresh(options.size, work / "large")
         size = (large / "model.safetensors").stat().st_size / 1e9
         serving = [sys.executable, __file__, str(large), "--serve"]
@@ -118,10 +118,10 @@ def main() -> None:
         works = measure(options, Path(work))
     targets = [
         Target("start", OURS, PEER, 2, 3),
-        Target("start", OURS, PEER, 1, 2, of="memory"),
+        Target("start", OURS, PEER, 1, 2, quantity="memory"),
         Target("load", LOADERS[0], "Hugging Face", 1 / 1.3, 1),
         Target("load", LOADERS[1], "Hugging Face bf16 and tokenizer", 1 / 1.3, 1),
-        Target("load", LOADERS[0], "Hugging Face", 1, 2, of="memory"),
+        Target("load", LOADERS[0], "Hugging Face", 1, 2, quantity="memory"),
     ]
     report(works, targets, options)
 

@@ -1,8 +1,8 @@
 """The peer: a Hugging Face model of the same task in a plain PyTorch loop.
 
-It begins with the same encoder and has the same settings as a run of `bertworks finetune`: rows
+It starts with the same encoder and has the same settings as a run of `bertworks finetune`: rows
 shuffled each epoch, batches padded to their longest row, bfloat16 by autocast, fused AdamW, the
-same learning rate at each step. What is told is the metric of the best evaluation, as ours.
+same learning rate at each step. It prints the metrics of the best evaluation, as ours.
 
     python benchmarks/finetuning/peer.py MODEL run/settings.yaml TRAIN DEV [--same-batches]
 """
@@ -109,8 +109,8 @@ def main() -> None:
     total = math.ceil(settings.epochs * len(features) / size)
     best = {metric: -math.inf}
     model.train()
-    dealt = batches(features, size, settings.seed if options.same_batches else None)
-    for step, part in enumerate(islice(dealt, total)):
+    stream = batches(features, size, settings.seed if options.same_batches else None)
+    for step, part in enumerate(islice(stream, total)):
         for group in optimizer.param_groups:
             group["lr"] = fit.rate(step, total)
         inputs = task.batch(part)
@@ -120,14 +120,14 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        done = step + 1
-        if done % measure_every == 0 or done == total:
+        num_steps = step + 1
+        if num_steps % measure_every == 0 or num_steps == total:
             model.eval()
             with torch.no_grad():
-                found = task.measure(model, dev)
+                metrics = task.measure(model, dev)
             model.train()
-            best = max(best, found, key=lambda metrics: metrics[metric])
-            print(f"step {done} of {total}: {found}", file=sys.stderr, flush=True)
+            best = max(best, metrics, key=lambda one: one[metric])
+            print(f"step {num_steps} of {total}: {metrics}", file=sys.stderr, flush=True)
     print(json.dumps(best))
 
 

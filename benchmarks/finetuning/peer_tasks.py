@@ -25,7 +25,8 @@ from bertworks.tasks.labels import label_name
 
 Row = Mapping[str, Any]
 Batch = dict[str, Tensor]
-MEASURED_AT_ONCE = 64
+EVAL_BATCH_SIZE = 64
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class PeerTask(ABC):
@@ -65,8 +66,8 @@ class PeerTask(ABC):
     ) -> Iterator[tuple[Sequence[Any], Batch, Any]]:
         """The model's answers to features of rows, batch by batch."""
         features = self.features(rows)
-        for at in range(0, len(features), MEASURED_AT_ONCE):
-            part = features[at : at + MEASURED_AT_ONCE]
+        for at in range(0, len(features), EVAL_BATCH_SIZE):
+            part = features[at : at + EVAL_BATCH_SIZE]
             inputs = self.batch(part)
             yield part, inputs, model(**inputs)
 
@@ -130,19 +131,19 @@ class Texts(PeerTask):
         for _, inputs, outputs in self.outputs(model, rows):
             labels.append(inputs["labels"])
             logits.append(outputs.logits)
-        own, told = torch.cat(labels).numpy(), torch.cat(logits)
+        gold, predicted = torch.cat(labels).numpy(), torch.cat(logits)
         if not hasattr(self.settings, "labels"):
-            values = told[:, 0]
+            values = predicted[:, 0]
             return {
-                "pearson": float(pearsonr(own, values).statistic),
-                "spearman": float(spearmanr(own, values).statistic),
+                "pearson": float(pearsonr(gold, values).statistic),
+                "spearman": float(spearmanr(gold, values).statistic),
             }
-        classes = told.argmax(-1).numpy()
-        found = {"accuracy": float((own == classes).mean())}
+        classes = predicted.argmax(-1).numpy()
+        metrics = {"accuracy": float((gold == classes).mean())}
         if len(self.settings.labels) == 2:
-            found["f1"] = float(f1_score(own, classes))
-            found["matthews_correlation"] = float(matthews_corrcoef(own, classes))
-        return found
+            metrics["f1"] = float(f1_score(gold, classes))
+            metrics["matthews_correlation"] = float(matthews_corrcoef(gold, classes))
+        return metrics
 
 
 class Tagging(PeerTask):
@@ -164,28 +165,28 @@ class Tagging(PeerTask):
             return_tensors="pt",
         )
         labels = torch.full(inputs["input_ids"].shape, -100)
-        for at, row in enumerate(features):
-            before = None
-            for place, word in enumerate(inputs.word_ids(at)):
-                if word is not None and word != before:
-                    labels[at, place] = names.index(row[columns.tag][word])
-                before = word
+        for index, row in enumerate(features):
+            previous = None
+            for place, word in enumerate(inputs.word_ids(index)):
+                if word is not None and word != previous:
+                    labels[index, place] = names.index(row[columns.tag][word])
+                previous = word
         return {**inputs, "labels": labels}
 
     def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
         names, column = self.settings.labels, self.settings.columns.tag
-        own, told = [], []
+        gold, predicted = [], []
         for part, inputs, outputs in self.outputs(model, rows):
             classes = outputs.logits.argmax(-1)
-            for at, row in enumerate(part):
-                found = [names[n] for n in classes[at][inputs["labels"][at] >= 0]]
-                own.append(list(row[column]))
-                told.append(found + ["O"] * (len(own[-1]) - len(found)))  # what the limit cut off
-        pairs = zip(chain(*own), chain(*told), strict=True)
-        found = {"accuracy": float(np.mean([a == b for a, b in pairs]))}
+            for index, row in enumerate(part):
+                tags = [names[n] for n in classes[index][inputs["labels"][index] >= 0]]
+                gold.append(list(row[column]))
+                predicted.append(tags + ["O"] * (len(row[column]) - len(tags)))  # truncated words
+        pairs = zip(chain(*gold), chain(*predicted), strict=True)
+        metrics = {"accuracy": float(np.mean([a == b for a, b in pairs]))}
         if self.settings.spans:
-            found["f1"] = float(span_f1_score(own, told))
-        return found
+            metrics["f1"] = float(span_f1_score(gold, predicted))
+        return metrics
 
 
 class Answering(PeerTask):
@@ -195,11 +196,11 @@ class Answering(PeerTask):
 
     def features(self, rows: Sequence[Row]) -> list[Any]:
         own = self.settings
-        found = []
+        features = []
         for number, row in enumerate(rows):
             answers, starts = answers_of(row, own.answers, None)
             room = own.max_seq_length - len(self.tokenizer.tokenize(row[own.question])) - 3
-            encoded = self.tokenizer(
+            windows = self.tokenizer(
                 row[own.question],
                 row[own.context],
                 truncation="only_second",
@@ -208,8 +209,8 @@ class Answering(PeerTask):
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
             )
-            for at, offsets in enumerate(encoded["offset_mapping"]):
-                sides = encoded.sequence_ids(at)
+            for index, offsets in enumerate(windows["offset_mapping"]):
+                sides = windows.sequence_ids(index)
                 places = [
                     span if side == 1 else None for span, side in zip(offsets, sides, strict=True)
                 ]
@@ -219,14 +220,13 @@ class Answering(PeerTask):
                     first = [n for n, p in enumerate(places) if p and p[0] <= start < p[1]]
                     last = [n for n, p in enumerate(places) if p and p[0] < end <= p[1]]
                     span = (first[0], last[0]) if first and last else span
-                ids = {k: encoded[k][at] for k in ("input_ids", "attention_mask", "token_type_ids")}
-                found.append({**ids, "span": span, "places": places, "row": number})
-        return found
+                inputs = {key: windows[key][index] for key in INPUTS}
+                features.append({**inputs, "span": span, "places": places, "row": number})
+        return features
 
     def batch(self, features: Sequence[Any]) -> Batch:
-        keys = ("input_ids", "attention_mask", "token_type_ids")
         inputs = self.tokenizer.pad(
-            [{key: one[key] for key in keys} for one in features], return_tensors="pt"
+            [{key: one[key] for key in INPUTS} for one in features], return_tensors="pt"
         )
         spans = torch.tensor([one["span"] for one in features])
         return {**inputs, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
@@ -236,8 +236,9 @@ class Answering(PeerTask):
         best = [(-np.inf, "")] * len(rows)
         null = [np.inf] * len(rows)
         for part, _, outputs in self.outputs(model, rows):
-            for at, one in enumerate(part):
-                start, end = outputs.start_logits[at].numpy(), outputs.end_logits[at].numpy()
+            for index, one in enumerate(part):
+                start = outputs.start_logits[index].numpy()
+                end = outputs.end_logits[index].numpy()
                 row = one["row"]
                 null[row] = min(null[row], float(start[0] + end[0]))
                 for first in np.argsort(-start)[:20]:
@@ -246,8 +247,8 @@ class Answering(PeerTask):
                             continue
                         score = float(start[first] + end[last])
                         if score > best[row][0]:
-                            begin, past = one["places"][first][0], one["places"][last][1]
-                            best[row] = score, rows[row][own.context][begin:past]
+                            begin, stop = one["places"][first][0], one["places"][last][1]
+                            best[row] = score, rows[row][own.context][begin:stop]
         answers = [answers_of(row, own.answers, None)[0] for row in rows]
         pairs = [(text, true) for (_, text), true in zip(best, answers, strict=True)]
         version: Version = "2.0" if own.unanswerable else "1.1"
@@ -261,8 +262,8 @@ class Answering(PeerTask):
 
     @staticmethod
     def _is_span(places: Sequence[Any], first: int, last: int, longest: int) -> bool:
-        inside = max(first, last) < len(places) and places[first] and places[last]
-        return bool(inside) and first <= last < first + longest
+        is_passage = max(first, last) < len(places) and places[first] and places[last]
+        return bool(is_passage) and first <= last < first + longest
 
 
 class Choice(PeerTask):

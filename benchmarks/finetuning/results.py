@@ -7,10 +7,10 @@
     python benchmarks/finetuning/results.py pairs
     python benchmarks/finetuning/results.py precisions
 
-Each run, on one thread, adds a line to `results.jsonl` (`--out`); what is there is not run
-again. A line has the metric of the best evaluation on dev, and the processor seconds of the whole
-command, so that ours and the peer's may run beside other work. `random` is ours from random
-weights. `--paired`: both begin with the same head and learn from the same batches, by the seed, so
+Each run, on one thread, adds a line to `results.jsonl` (`--out`); a run that is there is not
+repeated. A line has the metric of the best evaluation on dev, and the processor seconds of the
+whole command, so that both may run next to other work. `random` is ours from random weights.
+`--paired`: both begin with the same head and learn from the same batches, by the seed, so
 that dropout alone differs; `pairs` prints their differences. `--precisions`: the model of each of
 our runs is measured on dev in each of these, too; `precisions` prints them.
 """
@@ -32,23 +32,23 @@ from typing import Any
 
 import yaml
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 
 
 @dataclass(frozen=True)
-class Measured:
+class Benchmark:
     """A task of the table.
 
     Attributes:
         label: what the table calls it.
         task: ours.
         train: its file under the data's folder.
-        dev: the like; None: a part of `train` (`_split`).
-        metric: what is told, of the evaluation where it is best.
-        also: what is told beside it.
+        dev: likewise; None: a part of `train` (`_split`).
+        metric: its best evaluation is reported.
+        other_metrics: of the same evaluation.
         settings: of `bertworks finetune`.
-        after: the task that MODEL must have learned before; this one is done only if it is named.
+        pretask: the task that MODEL must have learned; this one is run only if it is named.
     """
 
     label: str
@@ -57,18 +57,23 @@ class Measured:
     dev: str | None
     metric: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    also: tuple[str, ...] = ()
-    after: str = ""
+    other_metrics: tuple[str, ...] = ()
+    pretask: str = ""
 
-    def told(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of an evaluation's metrics that are kept."""
-        return {name: metrics[name] for name in (self.metric, *self.also)}
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of all metrics that are reported."""
+        return self.metric, *self.other_metrics
+
+    def select_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The reported ones of an evaluation's metrics."""
+        return {name: metrics[name] for name in self.metrics}
 
 
 _SMALL = {"learning_rate": 1e-4, "epochs": 3, "batch_size": 32}
 _PAIR = {"text_column": "sentence1", "pair_column": "sentence2"}
-MEASURED = {
-    "sst2": Measured(
+BENCHMARKS = {
+    "sst2": Benchmark(
         "SST-2",
         "classification",
         "glue/sst2/train.tsv",
@@ -77,7 +82,7 @@ MEASURED = {
         # The encoder was made to be read by the mean. More epochs are no better: README.md
         {**_SMALL, "epochs": 1, "eval_every": 700, "classifier_pooling": "mean"},
     ),
-    "mrpc": Measured(
+    "mrpc": Benchmark(
         "MRPC",
         "classification",
         "glue/mrpc/train.tsv",
@@ -91,7 +96,7 @@ MEASURED = {
         },
         ("f1",),
     ),
-    "cola": Measured(
+    "cola": Benchmark(
         "CoLA",
         "classification",
         "glue/cola/train.tsv",
@@ -99,7 +104,7 @@ MEASURED = {
         "matthews_correlation",
         {**_SMALL, "header": False, "text_column": 4, "label_column": 2},
     ),
-    "rte": Measured(
+    "rte": Benchmark(
         "RTE",
         "classification",
         "glue/rte/train.tsv",
@@ -107,7 +112,7 @@ MEASURED = {
         "accuracy",
         {**_SMALL, **_PAIR, "max_seq_length": 256},
     ),
-    "stsb": Measured(
+    "stsb": Benchmark(
         "STS-B",
         "regression",
         "glue/stsb/train.tsv",
@@ -116,7 +121,7 @@ MEASURED = {
         {**_SMALL, **_PAIR, "label_column": "score"},
         ("spearman",),
     ),
-    "qnli": Measured(
+    "qnli": Benchmark(
         "QNLI, dev in two",
         "classification",
         "glue/qnli/dev.tsv",
@@ -124,7 +129,7 @@ MEASURED = {
         "accuracy",
         {**_SMALL, "text_column": "question", "pair_column": "sentence"},
     ),
-    "ewt": Measured(
+    "ewt": Benchmark(
         "UD-EWT, parts of speech",
         "tagging",
         "ud-ewt/en_ewt-ud-train.conllu",
@@ -132,7 +137,7 @@ MEASURED = {
         "accuracy",
         {"learning_rate": 2e-4, "epochs": 2, "batch_size": 16},
     ),
-    "wnut": Measured(
+    "wnut": Benchmark(
         "WNUT17, names",
         "tagging",
         "wnut17/train.conll",
@@ -140,7 +145,7 @@ MEASURED = {
         "f1",
         {"learning_rate": 2e-4, "epochs": 4, "batch_size": 16},
     ),
-    "squad": Measured(
+    "squad": Benchmark(
         "SQuAD 1.1, dev by article",
         "answering",
         "squad/train.json",
@@ -150,16 +155,16 @@ MEASURED = {
         {"learning_rate": 2e-4, "epochs": 1, "batch_size": 16},
         ("exact_match",),
     ),
-    "squad2": Measured(
+    "squad2": Benchmark(
         "SQuAD 2.0, half of dev by article, after SQuAD 1.1",
         "answering",
         "squad/dev-v2.0-half.json",
         None,
         "best_f1",
         {"learning_rate": 2e-4, "epochs": 0.5, "batch_size": 16},
-        after="squad",
+        pretask="squad",
     ),
-    "codah": Measured(
+    "codah": Benchmark(
         "CODAH",
         "choice",
         "codah/train.tsv",
@@ -176,7 +181,7 @@ MEASURED = {
 }
 
 
-def tables(one: Measured, folder: Path) -> tuple[Path, Path]:
+def tables(one: Benchmark, folder: Path) -> tuple[Path, Path]:
     """The files of rows to learn from and to measure on."""
     whole = DATA / one.train
     if one.dev is not None:
@@ -203,14 +208,17 @@ def _split(whole: Path, folder: Path) -> tuple[Path, Path]:
 
 def processor_seconds(command: Sequence[str]) -> tuple[float, str]:
     """Run a command; the processor's seconds it took, and what it printed."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return round(used, 1), told
+    start = _children_seconds()
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return round(_children_seconds() - start, 1), output
 
 
-def write_start(one: Measured, model: str, settings: Mapping[str, Any], folder: Path) -> str:
+def _children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder: Path) -> str:
     """Save a model with the head that a run of ours would begin with; returns its directory."""
     from bertworks.api import Model, load
     from bertworks.tables.reading import read_rows
@@ -220,18 +228,18 @@ def write_start(one: Measured, model: str, settings: Mapping[str, Any], folder: 
     from bertworks.training.settings import settings_of
 
     kind = labelled_task(one.task)
-    resolved = settings_of(kind).parse(settings)
-    options = kind.options.parse(resolved.model_dump(include=set(kind.options.model_fields)))
+    run_settings = settings_of(kind).parse(settings)
+    options = kind.options.parse(run_settings.model_dump(include=set(kind.options.model_fields)))
     rows = read_rows(tables(one, folder)[0], columns=options.named_columns(), header=options.header)
-    given = load(model)
-    task = kind.from_table(given.tokenizer, rows, options)
-    seed_everything(resolved.seed)
-    network = Start.of(given, task, resolved).network
+    start_model = load(model)
+    task = kind.from_table(start_model.tokenizer, rows, options)
+    seed_everything(run_settings.seed)
+    network = Start.of(start_model, task, run_settings).network
     return str(Model(task.tokenizer, task, network).save(folder / "start"))
 
 
 def run_ours(
-    one: Measured,
+    one: Benchmark,
     model: str,
     settings: Mapping[str, Any],
     folder: Path,
@@ -251,18 +259,18 @@ def run_ours(
         ]
     )
     journal = (out / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [line["metrics"] for line in map(json.loads, journal) if line["kind"] == "eval"]
-    best = max(found, key=lambda metrics: metrics[one.metric])
-    result = {**one.told(best), "processor_seconds": seconds}
+    evaluations = [line["metrics"] for line in map(json.loads, journal) if line["kind"] == "eval"]
+    best = max(evaluations, key=lambda metrics: metrics[one.metric])
+    result = {**one.select_metrics(best), "processor_seconds": seconds}
     if precisions:
         result["by_precision"] = {
-            precision: evaluated(out, dev, precision)[one.metric] for precision in precisions
+            precision: evaluate(out, dev, precision)[one.metric] for precision in precisions
         }
     return result
 
 
-def evaluated(model: Path, dev: Path, precision: str) -> dict[str, float]:
-    """What `bertworks evaluate` finds."""
+def evaluate(model: Path, dev: Path, precision: str) -> dict[str, float]:
+    """The metrics of `bertworks evaluate`."""
     command = [sys.executable, "-m", "bertworks", "evaluate", str(model), "--data", str(dev)]
     _, printed = processor_seconds([*command, "--json", "--threads", "1", f"precision={precision}"])
     metrics: dict[str, float] = json.loads(printed)
@@ -270,25 +278,25 @@ def evaluated(model: Path, dev: Path, precision: str) -> dict[str, float]:
 
 
 def run_peer(
-    one: Measured, model: str, settings: Mapping[str, Any], folder: Path, *more: str
+    one: Benchmark, model: str, settings: Mapping[str, Any], folder: Path, *more: str
 ) -> dict[str, Any]:
     """One run of the peer's loop, and what it prints."""
     train, dev = tables(one, folder)
     file = folder / "settings.yaml"
     file.write_text(yaml.safe_dump({"task": one.task, **settings}))
-    seconds, told = processor_seconds(
+    seconds, output = processor_seconds(
         [
-            *(sys.executable, str(HERE / "peer.py"), model, str(file), str(train), str(dev)),
+            *(sys.executable, str(FOLDER / "peer.py"), model, str(file), str(train), str(dev)),
             *("--threads", "1", *more),
         ]
     )
-    return {**one.told(json.loads(told.splitlines()[-1])), "processor_seconds": seconds}
+    return {**one.select_metrics(json.loads(output.splitlines()[-1])), "processor_seconds": seconds}
 
 
 def run(options: argparse.Namespace) -> None:
-    """Do what is not done yet."""
-    for name in options.tasks or [name for name, one in MEASURED.items() if not one.after]:
-        one = MEASURED[name]
+    """Do the runs that are not in the results."""
+    for name in options.tasks or [name for name, one in BENCHMARKS.items() if not one.pretask]:
+        one = BENCHMARKS[name]
         for seed in options.seeds:
             settings = {"best_metric": one.metric, **one.settings, **options.set, "seed": seed}
             for who in options.who:
@@ -303,14 +311,14 @@ def run(options: argparse.Namespace) -> None:
                         model = write_start(one, model, settings, folder)
                     if who == "peer":
                         more = ["--same-batches"] if options.paired else []
-                        found = run_peer(one, model, settings, folder, *more)
+                        result = run_peer(one, model, settings, folder, *more)
                     else:
                         more = {"reinitialize": "true"} if who == "random" else {}
-                        given = {**settings, **more}
-                        found = run_ours(one, model, given, folder, options.precisions)
+                        run_settings = {**settings, **more}
+                        result = run_ours(one, model, run_settings, folder, options.precisions)
                 with options.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({**this, **found}) + "\n")
-                print(name, who, found, flush=True)
+                    file.write(json.dumps({**this, **result}) + "\n")
+                print(name, who, result, flush=True)
 
 
 def identity(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,10 +333,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def write_table(options: argparse.Namespace) -> None:
-    """The table of what stands in the results, each task at its own settings."""
+    """Print a table of the results, each task with its own settings."""
     print("| task | metric | ours | peer | seeds | processor minutes, ours : peer |")
     print("|---|---|---|---|---|---|")
-    for name, one in MEASURED.items():
+    for name, one in BENCHMARKS.items():
         usual = {"best_metric": one.metric, **one.settings}
         lines = [
             line
@@ -337,23 +345,20 @@ def write_table(options: argparse.Namespace) -> None:
             and "paired" not in line
             and {k: v for k, v in line["settings"].items() if k != "seed"} == usual
         ]
-        by = {who: [line for line in lines if line["who"] == who] for who in ("ours", "peer")}
-        seeds = [", ".join(str(line["settings"]["seed"]) for line in own) for own in by.values()]
-        minutes = [_mean([line["processor_seconds"] / 60 for line in own]) for own in by.values()]
+        runs = [[line for line in lines if line["who"] == who] for who in ("ours", "peer")]
+        seeds = [", ".join(str(line["settings"]["seed"]) for line in own) for own in runs]
+        minutes = [_mean([line["processor_seconds"] / 60 for line in own]) for own in runs]
         rest = [one.label, " : ".join(dict.fromkeys(filter(None, seeds))), " : ".join(minutes)]
-        for metric in (one.metric, *one.also):
-            cells = [
-                _mean([100 * line[metric] for line in own if metric in line]) for own in by.values()
-            ]
+        for metric in one.metrics:
+            cells = [_mean([100 * line[metric] for line in own if metric in line]) for own in runs]
             print(f"| {rest[0]} | {metric} | {' | '.join(cells)} | {' | '.join(rest[1:])} |")
             rest = [""] * len(rest)
 
 
 def write_pairs(options: argparse.Namespace) -> None:
-    """By task and settings, ours and the peer from the same head and batches, and how they differ.
+    """Print the differences of ours and the peer, from the same head and batches.
 
-    Behind each mean stands the standard deviation of the seeds, behind the mean difference its
-    standard error.
+    Each mean has the standard deviation of the seeds, the mean difference its standard error.
     """
     print("| task | metric | precision | ours | peer | difference | seeds |")
     print("|---|---|---|---|---|---|---|")
@@ -366,14 +371,14 @@ def write_pairs(options: argparse.Namespace) -> None:
     for key, by_seed in kinds.items():
         name, settings = json.loads(key)
         both = {seed: own for seed, own in sorted(by_seed.items()) if {"ours", "peer"} <= set(own)}
-        for metric in (MEASURED[name].metric, *MEASURED[name].also):
+        for metric in BENCHMARKS[name].metrics:
             ours, peer = (
                 [100 * own[who][metric] for own in both.values()] for who in ("ours", "peer")
             )
             gaps = [a - b for a, b in zip(ours, peer, strict=True)]
             error = f" ± {stdev(gaps) / len(gaps) ** 0.5:.2f}" if len(gaps) > 1 else ""
             cells = [
-                MEASURED[name].label,
+                BENCHMARKS[name].label,
                 metric,
                 settings.get("precision", "fp32"),
                 _mean(ours),
@@ -385,7 +390,7 @@ def write_pairs(options: argparse.Namespace) -> None:
 
 
 def write_precisions(options: argparse.Namespace) -> None:
-    """Our runs that were measured in several precisions, by the precision they learned in."""
+    """Print our runs that were evaluated in several precisions, by the precision of training."""
     kinds: dict[tuple[str, str], list[dict[str, float]]] = {}
     for line in read_results(options.out):
         if "by_precision" in line:
@@ -396,7 +401,7 @@ def write_precisions(options: argparse.Namespace) -> None:
     print("|---" * (4 + len(columns)) + "|")
     for (name, learned_in), runs in kinds.items():
         cells = [_mean([100 * one[column] for one in runs if column in one]) for column in columns]
-        row = [MEASURED[name].label, MEASURED[name].metric, learned_in, *cells, str(len(runs))]
+        row = [BENCHMARKS[name].label, BENCHMARKS[name].metric, learned_in, *cells, str(len(runs))]
         print(f"| {' | '.join(row)} |")
 
 
@@ -414,11 +419,11 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
+    parser.add_argument("--out", type=Path, default=FOLDER / "results.jsonl")
     verbs = parser.add_subparsers(required=True)
     runs = verbs.add_parser("run")
     runs.add_argument("model", type=Path)
-    runs.add_argument("tasks", nargs="*", choices=[[], *MEASURED])
+    runs.add_argument("tasks", nargs="*", choices=[[], *BENCHMARKS])
     runs.add_argument("--seeds", type=int, nargs="+", default=[0])
     runs.add_argument(
         "--who", nargs="+", choices=("ours", "peer", "random"), default=["ours", "peer"]

@@ -1,4 +1,4 @@
-"""Fine-tuning from files to a saved model: ours beside a plain Hugging Face loop.
+"""Fine-tuning from files to a saved model: ours and a plain Hugging Face loop.
 
     python benchmarks/finetuning/speed.py MODEL --out finetuning.json
 
@@ -21,7 +21,18 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness import DATA, Contestant, Job, Target, Work, arguments, chosen, in_rounds, report, serve
+from harness import (
+    DATA,
+    Contestant,
+    Job,
+    Target,
+    Work,
+    arguments,
+    in_rounds,
+    report,
+    select_contestants,
+    serve,
+)
 
 CONTESTANTS = {
     "bertworks": "auto",
@@ -37,7 +48,7 @@ TARGETS = [
     Target("SST-2", "bertworks", "Hugging Face bf16", 2.5, 3),
     Target("SST-2", "bertworks", "Hugging Face fp32", 3.5, 4.5),
     Target("SQuAD", "bertworks", "Hugging Face bf16", 1.5, 2),
-    Target("SST-2", "bertworks", "Hugging Face bf16", 1, 2, of="memory"),
+    Target("SST-2", "bertworks", "Hugging Face bf16", 1, 2, quantity="memory"),
 ]
 
 
@@ -64,8 +75,8 @@ def ours(task: str, precision: str, model: Path, table: Path) -> None:
 
     kind, settings = TASKS[task]
     with tempfile.TemporaryDirectory() as out:
-        given: dict[str, Any] = {**settings, "epochs": 1, "precision": precision}
-        bw.finetune(model, kind, train=table, out=f"{out}/run", tensorboard=False, **given)
+        run_settings: dict[str, Any] = {**settings, "epochs": 1, "precision": precision}
+        bw.finetune(model, kind, train=table, out=f"{out}/run", tensorboard=False, **run_settings)
 
 
 def peer(task: str, precision: str, model: Path, table: Path) -> int:
@@ -85,8 +96,8 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
     settings = settings_of(kind).parse({**TASKS[task][1], "epochs": 1})
     own = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
     rows = read_rows(table, columns=own.named_columns(), header=own.header)
-    described = kind.from_table(Tokenizer.load(model), rows, own).settings
-    task_ = PEERS[kind.name](AutoTokenizer.from_pretrained(model), described)
+    task_settings = kind.from_table(Tokenizer.load(model), rows, own).settings
+    task_ = PEERS[kind.name](AutoTokenizer.from_pretrained(model), task_settings)
     network = task_.model(str(model)).train()
     groups = parameter_groups(network, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
@@ -110,7 +121,7 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
 
 
 def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
-    """What a contestant is asked for; imports come before the clock starts."""
+    """The jobs of a contestant; imports come before the clock starts."""
     import transformers  # noqa: F401
 
     import bertworks.training.finetune  # noqa: F401
@@ -125,17 +136,18 @@ def jobs(name: str, model: Path, work: Path) -> Mapping[str, Job]:
 
 def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     tables = write_tables(options.rows, options.questions, work)
-    wanted = {task: str(path) for task, path in tables.items() if task in options.tasks}
-    (work / "tables.json").write_text(json.dumps(wanted))
+    paths = {task: str(path) for task, path in tables.items() if task in options.tasks}
+    (work / "tables.json").write_text(json.dumps(paths))
     command = [sys.executable, __file__, str(options.model), "--work", str(work), "--serve"]
     contestants = [
-        Contestant(name, [*command, name], options.threads) for name in chosen(CONTESTANTS, options)
+        Contestant(name, [*command, name], options.threads)
+        for name in select_contestants(CONTESTANTS, options)
     ]
     works = []
-    for task in wanted:
-        found = in_rounds(contestants, task, options.rounds)
-        tokens = max(one["results"][0] or 0 for one in found.values())
-        works.append(Work(task, found, "tokens", tokens))
+    for task in paths:
+        summaries = in_rounds(contestants, task, options.rounds)
+        tokens = max(one["results"][0] or 0 for one in summaries.values())
+        works.append(Work(task, summaries, "tokens", tokens))
     for contestant in contestants:
         contestant.close()
     return works
