@@ -1,4 +1,4 @@
-"""What the site does beyond Markdown: pages from elsewhere, and pictures in its colours."""
+"""What the site adds to Markdown: pages from other folders, and pictures in its colours."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ PAGES = {
     "changes.md": "CHANGELOG.md",
     "benchmarks.md": "benchmarks/README.md",
 }
-"""Pages of the site that are files of the repository, by their place on the site."""
+"""Pages of the site that are files of the repository, by their path on the site."""
 
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!https?:|#)([^)\s]+)\)")
 _PICTURE = re.compile(r'<img alt="([^"]*)" src="([^":]+\.svg)" ?/?>')
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for place, source in PAGES.items():
+    for path, source in PAGES.items():
         page = (ROOT / source).read_text(encoding="utf-8")
         folder = posixpath.dirname(source)
-        made = _LINK.sub(lambda link, folder=folder: _moved(link, folder), page)
-        files.append(File.generated(config, place, content=made))
+        content = _LINK.sub(lambda link, folder=folder: _resolve_link(link, folder), page)
+        files.append(File.generated(config, path, content=content))
     return files
 
 
-def _moved(link: re.Match[str], folder: str) -> str:
+def _resolve_link(link: re.Match[str], folder: str) -> str:
     """A link of a repository's file as one of the site; what the site lacks is no link."""
     mark, words, target = link.groups()
     path, _, anchor = target.partition("#")
-    found = posixpath.normpath(posixpath.join(folder, path))
-    places = {source: place for place, source in PAGES.items()}
-    if found.startswith("docs/"):
-        place = found.removeprefix("docs/")
-    elif found in places:
-        place = places[found]
+    target_path = posixpath.normpath(posixpath.join(folder, path))
+    pages = {source: page for page, source in PAGES.items()}
+    if target_path.startswith("docs/"):
+        page = target_path.removeprefix("docs/")
+    elif target_path in pages:
+        page = pages[target_path]
     else:
         return words
-    return f"{mark}[{words}]({place}{'#' + anchor if anchor else ''})"
+    return f"{mark}[{words}]({page}{'#' + anchor if anchor else ''})"
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bertworks.training.report.charts import Axis, Chart, Colour
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 LINES: dict[str, Colour] = {"next sentence": "faint", "predicted tokens": "first"}
 
 
 def main() -> None:
-    with (HERE / "mini.tsv").open(encoding="utf-8", newline="") as file:
+    with (FOLDER / "mini.tsv").open(encoding="utf-8", newline="") as file:
         rows = [*csv.DictReader(file, delimiter="\t")]
     tokens = [float(row["million tokens"]) for row in rows]
     chart = Chart(Axis(0), Axis(0, 1, is_percent=True))
@@ -21,7 +21,7 @@ def main() -> None:
         points = list(zip(tokens, accuracies, strict=True))
         chart.line(points, colour, name=name)
         chart.dots(points, colour)
-    (HERE / "images/mini.svg").write_text(chart.picture(), encoding="utf-8")
+    (FOLDER / "images/mini.svg").write_text(chart.picture(), encoding="utf-8")
 
 
 if __name__ == "__main__":

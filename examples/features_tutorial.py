@@ -35,12 +35,12 @@ def accuracies(vectors: np.ndarray, labels: list[int], seeds: int = 5) -> list[f
     The solver goes to the optimum. scikit-learn's default stops before it, where the seventh digit
     of a vector decides about a row or two.
     """
-    found = []
+    scores = []
     for seed in range(seeds):
         train_x, test_x, train_y, test_y = train_test_split(vectors, labels, random_state=seed)
         classifier = LogisticRegression(solver="newton-cholesky").fit(train_x, train_y)
-        found.append(float(classifier.score(test_x, test_y)))
-    return found
+        scores.append(float(classifier.score(test_x, test_y)))
+    return scores
 
 
 def main(name: str, table: str) -> None:
@@ -49,8 +49,8 @@ def main(name: str, table: str) -> None:
     model = bw.load(name)
     for pooling in ("cls", "mean"):
         vectors = model.embed(texts, pooling=pooling, normalize=False)
-        found = accuracies(vectors, labels)
-        print(f"{pooling:5} {np.mean(found):.2f}   splits: {np.round(found, 3).tolist()}")
+        scores = accuracies(vectors, labels)
+        print(f"{pooling:5} {np.mean(scores):.2f}   splits: {np.round(scores, 3).tolist()}")
 
 
 if __name__ == "__main__":

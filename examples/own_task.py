@@ -77,7 +77,7 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
         limit = self.settings.max_seq_length
         encodings = self.tokenizer.encode_batch(sentences, max_length=limit, where=where)
         examples = []
-        for at, (row, place, encoding) in enumerate(zip(rows, where, encodings, strict=True)):
+        for index, (row, place, encoding) in enumerate(zip(rows, where, encodings, strict=True)):
             spans = [row[roles["first"]], row[roles["second"]]]
             words = [word for start, past in spans for word in (start, past - 1)]
             pieces = [np.flatnonzero(encoding.word_ids == word)[:1] for word in words]
@@ -86,11 +86,11 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
             marks = np.concatenate(pieces)
             examples.append(
                 bw.LabelledExample(
-                    index=first_index + at,
+                    index=first_index + index,
                     sequences=[MarkedTokens(encoding.input_ids, encoding.token_type_ids, marks)],
                     target=self.target_of(row, place, labelled=labelled),
                     truncated_tokens=encoding.truncated_tokens,
-                    texts=[" ".join(sentences[at][start:past]) for start, past in spans],
+                    texts=[" ".join(sentences[index][start:past]) for start, past in spans],
                     where=place,
                 )
             )
@@ -108,10 +108,10 @@ def relations(file: str) -> Iterator[dict[str, Any]]:
     for sentence in Path(file).read_text(encoding="utf-8").split("\n\n"):
         fields = (line.split("\t") for line in sentence.splitlines())
         words = [one for one in fields if one[0].isdecimal()]  # no comments, no 1-2, no 1.1
-        for at, one in enumerate(words):
+        for position, one in enumerate(words):
             head, relation = int(one[6]) - 1, one[7].partition(":")[0]
             if relation in RELATIONS:
-                spans = {"first": [at, at + 1], "second": [head, head + 1]}
+                spans = {"first": [position, position + 1], "second": [head, head + 1]}
                 yield {"words": [word[1] for word in words], **spans, "label": relation}
 
 

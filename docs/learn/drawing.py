@@ -62,14 +62,14 @@ def browser() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise SystemExit("the pictures need Playwright: pip install playwright") from None
-    named = os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "google-chrome"))
-    program = next(filter(None, named), None)
+    names = os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "google-chrome"))
+    program = next(filter(None, names), None)
     if program is None:
         raise SystemExit("the pictures need Chromium: install it")
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @contextmanager
@@ -79,8 +79,8 @@ def explorer() -> Iterator[Any]:
     Raises:
         SystemExit: as `browser` does.
     """
-    with browser() as opened:
-        page = opened.new_page(device_scale_factor=1)
+    with browser() as chromium:
+        page = chromium.new_page(device_scale_factor=1)
 
         def answer(route: Any) -> None:
             path = route.request.url.removeprefix("http://pictures/")
@@ -93,14 +93,14 @@ def explorer() -> Iterator[Any]:
         def draw(kind: str, data: dict[str, Any], width: int = 460) -> str:
             page.evaluate(_DRAW, [kind, data, width])
             page.wait_for_selector("#at svg, #at canvas", state="attached")
-            with page.expect_download() as saved:
+            with page.expect_download() as download:
                 page.get_by_role("button", name="SVG").click()
-            return coloured(saved.value.path().read_text(encoding="utf-8"))
+            return with_colour_names(download.value.path().read_text(encoding="utf-8"))
 
         yield draw
 
 
-def coloured(svg: str) -> str:
+def with_colour_names(svg: str) -> str:
     """The SVG with the names of the explorer's colours in place of their light values."""
     for name, light in COLOURS.items():
         red, green, blue = (int(light[at : at + 2], 16) for at in (1, 3, 5))
@@ -145,10 +145,10 @@ def box(
     tone: str = "first",
     strength: float = 0.12,
     size: float = 12,
-    dashed: bool = False,
+    is_dashed: bool = False,
 ) -> str:
     """A rounded box with words in its middle."""
-    dash = ' stroke-dasharray="4 3"' if dashed else ""
+    dash = ' stroke-dasharray="4 3"' if is_dashed else ""
     shape = (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" '
         f'fill="{colour(tone)}" fill-opacity="{strength:g}" stroke="{colour(tone)}"{dash}/>'

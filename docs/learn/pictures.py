@@ -46,17 +46,17 @@ def word_vectors(words: Sequence[str]) -> np.ndarray:
     """Rows of the table of words, less their mean, of unit length: `[words, hidden_size]`."""
     table = mini().encoder.embeddings.word_embeddings.weight.detach().float().numpy()
     table = table - table.mean(0)
-    found = table[[mini().tokenizer.token_to_id(word) for word in words]]
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    vectors = table[[mini().tokenizer.token_to_id(word) for word in words]]
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def words_map(draw: Draw) -> str:
     names = [word for group in WORDS.values() for word in group.split()]
     vectors = word_vectors(names)
     flat = vectors - vectors.mean(0)
-    places = flat @ np.linalg.svd(flat, full_matrices=False)[2][:2].T
+    points = flat @ np.linalg.svd(flat, full_matrices=False)[2][:2].T
     groups = [at for at, group in enumerate(WORDS.values()) for _ in group.split()]
-    rows = zip(places.tolist(), names, groups, strict=True)
+    rows = zip(points.tolist(), names, groups, strict=True)
     return draw(
         "map", {"points": [{"x": x, "y": y, "text": t, "group": g} for (x, y), t, g in rows]}, 600
     )
@@ -70,10 +70,10 @@ def words_cosines(draw: Draw) -> str:
 
 
 def context_map(draw: Draw) -> str:
-    found = views.contexts(mini(), "may", MAY)
+    contexts = views.contexts(mini(), "may", MAY)
     points = [
         {"x": x, "y": y, "text": one, "group": at // 2}
-        for at, ((x, y), one) in enumerate(zip(found["map"][-1], MAY, strict=True))
+        for at, ((x, y), one) in enumerate(zip(contexts["map"][-1], MAY, strict=True))
     ]
     return draw("map", {"points": points}, 520)
 
@@ -99,12 +99,12 @@ def context_layers(draw: Draw) -> str:
 def context_sides(_: Draw) -> str:
     (blank,) = views.fill(mini(), "the first world [MASK] began in 1914.", top_k=4)["blanks"]
     parts = []
-    for at, (side, title) in enumerate(
+    for index, (side, title) in enumerate(
         (("left", "the first world …"), ("both", "the first world … began in 1914."))
     ):
         items = [(one["token"], one["probability"]) for one in blank[side]["top"]]
-        shown = [(word, share, f"{share:.0%}") for word, share in items]
-        parts.append(bars(shown, title=title, top=122 * at, most=1, names=90))
+        bar_items = [(word, share, f"{share:.0%}") for word, share in items]
+        parts.append(bars(bar_items, title=title, top=122 * index, most=1, names=90))
     return picture(460, 240, *parts)
 
 
@@ -123,11 +123,11 @@ def attention_heads(draw: Draw) -> str:
 
 
 def attention_head(draw: Draw) -> str:
-    """The head that looks most at the piece before."""
-    found = views.attention(mini(), LETTERS)
-    shares = np.array(found["measures"]["previous"])
+    """The head that attends most to the previous piece."""
+    attention = views.attention(mini(), LETTERS)
+    shares = np.array(attention["measures"]["previous"])
     layer, head = np.unravel_index(shares.argmax(), shares.shape)
-    return draw("head", found | {"layer": int(layer), "head": int(head)})
+    return draw("head", attention | {"layer": int(layer), "head": int(head)})
 
 
 def masks(_: Draw) -> str:
@@ -141,19 +141,19 @@ def masks(_: Draw) -> str:
     ids = np.asarray(tokenizer.encode(source).input_ids, np.int64)
     masker = Masker(MaskingSettings(), tokenizer)
     for key in range(1000):  # the first draw in which all three fates occur
-        made = masker(ids, np.array([0, len(ids)]), np.array([key], np.uint64))
+        masking = masker(ids, np.array([0, len(ids)]), np.array([key], np.uint64))
         fate = {
             at: 0 if new == tokenizer.mask_id else 2 if new == ids[at] else 1
-            for at, new in zip(made.positions, made.input_ids[made.positions], strict=True)
+            for at, new in zip(masking.positions, masking.input_ids[masking.positions], strict=True)
         }
         if set(fate.values()) == {0, 1, 2}:
             break
     tones = ("first", "second", "third")
-    shown = [
+    items = [
         (token, tones[fate[at]], 0.35) if at in fate else (token, "edge", 0.06)
-        for at, token in enumerate(tokenizer.tokens(made.input_ids))
+        for at, token in enumerate(tokenizer.tokens(masking.input_ids))
     ]
-    boxes, height = strip(shown)
+    boxes, height = strip(items)
     names = ("replaced by [MASK]", "by a random piece", "kept, and predicted")
     key_row = [
         box(6 + 152 * at, height + 6, 12, 12, "", tone, 0.35)
@@ -202,10 +202,10 @@ def pieces(_: Draw) -> str:
     for word in ("river", "walked", "hydroelectric", "unbelievable", "internationalization"):
         tokens = tokenizer.tokens(tokenizer.encode(word).input_ids)[1:-1]
         tones = ("first", "second", "third", "fourth")
-        shown = [(token, tones[at % 4], 0.14) for at, token in enumerate(tokens)]
+        items = [(token, tones[at % 4], 0.14) for at, token in enumerate(tokens)]
         parts.append(text(132, y + 17, word, 12, "soft", "end"))
         x = 142.0
-        for token, tone, strength in shown:
+        for token, tone, strength in items:
             parts.append(box(x, y, 7.2 * len(token) + 14, 25, token, tone, strength))
             x += 7.2 * len(token) + 19
         y += 32
@@ -217,10 +217,10 @@ def vocabulary_size(draw: Draw) -> str:
 
     texts = list(topics.values())
     sizes = (300, 500, 1000, 2000, 4000, 8000)
-    held_out, learned = texts[::10], [one for at, one in enumerate(texts) if at % 10]
+    held_out, train = texts[::10], [one for at, one in enumerate(texts) if at % 10]
     shares = []
     for size in sizes:
-        tokenizer = bw.train_vocabulary(learned, size=size)
+        tokenizer = bw.train_vocabulary(train, size=size)
         encodings = [tokenizer.encode(one) for one in held_out]
         count = sum(len(one.input_ids) - 2 for one in encodings)
         shares.append(count / sum(len(set(one.word_ids)) - 1 for one in encodings))
@@ -284,11 +284,11 @@ def sizes(_: Draw) -> str:
         items.append(
             (name, [(row, counts[row] / 1e6, f"{counts[row] / 1e6:.0f} M") for row in rows])
         )
-    drawn = [
+    charts = [
         bars(rows, title=f"BERT-{name}", top=120 * at, most=350, names=110)
         for at, (name, rows) in enumerate(items)
     ]
-    return picture(460, 240, *drawn)
+    return picture(460, 240, *charts)
 
 
 def count(part: Any) -> int:
@@ -337,13 +337,13 @@ def new_numbers(_: Draw) -> str:
         ("9 tags", width * tags + tags),
         ("start and end", 2 * width + 2),
     ]
-    shown = [(name, float(number), f"{number:,}") for name, number in items]
+    bar_items = [(name, float(number), f"{number:,}") for name, number in items]
     encoder = [("the encoder", 1.0, "109,482,240 (bar not to scale)")]
     return picture(
         460,
         150,
         bars(encoder, title="Already trained", width=340, names=110),
-        bars(shown, title="New, not pre-trained", tone="second", top=62, names=110),
+        bars(bar_items, title="New, not pre-trained", tone="second", top=62, names=110),
     )
 
 
@@ -353,7 +353,7 @@ def features(draw: Draw) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         data = texts.write(Path(folder))
-        found = {
+        probes = {
             pooling: [
                 bw.probe(mini(), train=data.train, dev=data.dev, pooling=pooling, layers=[layer])
                 for layer in range(5)
@@ -361,13 +361,13 @@ def features(draw: Draw) -> str:
             for pooling in ("mean", "cls")
         }
     series: list[Mapping[str, Any]] = [
-        {"name": pooling, "values": [one.metrics["accuracy"] for one in probes]}
-        for pooling, probes in found.items()
+        {"name": pooling, "values": [one.metrics["accuracy"] for one in layer_probes]}
+        for pooling, layer_probes in probes.items()
     ]
     series += [
         {
             "name": "most frequent label",
-            "values": [one.metrics["majority"] for one in found["cls"]],
+            "values": [one.metrics["majority"] for one in probes["cls"]],
             "dashed": True,
         }
     ]
@@ -444,14 +444,14 @@ def padding(_: Draw) -> str:
     lengths = (4, 11, 6, 3, 8)
     parts = [text(4, 14, "padded: 55 places, 32 of them text", 12, "ink", "start", 600)]
     for row, n in enumerate(lengths):
-        for at in range(max(lengths)):
-            tone, strength = ("first", 0.3) if at < n else ("edge", 0.04)
-            parts.append(box(4 + 20 * at, 24 + 20 * row, 16, 16, "", tone, strength))
+        for column in range(max(lengths)):
+            tone, strength = ("first", 0.3) if column < n else ("edge", 0.04)
+            parts.append(box(4 + 20 * column, 24 + 20 * row, 16, 16, "", tone, strength))
     parts.append(text(4, 146, "packed: 32 places", 12, "ink", "start", 600))
     tones = ("first", "second", "third", "fourth", "faint")
     whole = [tone for tone, n in zip(tones, lengths, strict=True) for _ in range(n)]
-    for at, tone in enumerate(whole):
-        parts.append(box(4 + 20 * (at % 22), 156 + 20 * (at // 22), 16, 16, "", tone, 0.3))
+    for column, tone in enumerate(whole):
+        parts.append(box(4 + 20 * (column % 22), 156 + 20 * (column // 22), 16, 16, "", tone, 0.3))
     return picture(460, 200, *parts)
 
 
@@ -522,13 +522,13 @@ def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
     parser.add_argument("--out", type=Path, default=IMAGES)
-    given = parser.parse_args(words)
-    if unknown := sorted(set(given.names) - PICTURES.keys()):
+    options = parser.parse_args(words)
+    if unknown := sorted(set(options.names) - PICTURES.keys()):
         parser.error(f"no picture {', '.join(unknown)}")
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     with explorer() as draw:
-        for name in given.names or PICTURES:
-            (given.out / f"{name}.svg").write_text(PICTURES[name](draw), encoding="utf-8")
+        for name in options.names or PICTURES:
+            (options.out / f"{name}.svg").write_text(PICTURES[name](draw), encoding="utf-8")
             print(name)
 
 

@@ -52,11 +52,11 @@ def main() -> None:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}/"
     command = [sys.executable, "-m", "bertworks", "serve", "mini", "--port", str(port)]
-    with browser() as opened, subprocess.Popen(command) as server:
+    with browser() as chromium, subprocess.Popen(command) as server:
         try:
             wait_for(url, server)
             for name, view, width, height, scale, colours in SCREENSHOTS:
-                page = opened.new_page(
+                page = chromium.new_page(
                     viewport={"width": width, "height": height},
                     device_scale_factor=scale,
                     color_scheme=colours,
