@@ -30,7 +30,7 @@ RELATIONS = ("nsubj", "obj", "obl", "amod", "advmod", "det", "case", "conj")
 
 
 class MarkedTokens(NamedTuple):
-    """A sentence as token ids, and the tokens that stand for its two spans."""
+    """A sentence as token ids, and the tokens that represent its two spans."""
 
     input_ids: np.ndarray
     token_type_ids: np.ndarray
