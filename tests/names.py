@@ -136,7 +136,8 @@ def find_test_name_fault(name: str) -> str | None:
     words = name.removeprefix("test_").split("_")
     if words[0] in NO_SUBJECT or is_word(words[0]):
         return "no subject"
-    if not any(word in VERBS or word.endswith("s") for word in words[1:]):
+    is_plural = words[0].endswith("s") and len(words) > 2 and not is_word(words[1])
+    if not is_plural and not any(word in VERBS or word.endswith("s") for word in words[1:]):
         return "no behaviour"
     if not DIALECT.isdisjoint(words) or {"goes", "on"} <= set(words):
         return "dialect"
