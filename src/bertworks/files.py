@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from .errors import BertworksError, OutputError
+from .errors import BertworksError, OutputError, brief
 from .wording import printable
 
 LOCK = ".lock"
@@ -162,6 +162,27 @@ def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
     return tree
 
 
+def check_format(
+    tree: Any, version: int, path: Path, error: type[BertworksError], *, fix: str
+) -> None:
+    """Check the format number of a JSON object that this package wrote.
+
+    The number rises with every change of a format; files of other numbers are not read.
+
+    Args:
+        tree: the content of the file `path`; its entry `format_version` is the number.
+        version: the number of today's format.
+        fix: how to make the file again.
+
+    Raises:
+        BertworksError: of the class `error`: the file has another number, or none.
+    """
+    number = tree.get("format_version") if isinstance(tree, dict) else None
+    if number != version:
+        shown = "none" if number is None else brief(number)
+        raise error(f"written in another format ({shown}, not {version})", where=str(path), fix=fix)
+
+
 _SEAL = "crc32"
 
 
@@ -171,16 +192,15 @@ def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Check and remove the checksum that `sealed` added; earlier releases added none.
+    """Check and remove the checksum that `sealed` added.
 
     Raises:
-        ValueError: the checksum is wrong.
+        ValueError: the checksum is missing or wrong.
     """
-    found = dict(tree)
-    said = found.pop(_SEAL, None)
-    if said is not None and said != _checksum(found):
+    content = dict(tree)
+    if content.pop(_SEAL, None) != _checksum(content):
         raise ValueError("its checksum is wrong")
-    return found
+    return content
 
 
 def _checksum(tree: Mapping[str, Any]) -> str:

@@ -22,11 +22,11 @@ _RUN = (
     *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
     *("data.json", "samples.json", "state.json", r"step-\d+\.safetensors"),
     *(r"(weights|optimizer)[\w-]*\.safetensors", r"events\.out\.tfevents\..+"),
-    *("grid.json", "grid.md", "result.json", r"(teacher|states)\.npy(\.json|\.part)?"),
+    *("grid.json", "grid.md", "result.json", r"teacher\.npy(\.json|\.part)?", "states.npy"),
 )
 _EXPERIMENTS = (
-    *("glue.json", "glue.md", "results.json", "table.md", "table.json", "features.md"),
-    *("features.json", "lab.json", "lab.md", "lineage.json", "lineage.md", r"lab-.+\.svg"),
+    *("glue.json", "glue.md", "results.json", "table.md"),
+    *("lab.json", "lab.md", "lineage.json", "lineage.md", r"lab-.+\.svg"),
     *("lineage.svg", r"vectors\.npy(\.json|\.part|\.faiss)?"),
 )
 _OWN = re.compile("|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS)))
@@ -35,7 +35,7 @@ _COMMON = re.compile(
     r"|data/QQP-\w+\.tsv|(claims|runs)/.+\.json)"
 )
 """Paths of files whose names other programs use, too: alone, they do not mark an output."""
-_TEMPORARY = re.compile(r"\.lock|\..+\.(new|old|lock|tmp)")
+_TEMPORARY = re.compile(r"\.lock|\..+\.(new|old|lock)")
 
 
 def foreign_file(directory: Path) -> str | None:

@@ -201,7 +201,7 @@ def test_every_way_to_go_on(tokenizer: Tokenizer, text: Path, tmp_path: Path) ->
     shards = sorted(out.glob("*.arrow"))
     shards[0].write_bytes(shards[0].read_bytes()[:-1] + b"!")
     shards[1].unlink()
-    (out / "shard-00009.arrow.1.tmp").write_bytes(b"half")
+    (out / ".shard-00009.arrow.new").write_bytes(b"half")
     reports: list[int] = []
     prepare(text, out=out, progress=lambda now: reports.append(now.reused_shards), **settings)
     assert reports[-1] == 1
@@ -423,7 +423,7 @@ def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
 def test_a_changed_number_in_the_journal_is_found(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
-    """Of what an unfinished `prepare` has done; lines of earlier releases have no checksum."""
+    """Of what an unfinished `prepare` has done."""
     made = prepare(text, tokenizer=tokenizer, out=tmp_path / "data")
     whole = made.job, list(made.shards)
 
@@ -438,12 +438,54 @@ def test_a_changed_number_in_the_journal_is_found(
     assert read() == whole
     file = Journal.path(tmp_path)
     content = file.read_bytes()
-    file.write_bytes(re.sub(rb',"crc32":"\w{8}"', b"", content))
-    assert file.stat().st_size == len(content) - (1 + len(made.shards)) * 19
-    assert read() == whole
-    file.write_bytes(content.replace(b'"unknown_tokens":', b'"unknown_tokens":1', 1))
-    with pytest.raises(CheckpointError, match="the checksum of a line is wrong"):
-        read()
+    for changed in (
+        content.replace(b'"unknown_tokens":', b'"unknown_tokens":1', 1),
+        re.sub(rb',"crc32":"\w{8}"', b"", content),
+    ):
+        file.write_bytes(changed)
+        with pytest.raises(CheckpointError, match="the checksum of a line is wrong"):
+            read()
+
+
+def is_refused_in_one_line(error: BaseException, path: Path) -> bool:
+    """Whether an error says that a file has another format, and what to do."""
+    return str(error) == (
+        f"{path}: written in another format (2, not 3). "
+        "Prepare the corpus again, with --overwrite (overwrite=True) in the same directory."
+    )
+
+
+def test_a_corpus_in_another_format_is_refused(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "data"
+    how: dict[str, Any] = {"tokenizer": tokenizer, "out": out}
+    prepare(text, **how)
+    whole = contents(out)
+    path = out / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
+    for read in (lambda: Corpus.open(out), lambda: prepare(text, **how)):
+        with pytest.raises(CheckpointError) as error:
+            read()
+        assert is_refused_in_one_line(error.value, path)
+    prepare(text, **how, overwrite=True)
+    assert contents(out) == whole
+
+
+def test_an_unfinished_corpus_in_another_format_is_refused(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "data", "shard_bytes": 3000}
+    prepare(text, tokenizer=tokenizer, out=tmp_path / "whole", shard_bytes=3000)
+    with monkeypatch.context() as patched:
+        patched.setattr("bertworks.corpus.manifest.FORMAT_VERSION", 2)
+        with pytest.raises(StopError):
+            prepare(text, progress=stopped_after(2), **how)
+    with pytest.raises(CheckpointError) as error:
+        prepare(text, **how)
+    assert is_refused_in_one_line(error.value, tmp_path / "data" / "journal.jsonl")
+    prepare(text, **how, overwrite=True)
+    assert contents(tmp_path / "data") == contents(tmp_path / "whole")
 
 
 def test_a_resumed_preparation_has_a_whole_tokenizer(

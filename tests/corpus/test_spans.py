@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks.corpus.formats import split_paragraphs
-from bertworks.corpus.manifest import Manifest
 from bertworks.corpus.prepare import prepare
 from bertworks.corpus.readers import read_documents
 from bertworks.corpus.shards import Corpus
@@ -225,25 +224,6 @@ def test_other_spans_are_another_text(letters: Tokenizer, tmp_path: Path) -> Non
     prepared(letters, tmp_path, rows)
     with pytest.raises(DataError, match="its text has changed"):
         prepared(letters, tmp_path, [{"text": "ab cd", "spans": [[0, 2]]}])
-
-
-def test_the_first_format_version_is_read(letters: Tokenizer, tmp_path: Path) -> None:
-    """A manifest as the first releases wrote it: it knew of no spans."""
-    corpus = prepared(letters, tmp_path, [{"text": "ab cd"}], spans="none")
-    path = corpus.directory / "manifest.json"
-    tree = json.loads(path.read_text())
-    tree["format_version"] = 1
-    for part, names in ((tree, ["spans"]), (tree["job"], ["spans", "in_context"])):
-        for name in names:
-            del part[name]
-    for shard in tree["shards"]:
-        del shard["spans"]
-    path.write_text(json.dumps(tree))
-    again = Corpus.open(corpus.directory, verify=True)
-    np.testing.assert_array_equal(again.document(0)[0], corpus.document(0)[0])
-    assert not again.has_units
-    prepared(letters, tmp_path, [{"text": "ab cd"}], spans="none")  # and is gone on with
-    assert Manifest.read(corpus.directory).format_version == 2
 
 
 @pytest.mark.long

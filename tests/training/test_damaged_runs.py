@@ -198,7 +198,7 @@ def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -
 
 def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
     outcome = files.unsealed(json.loads((path / "outcome.json").read_bytes()))
-    (path / "outcome.json").write_text(json.dumps({**outcome, "best_metric": "f2"}))
+    (path / "outcome.json").write_text(json.dumps(files.sealed({**outcome, "best_metric": "f2"})))
     with pytest.raises(DataError, match=r"evaluation\.json: has no 'f2', by which .*outcome\.json"):
         RunDirectory(path).outcome()
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError
+from bertworks.files import sealed
 from bertworks.inference.evaluate import Evaluation
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.training.journal import read_run
@@ -187,7 +188,7 @@ def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
     (run / "settings.yaml").write_text("task: classification\nbest_metric: accuracy\n")
     _write_lines(run / "journal.jsonl", [_eval(10, accuracy=0.5), _eval(20, accuracy=0.25)])
     tree = {"data": "dev", "rows": 4, "metrics": {"accuracy": 0.515, "f1": None}, "remarks": []}
-    (run / "evaluation.json").write_text(json.dumps(tree))
+    (run / "evaluation.json").write_text(json.dumps(sealed(tree)))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
     head = words[: words.index("Evaluations")]
     assert "51.5 %" in head
@@ -312,7 +313,7 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
 def _told(run: Path, **parts: Any) -> _Page:
     """The page of a run whose evaluation has these parts."""
     tree = {"data": NASTY, "rows": 250, "metrics": {}, "remarks": [], "breakdown": parts}
-    (run / "evaluation.json").write_text(json.dumps(tree))
+    (run / "evaluation.json").write_text(json.dumps(sealed(tree)))
     return _Page(write_report(run).read_text(encoding="utf-8"))
 
 

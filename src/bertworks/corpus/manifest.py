@@ -21,19 +21,15 @@ from ..literals import Sentences, SpanSource
 SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
 """The counts of a manifest that are sums over its shards."""
 
-FORMAT_VERSION = 2
-_READ_VERSIONS = (1, 2)  # version 1 has neither spans nor sentences tokenised in context
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 EXCLUDED = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
-_ADDED = {"encoding": "utf-8", "exclude": None, "part": None}
-"""Settings of a job that earlier releases did not have, with the values that they implied."""
 _OTHERWISE = {
     "sources": "the corpus differs (its parts, their weights or their sizes)",
     "vocabulary_hash": "the tokenizer differs",
     "exclude": "the text of the files to exclude differs",
-    "in_context": "its sentences were tokenised separately, by an earlier release",
 }
 """Messages for settings that differ, where showing their values would not help."""
 
@@ -57,24 +53,21 @@ class Job(_Record):
     """Everything that determines the bytes of a prepared corpus, except the text.
 
     `exclude` is the digest of the word sequences that no document may share; None if no documents
-    are excluded. `in_context`: whether sentences were tokenised as parts of their document, which
-    only matters for tokenizers whose pieces depend on the context. `part` (`I/N`): which part of
-    the shards is made; None if all are.
+    are excluded. `part` (`I/N`): which part of the shards is made; None if all are.
     """
 
     sources: tuple[SourceRecord, ...]
     vocabulary_hash: str
     sentences: Sentences
     language: str
-    spans: SpanSource = "none"
-    in_context: bool = False
-    encoding: str = "utf-8"
+    spans: SpanSource
+    encoding: str
     skip_bad: bool
     drop_duplicates: bool
-    exclude: str | None = None
+    exclude: str | None
     seed: int
     shard_bytes: int
-    part: str | None = None
+    part: str | None
     versions: dict[str, str]
 
     def without_sizes(self) -> Job:
@@ -102,7 +95,7 @@ class ShardRecord(_Record):
     sentences: int
     tokens: int
     unknown_tokens: int
-    spans: int = 0
+    spans: int
     empty_sentences: int
     empty_documents: int
     bytes: int
@@ -123,18 +116,18 @@ class Manifest(_Record):
     sentences: int
     tokens: int
     unknown_tokens: int  # how many of the tokens are `[UNK]`
-    spans: int = 0  # how many spans of tokens are marked as units
+    spans: int  # how many spans of tokens are marked as units
     empty_documents: int  # dropped, because they have no tokens
     empty_sentences: int
     duplicate_documents: int  # dropped, because their text occurred before
-    excluded_documents: int = 0  # dropped, because they share text with evaluation data
+    excluded_documents: int  # dropped, because they share text with evaluation data
     left_out_documents: int  # not selected, by a weight below 1
     cut_documents: int  # how often a very long document was split at a paragraph
     skipped: dict[str, int]  # how much bad input was skipped, by kind
     # the unsigned integer type of the token ids
     token_type: Annotated[str, Field(pattern=r"^uint(8|16|32)$")]
     vocabulary_size: int  # of the tokenizer; its hash is in `job`
-    text: str | None = None  # of a part: the digest of the whole corpus's text
+    text: str | None  # of a part: the digest of the whole corpus's text
     job: Job
     shards: tuple[ShardRecord, ...]
 
@@ -153,7 +146,7 @@ class Manifest(_Record):
 
         Raises:
             DataError: the directory has none: it is not a prepared corpus, or unfinished.
-            CheckpointError: the manifest is damaged, or has another format version.
+            CheckpointError: the manifest is damaged, or was written in another format.
         """
         path = directory / MANIFEST
         if directory.exists() and not directory.is_dir():
@@ -178,13 +171,7 @@ class Manifest(_Record):
             ) from None
         except (OSError, ValueError) as error:
             raise _damaged(path, str(error)) from None
-        version = tree.get("format_version") if isinstance(tree, dict) else None
-        if version not in _READ_VERSIONS:
-            raise CheckpointError(
-                f"format version {version!r}; this program reads 1 to {FORMAT_VERSION}",
-                where=str(path),
-                fix="Prepare the corpus again.",
-            )
+        _check_format(tree, path)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
@@ -192,18 +179,17 @@ class Manifest(_Record):
 
     def write(self, directory: Path) -> None:
         """Write the manifest atomically."""
-        tree = self.model_dump(mode="json")
-        for key, value in _ADDED.items():  # without them the bytes equal those of older releases
-            if tree["job"][key] == value:
-                del tree["job"][key]
-        if self.job.exclude is None:
-            del tree["excluded_documents"]
-        if self.text is None:
-            del tree["text"]
-        files.write_json(directory / MANIFEST, tree)
+        files.write_json(directory / MANIFEST, self.model_dump(mode="json"))
 
 
 _CHECKED_LINE = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}')
+
+
+class _Header(_Record):
+    """The first line of a journal."""
+
+    format_version: int
+    job: Job
 
 
 class Journal:
@@ -223,11 +209,19 @@ class Journal:
         """Read the job (None if the journal is empty) and the shards.
 
         Raises:
-            CheckpointError: a line is damaged, or is not a record.
+            CheckpointError: a line is damaged, or is not a record; or the journal was written in
+                another format.
         """
         lines = [self._checked(line) for line in self._file.read().splitlines()]
+        if not lines:
+            return None, []
         try:
-            job = Job.model_validate_json(lines[0]) if lines else None
+            header = parse_json(lines[0])
+        except ValueError as error:
+            raise _damaged(self._file.path, str(error)) from None
+        _check_format(header, self._file.path)
+        try:
+            job = _Header.model_validate(header).job
             return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
         except ValidationError as error:
             raise _damaged(self._file.path, _first(error)) from None
@@ -235,22 +229,23 @@ class Journal:
     def restart(self, job: Job) -> None:
         """Empty the journal, then write the job."""
         self._file.truncate(0)
-        self.append(job)
+        self._append(_Header(format_version=FORMAT_VERSION, job=job))
 
-    def append(self, record: Job | ShardRecord) -> None:
+    def append(self, shard: ShardRecord) -> None:
         """Append a line, and sync it to disk."""
+        self._append(shard)
+
+    def _append(self, record: _Record) -> None:
         line = record.model_dump_json().encode()
         self._file.append(line[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(line))
         self._file.sync()
 
     def _checked(self, line: bytes) -> bytes:
-        """A line without its checksum, after a check; lines of earlier releases have none."""
-        found = _CHECKED_LINE.fullmatch(line)
-        if found is None:
-            return line
-        if zlib.crc32(found[1] + b"}") != int(found[2], 16):
+        """A line without its checksum, after a check."""
+        match = _CHECKED_LINE.fullmatch(line)
+        if match is None or zlib.crc32(match[1] + b"}") != int(match[2], 16):
             raise _damaged(self._file.path, "the checksum of a line is wrong")
-        return found[1] + b"}"
+        return match[1] + b"}"
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty."""
@@ -264,12 +259,17 @@ class Journal:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove files that a killed run left incomplete, also those of an earlier release."""
-    for path in (*directory.glob(".*.new"), *directory.glob("*.tmp")):
+    """Remove files that a killed run left incomplete."""
+    for path in directory.glob(".*.new"):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def _check_format(tree: object, path: Path) -> None:
+    fix = "Prepare the corpus again, with --overwrite (overwrite=True) in the same directory."
+    files.check_format(tree, FORMAT_VERSION, path, CheckpointError, fix=fix)
 
 
 def _first(error: ValidationError) -> str:

@@ -121,7 +121,6 @@ def prepare(
     job = Job(
         sources=tuple(map(_source_record, parsed)),
         vocabulary_hash=tokenizer.fingerprint,
-        in_context=not tokenizer.definition.context_free,
         encoding=text_encoding(encoding),
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
@@ -329,7 +328,7 @@ def _check_ours(directory: Path) -> None:
     names = {path.name for path in directory.iterdir()}
     known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
     begun = Journal.path(directory).name in names and all(
-        name in known or name.endswith((".arrow", ".tmp", ".new")) for name in names
+        name in known or name.endswith((".arrow", ".new")) for name in names
     )
     if not (MANIFEST in names or begun or files.is_empty(directory)):
         raise BertworksError(

@@ -56,7 +56,7 @@ def shard_content(
     in_tokens, in_sentences = _offsets(sentence_lengths), _offsets(document_sentences)
     sentences = pa.ListArray.from_arrays(pa.array(in_tokens), pa.array(ids))
     documents = pa.ListArray.from_arrays(pa.array(in_sentences), sentences)
-    # Of 16 bits, as in all releases, unless a weight makes more copies than these count.
+    # 16 bits are enough, unless a weight makes more copies than they can count.
     wide = np.promote_types(np.uint16, np.min_scalar_type(int(copies.max(initial=0))))
     columns = {"tokens": documents, "copy": pa.array(copies.astype(wide))}
     if goes_on is not None:
@@ -104,7 +104,7 @@ class Corpus:
 
         Raises:
             DataError: the directory is not a finished corpus, or only a part of one.
-            CheckpointError: the manifest or a shard is missing, damaged, or of another version.
+            CheckpointError: the manifest or a shard is missing, damaged, or in another format.
         """
         directory = fetched(str(directory)) if is_remote(directory) else Path(directory)
         manifest = Manifest.read(directory)

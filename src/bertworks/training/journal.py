@@ -35,8 +35,8 @@ from .run_files import (
     JOURNAL_LINE,
     OUTCOME,
     SESSION,
-    read_json,
     read_lines,
+    read_sealed_json,
     read_settings,
 )
 
@@ -275,10 +275,10 @@ class RunDirectory:
         """
         if not self.outcome_file.is_file():
             return None
-        facts = read_json(self.outcome_file, OUTCOME)
+        facts = read_sealed_json(self.outcome_file, OUTCOME)
         if not self.evaluation.is_file():
             return {**facts}
-        measured = read_json(self.evaluation, EVALUATION)
+        measured = read_sealed_json(self.evaluation, EVALUATION)
         if facts["best_metric"] not in measured["metrics"]:
             raise DataError(
                 f"has no {facts['best_metric']!r}, by which the weights were chosen (outcome.json)",

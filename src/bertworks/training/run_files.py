@@ -207,6 +207,15 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     Raises:
         DataError: the file cannot be read, is damaged, or does not fit the schema.
     """
+    return _checked(_parsed(_content(file), str(file)), schema, str(file))
+
+
+def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
+    """Read and validate a JSON file that has a checksum (`files.sealed`).
+
+    Raises:
+        DataError: as in `read_json`; or its checksum is missing or wrong.
+    """
     tree = _parsed(_content(file), str(file))
     try:
         tree = files.unsealed(tree) if isinstance(tree, dict) else tree

@@ -10,7 +10,7 @@ from ...errors import BertworksError, DataError
 from ...tasks import task_class
 from ...tasks.breakdown import Breakdown
 from ..journal import RunDirectory
-from ..run_files import EVALUATION, SAMPLES, read_data, read_json
+from ..run_files import EVALUATION, SAMPLES, read_data, read_json, read_sealed_json
 from ..settings import Best
 from .charts import Curve
 from .page import is_share, label, majority_of
@@ -44,7 +44,8 @@ class RunFacts:
         """
         chosen_by = _chosen_by(run)
         lines = list(run.lines())
-        evaluation = read_json(run.evaluation, EVALUATION) if run.evaluation.is_file() else {}
+        is_evaluated = run.evaluation.is_file()
+        evaluation = read_sealed_json(run.evaluation, EVALUATION) if is_evaluated else {}
         data, samples = run.path / "data.json", run.path / "samples.json"
         return cls(
             name=run.path.resolve().name,
