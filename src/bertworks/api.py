@@ -47,7 +47,6 @@ from .inference.settings import (
     FeatureSettings,
     GenerateSettings,
     MeasuredSettings,
-    noted,
 )
 from .inference.vectors import (
     WrittenVectors,
@@ -373,7 +372,7 @@ class Model:
                 "model": fingerprint(self.encoder, self.tokenizer, network),
                 "task": task.name,
                 **task.to_dict(),
-                **noted(how),
+                **how.model_dump(mode="json"),
             },
             format=format,
             overwrite=overwrite,
@@ -665,8 +664,8 @@ class Model:
             made.engine = made.engine.with_values(precision=precision)
         made_with = {
             "model": fingerprint(self.encoder, self.tokenizer),
-            **noted(made.settings),
-            **noted(made.engine),
+            **made.settings.model_dump(mode="json"),
+            **made.engine.model_dump(mode="json"),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
         with written_here(out, overwrite=options.overwrite) as file:

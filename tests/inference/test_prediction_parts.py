@@ -12,6 +12,7 @@ from tests.checkpoints.test_store import tiny
 from tests.tasks import test_edges
 
 import bertworks as bw
+from bertworks import files
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import engine
 from bertworks.tables.reading import read_rows
@@ -168,6 +169,22 @@ def test_a_part_is_made_again_by_its_command(model, tmp_path):
     note.write_bytes(old)
     with pytest.raises(DataError, match=r"has [\d,]+ bytes instead of"):
         bw.merge([one, two], tmp_path / "out.tsv")
+
+
+def test_a_part_in_another_format_is_refused(model, tmp_path):
+    data = table(tmp_path)
+    one, two = make(model, data, tmp_path, "p.tsv", 2)
+    note = two.with_name("p.tsv.json")
+    tree = files.unsealed(json.loads(note.read_text()))
+    note.write_text(json.dumps(files.sealed({**tree, "format_version": 1})))
+    with pytest.raises(DataError) as error:
+        bw.merge([one, two], tmp_path / "out.tsv")
+    assert str(error.value) == (
+        f"{note}: written in another format (1, not 2). "
+        "Make its file again, with --overwrite (overwrite=True) under the same name."
+    )
+    model.predict_to(two, data, part="2/2", overwrite=True, **WINDOW)
+    bw.merge([one, two], tmp_path / "out.tsv")
 
 
 def test_parts_that_cannot_be(model, tmp_path):

@@ -16,9 +16,9 @@ from tests.checkpoints.test_store import tiny
 from tests.crashes import contents, crashing, needs_proc
 
 import bertworks as bw
+from bertworks import files
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
-from bertworks.inference.notes import note_file
 from bertworks.inference.vector_files import layout_of
 from bertworks.inference.vectors import _name
 
@@ -170,10 +170,25 @@ def test_a_changed_number_in_a_note_is_found(model, out):
         note.write_text(content.replace(was, now))
         with pytest.raises(DataError, match=r"\.json: is damaged, or does not describe vectors"):
             model.embed_to(out, TEXTS, **WINDOW)
-    tree = json.loads(content)
-    del tree["crc32"]  # as earlier releases wrote it
-    note.write_text(json.dumps(tree))
-    assert model.embed_to(out, TEXTS, **WINDOW).new == 0
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_vectors_in_another_format_are_refused(model, out, is_finished):
+    if is_finished:
+        model.embed_to(out, TEXTS, **WINDOW)
+    else:
+        with pytest.raises(StopError):
+            model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+    note = out.with_name(f"{out.name}.json")
+    tree = files.unsealed(json.loads(note.read_text()))
+    note.write_text(json.dumps(files.sealed({**tree, "format_version": 1})))
+    with pytest.raises(DataError) as error:
+        model.embed_to(out, TEXTS, **WINDOW)
+    assert str(error.value) == (
+        f"{note}: written in another format (1, not 2). "
+        "Make its file again, with --overwrite (overwrite=True) under the same name."
+    )
+    assert model.embed_to(out, TEXTS, **WINDOW, overwrite=True).new == 30
 
 
 def test_what_is_another_run(model, out):
@@ -195,23 +210,6 @@ def test_what_is_another_run(model, out):
     assert model.embed_to(out, TEXTS, **WINDOW).new == 22
 
 
-@pytest.mark.parametrize("settings", [{"prompt": "a "}, {"deterministic": True}])
-def test_settings_that_earlier_releases_lacked_are_noted_where_they_change_something(
-    model, out, settings
-):
-    with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
-    noted = json.loads(note_file(out).read_text())["made_with"]
-    assert not noted.keys() & settings.keys()
-    assert model.embed_to(out, TEXTS, **WINDOW).new == 22  # as with the note of such a release
-    with_it = out.with_name(f"with-{out.name}")
-    with pytest.raises(StopError):
-        model.embed_to(with_it, stopped(TEXTS, 9), **WINDOW, **settings)
-    with pytest.raises(DataError, match=f"was started with {next(iter(settings))}="):
-        model.embed_to(with_it, TEXTS, **WINDOW)
-    assert model.embed_to(with_it, TEXTS, **WINDOW, **settings).new == 22
-
-
 def test_what_is_in_the_way(model, out, tmp_path):
     out.write_bytes(b"precious")
     with pytest.raises(OutputError, match="already exists"):
@@ -221,6 +219,11 @@ def test_what_is_in_the_way(model, out, tmp_path):
     note.write_text('{"mine": 1}')
     with pytest.raises(DataError, match="does not describe vectors"):
         model.embed_to(out, TEXTS)
+    with pytest.raises(StopError):
+        model.embed_to(tmp_path / f"half-{out.name}", stopped(TEXTS, 9), **WINDOW)
+    (tmp_path / f"half-{out.name}").write_bytes(b"precious")
+    with pytest.raises(OutputError, match="already exists"):
+        model.embed_to(tmp_path / f"half-{out.name}", TEXTS, **WINDOW)
     with pytest.raises(DataError, match=r"\.txt: unknown file format"):
         model.embed_to(tmp_path / "a.txt", TEXTS)
     with pytest.raises(OutputError, match="cannot be written"):

@@ -14,7 +14,6 @@ from ..errors import DataError
 from ..locks import claim, exists_error
 from ..parts import in_order
 from .notes import Note, checksum_of, note_file
-from .settings import setting_in
 from .vector_files import Layout, TokenParquet, append, layout_of
 from .vectors import WrittenVectors
 
@@ -73,7 +72,7 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
             cut=note.cut + part.cut,
             texts=part.texts,
         )
-    if (note.rows, note.texts) != (first.total, first.whole or note.texts):
+    if (note.rows, note.texts) != (first.total, first.whole):
         raise _stranger(paths[-1], paths[0], "of other texts")
     merged = note.rows if layout is None else WrittenVectors(note.rows, note.width, 0, note.cut)
     with claim(out, paths), files.writing(out):
@@ -98,7 +97,7 @@ def _is_noted(out: Path, merged: Note) -> bool:
         note.check(out)
     except (OSError, ValueError, DataError):
         return False
-    return replace(note, checksum="") == merged
+    return replace(note, checksum=merged.checksum) == merged
 
 
 def _is_merged(out: Path, parts: Sequence[Path], head: bytes) -> bool:
@@ -119,7 +118,8 @@ def _finished(path: Path) -> Note:
     """Return the note of a finished file.
 
     Raises:
-        DataError: there is no note, or the file is not finished or is damaged.
+        DataError: there is no note, or it was written in another format; or the file is not
+            finished or is damaged.
     """
     try:
         note = Note.read(note_file(path))
@@ -129,7 +129,7 @@ def _finished(path: Path) -> Note:
             where=str(path),
             fix=f"Name a file made with --part I/N, with {path.name}.json beside it.",
         ) from None
-    if not (note.complete and path.exists()) or note.checksum.startswith("part"):
+    if not (note.complete and path.exists()):
         raise DataError("is not finished", where=str(path), fix="Run its command again to resume.")
     note.check(path)
     return note
@@ -146,7 +146,7 @@ def _stranger(path: Path, first: Path, difference: str) -> DataError:
 def _difference(first: Note, part: Note, before: Note) -> str | None:
     """How a part conflicts with the first part, or with the sum of the parts before it, if so."""
     for name in {**first.made_with, **part.made_with}:
-        value, other = setting_in(first.made_with, name), setting_in(part.made_with, name)
+        value, other = first.made_with.get(name), part.made_with.get(name)
         if other != value:
             return "of another model" if name == "model" else f"{name}={other!r}, not {value!r}"
     if (part.total, part.first, part.before) != (first.total, before.rows, before.texts):

@@ -21,7 +21,9 @@ from ..errors import DataError
 from ..parts import Part
 from .engine import chunks
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+NO_WINDOWS = "part 00000000"
+"""The checksum of an unfinished file without windows."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,12 @@ class Note:
     complete: bool = False  # whether all texts are written
     format_version: int = FORMAT_VERSION  # of this note
     # CRC-32 of the windows in the unfinished file (`part …`), or of the finished file (`file …`)
-    checksum: str = ""
+    checksum: str = NO_WINDOWS
     # checksum of the unfinished file, when `checksum` is that of a file that has no name yet
     unfinished: str = ""
     # which part of all texts this is (`I/N`). Then `total` is the number of all texts and `whole`
-    # their digest (earlier releases had none), `first` the number of the part's first text, and
-    # `before` the digest of the texts before it
+    # their digest, `first` the number of the part's first text, and `before` the digest of the
+    # texts before it
     part: str | None = None
     first: int = 0
     total: int = 0
@@ -56,13 +58,16 @@ class Note:
         """Read a note.
 
         Raises:
+            DataError: it was written in another format.
             ValueError: it is not a note, or is damaged.
             OSError: it cannot be read.
         """
         tree = files.parse_json(files.read_bytes(file))
-        if isinstance(tree, dict):
-            tree = files.unsealed(tree)
-        return TypeAdapter(cls).validate_python(tree)
+        if not isinstance(tree, dict) or "format_version" not in tree:
+            raise ValueError("it is not a note")
+        fix = "Make its file again, with --overwrite (overwrite=True) under the same name."
+        files.check_format(tree, FORMAT_VERSION, file, DataError, fix=fix)
+        return TypeAdapter(cls).validate_python(files.unsealed(tree))
 
     def check(self, out: Path) -> None:
         """Check that a finished file matches its note.
@@ -73,18 +78,14 @@ class Note:
         size, why = out.stat().st_size, ""
         if out.suffix != ".parquet" and size != self.size:
             why = f"has {size:,} bytes instead of {self.size:,}"
-        elif self.checksum.startswith("file") and self.checksum != checksum_of(out):
+        elif self.checksum != checksum_of(out):
             why = "is damaged: its checksum is wrong"
         if why:
             raise DataError(why, where=str(out), fix=f"Remove {out.name}*, and make it again.")
 
     def write(self, beside: Path) -> None:
         """Write the note atomically."""
-        absent = () if self.part else ("part", "first", "total", "before", "whole")
-        tree = {name: value for name, value in asdict(self).items() if name not in absent}
-        if not self.unfinished:
-            del tree["unfinished"]
-        files.write_json(beside, files.sealed(tree))
+        files.write_json(beside, files.sealed(asdict(self)))
 
 
 def note_file(out: Path) -> Path:

@@ -31,14 +31,13 @@ import torch
 from .. import files, parallel
 from ..errors import DataError, check_name
 from ..locks import check_inputs, claim, exists_error
-from ..model.config import HEAD_DROPOUTS, NEW_SETTINGS
+from ..model.config import HEAD_DROPOUTS
 from ..model.encoder import Encoder, HasEncoder
 from ..parts import Part
 from ..text.tokenizer import Tokenizer
 from .engine import chunks, threads_of_worker
 from .features import Embedder, TokenFeatures
-from .notes import FORMAT_VERSION, Note, checksum_of, crc, digest, note_file, note_of_part
-from .settings import setting_in
+from .notes import Note, checksum_of, crc, digest, note_file, note_of_part
 from .vector_files import Layout, TokenParquet, layout_of
 
 
@@ -90,7 +89,7 @@ def write_vectors(
         texts = islice(texts, begun.first, end)
     unfinished = _unfinished(out)
     check_inputs(out, inputs)
-    # A finished file is only read, unless its note is not complete.
+    # A finished file is only read, unless its note still describes the unfinished one.
     is_named = out.exists()
     with nullcontext() if is_named else claim(out), files.writing(out):
         note = _read_note(out, unfinished, beside, begun)
@@ -131,11 +130,10 @@ def write_vectors(
             if was_complete:
                 _check_part(unfinished, note, layout)
             note = _name(unfinished, out, note, layout)
-        if note.unfinished or note.checksum.startswith("part"):  # `part`: by earlier releases
-            checksum = note.checksum if note.unfinished else checksum_of(out)
+        if note.unfinished:
             # The process that named the file may be writing the note, too.
             with claim(out) if is_named else nullcontext():
-                replace(note, checksum=checksum, unfinished="").write(beside)
+                replace(note, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
 
@@ -165,9 +163,7 @@ def fingerprint(
     """
     found = hashlib.blake2b(digest_size=16)
     found.update(tokenizer.fingerprint.encode())
-    config = encoder.config
-    new = {name for name in NEW_SETTINGS if name not in config.model_dump(exclude_defaults=True)}
-    found.update(config.model_dump_json(exclude={*HEAD_DROPOUTS, *new}).encode())
+    found.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
     for name, tensor in (network or encoder).state_dict().items():
         found.update(name.encode())
         found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
@@ -253,12 +249,10 @@ def _add(texts: Sequence[str], vectors: Any, note: Note, file: BinaryIO, layout:
     file.write(window)
     file.flush()
     os.fsync(file.fileno())
-    checksum = note.checksum
-    if checksum or not note.rows:  # files of earlier releases have none
-        checksum = f"part {zlib.crc32(window, int(checksum[5:] or '0', 16)):08x}"
+    checksum = int(note.checksum.removeprefix("part "), 16)
     return replace(
         note,
-        checksum=checksum,
+        checksum=f"part {zlib.crc32(window, checksum):08x}",
         rows=note.rows + len(texts),
         size=file.tell(),
         texts=reduce(digest, texts, note.texts),
@@ -313,7 +307,7 @@ def _check_part(part: Path, note: Note, layout: Layout) -> None:
     checksum = note.unfinished or note.checksum
     if part.stat().st_size < note.size:
         why = "has been truncated"
-    elif checksum and checksum != f"part {crc(part, head, note.size):08x}":
+    elif checksum != f"part {crc(part, head, note.size):08x}":
         why = "is damaged: its checksum is wrong"
     if why:
         raise DataError(why, where=str(part), fix="Remove it, and start again.")
@@ -347,10 +341,10 @@ def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
         ) from None
     if not out.exists() and not part.exists():
         return begun
-    if note.format_version != FORMAT_VERSION:
-        raise DataError("was written by another version of bertworks", where=str(beside), fix=fix)
+    if out.exists() and not note.complete:  # it is another file, not the finished one
+        raise exists_error(out)
     for name in {**begun.made_with, **note.made_with}:
-        was, value = setting_in(note.made_with, name), setting_in(begun.made_with, name)
+        was, value = note.made_with.get(name), begun.made_with.get(name)
         if was != value:
             what = (
                 "was started with another model"

@@ -50,10 +50,6 @@ STATIC = {
 HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
 """Settings of the heads that tasks add; the encoder does not depend on them."""
 
-NEW_SETTINGS = frozenset({"mixer"})
-"""Settings that a model's fingerprint omits at their default: they are newer than the fingerprint,
-which must not change for older models."""
-
 
 class EncoderConfig(Settings):
     """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.

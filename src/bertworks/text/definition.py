@@ -214,14 +214,13 @@ class WordPieceDefinition(Definition):
         return None if crossing else breaks
 
     def description(self) -> Mapping[str, Any]:
-        found = {
+        return {
             "pieces": self.pieces,
             "added": [asdict(piece) for piece in self.added],
             "normalization": asdict(self.normalization),
             "max_word_characters": self.max_word_characters,
+            "frame": asdict(self.frame),
         }
-        # BERT's frame is left out, so that the fingerprints of earlier releases stay valid.
-        return found if self.frame == Frame() else {**found, "frame": asdict(self.frame)}
 
     def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
         return self.normalization.corrected(text, where=where)
