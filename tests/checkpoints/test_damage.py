@@ -199,6 +199,20 @@ def test_what_config_json_holds_has_its_type(models: Path, tmp_path: Path) -> No
         shutil.rmtree(tmp_path / "m")
 
 
+def test_a_model_in_another_format_is_refused(models: Path, tmp_path: Path) -> None:
+    shutil.copytree(models / "classification", tmp_path / "m")
+    file = tmp_path / "m" / "bertworks.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format_version": 1}))
+    with pytest.raises(CheckpointError) as error:
+        bw.load(tmp_path / "m", device="cpu")
+    assert str(error.value) == (
+        f"{file}: written in another format (1, not 2). "
+        "Train the model again, or remove this file to use the weights without the task."
+    )
+    file.unlink()
+    assert bw.load(tmp_path / "m", device="cpu").task is not None  # that of the published head
+
+
 def test_bertworks_json_is_checked(models: Path, tmp_path: Path) -> None:
     for values, says in (
         ({"task": None}, "task"),

@@ -228,6 +228,6 @@ def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
 
 
 def constants(prefix: str) -> tuple[tuple[str, str], ...]:
-    """Patterns of the buffers that older releases saved, each with the reason to drop it."""
+    """Patterns of the buffers that old `transformers` saved, each with the reason to drop it."""
     names = r"embeddings\.(position_ids|token_type_ids)"
-    return ((re.escape(prefix) + names, "a constant that older releases saved"),)
+    return ((re.escape(prefix) + names, "a constant that old transformers saved"),)

@@ -89,8 +89,8 @@ GPT = Family(
     spelled=_spelled,
     extra=lambda config: {"afn": config.hidden_act.removesuffix("_new")},
     dropped=(
-        (r"transformer\.h\.\d+\.attn\.bias", "a constant that older releases saved"),
-        (r"transformer\.position_ids", "a constant that older releases saved"),
+        (r"transformer\.h\.\d+\.attn\.bias", "a constant that old transformers saved"),
+        (r"transformer\.position_ids", "a constant that old transformers saved"),
         (r"lm_head\..*", "the head of pre-training, which this task does not have"),
         (r"multiple_choice_head\..*", "the head of another task"),
         (r"score\..*", "the head of another task"),

@@ -21,6 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from .. import files
 from ..errors import CheckpointError, SettingsError
 from ..model.config import EncoderConfig
 from ..model.device import is_finite
@@ -36,7 +37,7 @@ from .sentence import read_max_seq_length
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 from .wrappers import unwrapped
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
     """The maximum number of tokens of a text: the positions, or a smaller limit in other files.
 
     Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
-    limit only there; earlier versions have a file for it, which counts if there are both.
+    limit only there; its earlier versions have a file for it, which counts if there are both.
     """
     limit = read_max_seq_length(directory)
     if limit is not None:
@@ -118,18 +119,14 @@ def read_task(directory: Path) -> TaskFile | None:
     """Read the task of a directory's model; None if another tool saved the model.
 
     Raises:
-        CheckpointError: `bertworks.json` is damaged or from a later version.
+        CheckpointError: `bertworks.json` is damaged, or was written in another format.
     """
     path = directory / "bertworks.json"
     if not path.exists():
         return None
     values = read_json(path)
-    if values.get("format_version") != FORMAT_VERSION:
-        raise CheckpointError(
-            f"format version {values.get('format_version')!r} is not {FORMAT_VERSION}",
-            where=str(path),
-            fix="Use the version of bertworks that wrote it.",
-        )
+    fix = "Train the model again, or remove this file to use the weights without the task."
+    files.check_format(values, FORMAT_VERSION, path, CheckpointError, fix=fix)
     try:
         return TaskFile.parse(values)
     except SettingsError as error:
