@@ -328,7 +328,9 @@ def _print_test_names(every: Iterable[Binding]) -> None:
     tests = [
         each
         for each in every
-        if each.name.startswith("test_") and each.file.name.startswith("test_")
+        if each.kind == "function"
+        and each.name.startswith("test_")
+        and each.file.name.startswith("test_")
     ]
     faults = [(each, fault) for each in tests if (fault := find_test_name_fault(each.name))]
     if tests:
