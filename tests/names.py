@@ -134,7 +134,10 @@ def is_bare(name: str) -> bool:
 def find_test_name_fault(name: str) -> str | None:
     """What a test's name lacks, by rules of thumb, or None."""
     words = name.removeprefix("test_").split("_")
-    if words[0] in NO_SUBJECT or is_word(words[0]):
+    is_participle_alone = is_word(words[0]) and (
+        words[1:2] == ["and"] or all(map(is_word, words[:2]))
+    )
+    if words[0] in NO_SUBJECT | PREPOSITIONS_AND_ADVERBS or is_participle_alone:
         return "no subject"
     is_plural = words[0].endswith("s") and len(words) > 2 and not is_word(words[1])
     if not is_plural and not any(word in VERBS or word.endswith("s") for word in words[1:]):

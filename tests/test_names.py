@@ -102,7 +102,10 @@ def test_bare_names_have_nothing_but_such_words_or_a_metaphor(name: str, is_bare
     ("name", "fault"),
     [
         ("test_rows_keep_their_order", None),
+        ("test_frozen_parts_keep_every_bit", None),
         ("test_what_does_not_fit_is_refused", "no subject"),
+        ("test_killed_and_run_again", "no subject"),
+        ("test_without_a_rank_there_is_nothing_to_set", "no subject"),
         ("test_a_bad_config", "no behaviour"),
         ("test_a_word_is_told", "dialect"),
     ],
