@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import ClassVar, Literal
 
 import pytest
-import yaml
 from pydantic import Field, model_validator
 
-from bertworks.errors import BertworksError, BertworksWarning, SettingsError, need
+from bertworks.errors import BertworksError, SettingsError, need
 from bertworks.settings import Settings, dump_yaml
 
 
@@ -212,57 +209,6 @@ def test_odd_words_are_an_error_of_one_line(value):
         Outer.resolve(None, [f"steps={value}"])
     with pytest.raises(SettingsError, match=r"name.*string"):
         Outer.parse({"steps": 2, "name": 10**5000})
-
-
-class Renamed(Settings):
-    """Settings of which some had other keys."""
-
-    former: ClassVar = {"rate.name": "rate", "rate.lr": "learning_rate", "old": "new"}
-
-    rate: Literal["usual", "low"] = "usual"
-    learning_rate: float = 1.0
-    new: int = 0
-
-
-class Holder(Settings):
-    """A group of them."""
-
-    inner: Renamed = Renamed()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["rate.name=low", "rate.lr=2", "old=3"], ["rate={name: low, lr: 2}", "new=3"]],
-)
-def test_former_keys_are_accepted_with_a_warning(words: list[str], tmp_path: Path) -> None:
-    expected = Renamed(rate="low", learning_rate=2, new=3)
-    with pytest.warns(BertworksWarning, match=r"deprecated settings: rate\.name \(now rate\)"):
-        assert Renamed.resolve(overrides=words) == expected
-    tree = {"rate": {"name": "low", "lr": 2}, "old": 3}
-    assert Renamed.parse(tree) == expected, "without a warning"
-    file = tmp_path / "settings.yaml"
-    file.write_text(yaml.safe_dump({"inner": tree}))
-    with pytest.warns(BertworksWarning, match=r"inner\.rate\.lr \(now inner\.learning_rate\)"):
-        assert Holder.resolve(file) == Holder(inner=expected)
-    assert Holder.upgraded({"inner": tree}) == {"inner": expected.model_dump()}
-    with pytest.warns(BertworksWarning, match="deprecated"):
-        assert Renamed.resolve(file=None, overrides=["old=3"], new=1).new == 3, "later wins"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["old=1", "new=2"], "new is given twice"),
-        (["rate.lr=x"], "learning_rate='x'"),
-        (["rate.size=1"], "unknown setting 'rate.size'"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:deprecated settings")
-def test_mistakes_in_former_keys(words: list[str], says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
-        Renamed.resolve(overrides=words)
-    with pytest.raises(SettingsError, match="new is given twice, once as old"):
-        Renamed.parse({"old": 1, "new": 2})
 
 
 def test_a_long_quotation_is_cut():

@@ -33,7 +33,7 @@ from bertworks.training.settings import settings_of
 sys.path.insert(0, str(Path(__file__).parent))
 from peer_tasks import PEERS
 
-_OF_A_RUN = ("task", "model", "fingerprint", "train", "dev")
+_OF_A_RUN = ("format_version", "task", "model", "fingerprint", "train", "dev")
 
 
 @dataclass(frozen=True)

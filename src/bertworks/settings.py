@@ -8,7 +8,6 @@ valid name.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, get_origin
@@ -18,14 +17,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from .errors import BertworksWarning, SettingsError, nearest_setting
-from .files import read_bytes
+from .errors import DataError, SettingsError, nearest_setting
+from .files import check_format, read_bytes
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
 REQUIRED = "REQUIRED"
 """Value in a settings file that marks a setting which the user must give."""
 
+
+RUN_FORMAT = 1
+"""The format of all files of a run's directory: the `format_version` in its `settings.yaml`."""
 
 MAX_INTEGER = 2**53
 """Maximum of an integer without a bound of its own; every format records it exactly."""
@@ -34,9 +36,6 @@ MAX_INTEGER = 2**53
 class Settings(BaseModel):
     """A frozen, strictly typed group of settings; numbers are finite, and integers bounded."""
 
-    # former keys and their present keys; `group.key` for a former key in a group. Former keys are
-    # accepted, and `resolve` warns about them
-    former: ClassVar[Mapping[str, str]] = {}
     # the settings that `--help` lists if there are too many to list all; all, if empty
     common: ClassVar[tuple[str, ...]] = ()
 
@@ -56,18 +55,22 @@ class Settings(BaseModel):
         Later sources override earlier ones. Keys of nested groups are joined with dots, as in
         `model.size=mini`. Values are parsed as YAML, except for text settings: these are used as
         typed, so that a label may be called 1 and a column "#1 String". A setting whose value in
-        the file is `REQUIRED` must come from a later source.
+        the file is `REQUIRED` must come from a later source. The file may be the `settings.yaml`
+        of a run.
 
         Raises:
+            DataError: the file is of a run in another format.
             SettingsError: the file is missing or not a mapping, or a key or value is not valid, or
                 a setting that the file requires is not given.
         """
         tree: dict[str, Any] = {}
-        met: dict[str, str] = {}
-        for source in (read_yaml(Path(file)) if file is not None else {}, values):
-            _merge(tree, cls.upgraded(source, met))
+        if file is not None:
+            in_file = read_yaml(Path(file))
+            is_of_run = "format_version" in in_file
+            _merge(tree, without_format_version(in_file, Path(file)) if is_of_run else in_file)
+        _merge(tree, values)
         given: set[str] = set()
-        typed = _names(cls.upgraded(values))
+        typed = _names(values)
         for word in overrides:
             key, separator, value = word.partition("=")
             if not separator or not key:
@@ -78,16 +81,11 @@ class Settings(BaseModel):
             parsed = _parsed(value, None if field is None else field.annotation)
             for name in reversed(key.split(".")):
                 parsed = {name: parsed}
-            parsed = cls.upgraded(parsed, met)
             names = _names(parsed)
             if twice := sorted(given & names):
                 raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
             given |= names
             _merge(tree, parsed)
-        tree = cls.completed(tree, met)
-        if met:
-            renamed = ", ".join(f"{old} (now {new})" for old, new in met.items())
-            warnings.warn(f"deprecated settings: {renamed}", BertworksWarning, stacklevel=2)
         where = str(file) if file is not None else None
         for key, field in _required(cls, tree):
             meaning = f" ({field.description})" if field.description else ""
@@ -116,8 +114,8 @@ class Settings(BaseModel):
 
     @classmethod
     def field(cls, key: str) -> FieldInfo | None:
-        """Return the field of a dotted key, present or former; None if there is none."""
-        name, _, rest = cls.former.get(key, key).partition(".")
+        """Return the field of a dotted key; None if there is none."""
+        name, _, rest = key.partition(".")
         field = cls.model_fields.get(name)
         if not rest or field is None:
             return None if rest else field
@@ -125,63 +123,6 @@ class Settings(BaseModel):
         if owner is None:
             return None
         return owner.field(rest) if issubclass(owner, Settings) else owner.model_fields.get(rest)
-
-    @classmethod
-    def upgraded(cls, tree: Mapping[str, Any], met: dict[str, str] | None = None) -> dict[str, Any]:
-        """Return a nested mapping with present keys instead of former ones.
-
-        Args:
-            tree: settings from a file or a caller.
-            met: receives the former keys that were found, each with its present key.
-
-        Raises:
-            SettingsError: a setting is given under both keys.
-        """
-        found, renamed = dict(tree), dict[str, Any]()
-        for old, new in cls.former.items():
-            group, _, key = old.rpartition(".")
-            inner = found.get(group)
-            holder = found if not group else dict(inner) if isinstance(inner, Mapping) else {}
-            if key not in holder:
-                continue
-            if new in tree and new != group:
-                raise SettingsError(f"{new} is given twice, once as {old}", fix="Leave one out.")
-            renamed[new] = holder.pop(key)
-            if group:
-                found[group] = holder
-            if met is not None:
-                met[old] = new
-        for group in {old.rpartition(".")[0] for old in cls.former}:
-            if isinstance(rest := found.get(group), Mapping):
-                del found[group]
-                found |= {f"{group}.{key}": value for key, value in rest.items()}  # rejected
-        for name in found.keys() & cls.model_fields.keys():
-            owner, value = group_in(cls.model_fields[name].annotation), found[name]
-            if isinstance(value, Mapping) and owner is not None and issubclass(owner, Settings):
-                inner_met: dict[str, str] = {}
-                found[name] = owner.upgraded(value, inner_met)
-                if met is not None:
-                    met |= {f"{name}.{old}": f"{name}.{new}" for old, new in inner_met.items()}
-        return found | renamed
-
-    @classmethod
-    def completed(
-        cls,
-        tree: Mapping[str, Any],
-        met: dict[str, str] | None = None,  # noqa: ARG003
-    ) -> dict[str, Any]:
-        """Return a mapping with settings added that had no key before: others implied them.
-
-        Args:
-            tree: all given settings.
-            met: receives a description of what implied a setting, with the setting.
-        """
-        return dict(tree)
-
-    @classmethod
-    def as_now(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of an earlier run in their present form."""
-        return cls.completed(cls.upgraded(tree))
 
     @model_validator(mode="after")
     def _integers_are_bounded(self) -> Self:
@@ -195,11 +136,6 @@ class Settings(BaseModel):
         """Whether a setting declares an upper bound of its own."""
         metadata = cls.model_fields[name].metadata
         return any(hasattr(one, "le") or hasattr(one, "lt") for one in metadata)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_former_keys(cls, values: Any) -> Any:
-        return cls.completed(cls.upgraded(values)) if isinstance(values, Mapping) else values
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -307,6 +243,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise SettingsError("the file must hold `key: value` lines", where=str(path))
     return tree
+
+
+def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a run's `settings.yaml` without its format version, which is checked.
+
+    Raises:
+        DataError: the run was written in another format.
+    """
+    fix = "Run the training again, with --overwrite (overwrite=True) or in another directory."
+    check_format(tree, RUN_FORMAT, path, DataError, fix=fix)
+    return {key: value for key, value in tree.items() if key != "format_version"}
 
 
 def _parsed(text: str, kind: Any) -> Any:

@@ -95,6 +95,13 @@ def test_an_unknown_claim_is_answered_with_where_they_are_listed(tmp_path: Path)
     assert "bertworks lab list" in found.stderr
 
 
+def test_lab_in_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lab.json").write_text('{"model": {}, "data": "docstrings of Python"}')
+    message = r"lab\.json: written in another format \(none, not 1\)\. Give another --out\.$"
+    with pytest.raises(TrainingError, match=message):
+        Lab(tmp_path)
+
+
 def test_a_picture_is_a_file_of_its_own() -> None:
     drawn = charts.bars({"one": [0.5, 0.7], "a & b": [-0.25]})
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"

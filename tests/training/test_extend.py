@@ -20,7 +20,7 @@ from bertworks.training.settings import OptimizerSettings
 from bertworks.training.state import Plan
 
 from .letters import CONFIG, PIECES, TRAIN, run
-from .test_fit import SETTINGS, StopError, StoppingSource, journal, rewrite_state, train, weights
+from .test_fit import SETTINGS, StopError, StoppingSource, journal, train, weights
 from .tiny_run import tiny_run
 from .toy import ToySource, measure, toy_network
 
@@ -199,17 +199,6 @@ def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> N
         tiny_run(prepared, path, steps=8, **values)
     assert read_run(path).settings()["steps"] == 4
     assert tiny_run(prepared, path, steps=4, **values).resumed_from == 4
-
-
-@pytest.mark.long
-def test_a_checkpoint_without_a_plan_cannot_be_extended(prepared: Path, tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    tiny_run(prepared, path, steps=4, phases=ONE, **SHORT)
-    for checkpoint in list_checkpoints(path / "checkpoints"):
-        rewrite_state(checkpoint, lambda tree: tree.pop("plan"))
-    with pytest.raises(TrainingError, match="it was written by an older version"):
-        tiny_run(prepared, path, steps=8, phases=ONE, **SHORT)
-    assert tiny_run(prepared, path, steps=4, phases=ONE, **SHORT).resumed_from == 4
 
 
 @pytest.mark.long

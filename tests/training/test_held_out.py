@@ -12,6 +12,7 @@ import torch
 import bertworks as bw
 from bertworks.corpus.shards import Corpus
 from bertworks.errors import CheckpointError, DataError, SettingsError
+from bertworks.settings import RUN_FORMAT
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource, split_held_out
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -19,6 +20,7 @@ from tests.checkpoints.test_store import tiny
 from tests.cli.conftest import invoke
 from tests.training.tiny_run import tiny_run
 
+FORMAT = f"format_version: {RUN_FORMAT}\n"
 MEASURED = {"documents": 5, "sequences": 8, "max_seq_length": 24}
 
 
@@ -66,7 +68,9 @@ def test_of_no_run_the_seed_is_told(prepared: Path, run: Path, tmp_path: Path) -
         ]
 
 
-@pytest.mark.parametrize("text", ["held_out: 5", "held_out: {}\nphases: []", "- held_out"])
+@pytest.mark.parametrize(
+    "text", [f"{FORMAT}held_out: 5", f"{FORMAT}held_out: {{}}\nphases: []", "- held_out"]
+)
 def test_damaged_settings_of_a_run_are_named(
     prepared: Path, run: Path, tmp_path: Path, text: str
 ) -> None:
@@ -75,6 +79,14 @@ def test_damaged_settings_of_a_run_are_named(
     with pytest.raises(SettingsError) as error:
         bw.load(tmp_path).evaluate(prepared)
     assert error.value.where == str(tmp_path / "settings.yaml")
+
+
+def test_a_run_in_another_format_is_refused(prepared: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "model", tmp_path / "model")
+    settings = (run / "settings.yaml").read_text()
+    (tmp_path / "settings.yaml").write_text(settings.removeprefix(FORMAT))
+    with pytest.raises(DataError, match=r"settings\.yaml: written in another format \(none, not"):
+        bw.load(tmp_path).evaluate(prepared)
 
 
 def test_masked_tokens_alone(prepared: Path, run: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import DataError, OutputError, TrainingError
+from bertworks.settings import RUN_FORMAT, dump_yaml
+from bertworks.training.grid.results import GridResult
 from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.settings import FitSettings
 
@@ -66,6 +68,25 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"with learning_rate=0\.0001, not 0\.5\. Resume"):
         RunDirectory.open(tmp_path / "run", other)
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
+
+
+@pytest.mark.parametrize("version", [None, "none", RUN_FORMAT + 1])
+def test_run_in_another_format_is_refused(tmp_path: Path, version: object) -> None:
+    run = RunDirectory.open(tmp_path / "run", SETTINGS)
+    run.write(STOP)
+    run.close()
+    first = {} if version is None else {"format_version": version}
+    other = {**first, **run.settings()}
+    run.settings_file.write_text(dump_yaml(other))
+    message = (
+        rf"^{run.settings_file}: written in another format \(.*, not {RUN_FORMAT}\)\. Run the "
+        r"training again, with --overwrite \(overwrite=True\) or in another directory\.$"
+    )
+    for read in (read_run, GridResult.read, lambda path: RunDirectory.open(path, SETTINGS)):
+        with pytest.raises(DataError, match=message):
+            read(run.path)
+    RunDirectory.open(run.path, SETTINGS, overwrite=True).close()
+    assert read_run(run.path).settings() == SETTINGS.model_dump(mode="json")
 
 
 @pytest.mark.parametrize("made", ["checkpoints", "states.npy"])

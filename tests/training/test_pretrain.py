@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,15 @@ import torch
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
 from bertworks.errors import (
-    BertworksWarning,
     CheckpointError,
     DataError,
     SettingsError,
     TrainingError,
 )
-from bertworks.settings import dump_yaml
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
-from bertworks.training.journal import read_run
+from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.pretrain import PretrainingData, pretrain
 from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
 
@@ -39,9 +36,8 @@ def test_the_recipes_are_valid_and_say_what_they_are(name: str, tmp_path: Path) 
     settings = read_recipe(name, ["data=somewhere"])
     assert settings.model.size == ("base" if name == "paper" else name)
     assert sum(settings.phase_steps()) == settings.steps
-    resolved = tmp_path / "settings.yaml"
-    resolved.write_text(dump_yaml(settings.model_dump(mode="json")))
-    assert read_recipe(resolved) == settings, "resolved settings are a recipe too"
+    RunDirectory.open(tmp_path, settings).close()
+    assert read_recipe(tmp_path / "settings.yaml") == settings, "a run's settings are a recipe too"
 
 
 def test_the_recipe_of_the_model_inside_the_package() -> None:
@@ -101,6 +97,7 @@ def test_a_leak_is_taken_where_it_is_asked_for() -> None:
         (["masking.span_lengths=geometric"], r"span_lengths does nothing without masking\.unit="),
         (["masking={unit: knowledge, max_span_words: 5}"], "max_span_words does nothing without"),
         (["objective=distillation"], r"needs distillation\.teacher=MODEL"),
+        (["distillation.teacher=x"], "needs objective=distillation, but objective is 'mlm'"),
         (["objective=mlm", "model.attention=causal"], r"needs model\.attention=bidirectional"),
         (["objective=causal", "model.attention=bidirectional"], r"needs model\.attention=causal"),
         (["objective=causal"], r"segment-pair with objective=causal: the \[CLS\] of a causal"),
@@ -117,36 +114,6 @@ def test_a_leak_is_taken_where_it_is_asked_for() -> None:
 def test_bad_settings_are_named(overrides: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_recipe("tiny", ["data=somewhere", *overrides])
-
-
-@pytest.mark.parametrize(
-    ("words", "objective"),
-    [
-        ([], "mlm"),
-        (["model.attention=causal", "instances.format=doc-sentences"], "causal"),
-        (["model.family=openai-gpt", "instances.format=doc-sentences"], "causal"),
-        (["distillation.teacher=x"], "distillation"),
-        (["replaced_tokens.weight=1", "instances.format=doc-sentences"], "replaced_tokens"),
-    ],
-)
-def test_the_objective_follows_from_what_earlier_versions_had(
-    words: list[str], objective: str
-) -> None:
-    with pytest.warns(BertworksWarning, match="deprecated") if words else nullcontext():
-        recipe = read_recipe("tiny", ["data=x", *words])
-    assert recipe.objective == objective
-    assert PretrainSettings.parse(recipe.model_dump()) == recipe
-    before = recipe.model_dump(mode="json", exclude={"objective"})
-    assert PretrainSettings.as_now(before).get("objective", "mlm") == objective
-    assert read_recipe("tiny", ["data=x", *words, f"objective={objective}"]) == recipe
-
-
-def test_settings_that_had_no_effect_do_not_hinder_resuming() -> None:
-    tree = read_recipe("tiny", data="x").model_dump(mode="json")
-    tree["masking"] |= {"dupe_factor": 3}
-    assert PretrainSettings.as_now(tree)["masking"]["dupe_factor"] == 10
-    tree["masking"] |= {"static": True}
-    assert PretrainSettings.as_now(tree)["masking"]["dupe_factor"] == 3
 
 
 def test_a_causal_encoder_needs_no_more_than_its_objective() -> None:

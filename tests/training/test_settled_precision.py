@@ -9,6 +9,7 @@ import torch
 
 from bertworks.errors import DataError, TrainingError
 from bertworks.model import device
+from bertworks.settings import RUN_FORMAT
 from bertworks.training.journal import RunDirectory
 from bertworks.training.machine import settled_precision
 from bertworks.training.settings import FinetuneSettings
@@ -29,7 +30,7 @@ def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
             assert settled_precision(asked, tmp_path / begun, CPU) == asked
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "settings.yaml").write_text(
-        "precision: bf16\nfinetune:\n  precision: fp32"
+        f"format_version: {RUN_FORMAT}\nprecision: bf16\nfinetune:\n  precision: fp32"
     )
     assert settled_precision("auto", tmp_path / "group", CPU) == "bf16"
     assert settled_precision("auto", tmp_path / "group", CPU, "finetune") == "fp32"

@@ -16,7 +16,7 @@ from ..corpus.shards import Corpus
 from ..errors import CheckpointError, DataError, SettingsError
 from ..model.device import dtype_of
 from ..packed import Batch
-from ..settings import read_yaml
+from ..settings import read_yaml, without_format_version
 from ..tasks.breakdown import Breakdown, Evaluation
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingEvaluator, PretrainingTask
@@ -135,6 +135,7 @@ def held_out_of_run(source: str | None) -> dict[str, Any]:
 
     Raises:
         SettingsError: the run's settings cannot be read, or are damaged.
+        DataError: the run was written in another format.
     """
     directory = None if source is None else local_directory(source)
     file = None if directory is None else directory.resolve().parent / "settings.yaml"
@@ -143,6 +144,7 @@ def held_out_of_run(source: str | None) -> dict[str, Any]:
     run = read_yaml(file)
     if "held_out" not in run:
         return {}
+    run = without_format_version(run, file)
     try:
         measured = {**run["held_out"], "max_seq_length": run["phases"][0]["max_seq_length"]}
         if measured.get("seed") is None:

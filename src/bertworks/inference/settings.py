@@ -6,7 +6,7 @@ Nothing here imports torch, so that help on settings is fast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,10 +31,6 @@ def setting_in(note: Mapping[str, Any], name: str) -> Any:
 
 class EngineSettings(Settings):
     """Inference; only `precision` and `deterministic` affect the results."""
-
-    former: ClassVar = {
-        f"engine.{name}": name for name in ("batch_tokens", "window_rows", "precision")
-    }
 
     batch_tokens: int = Field(8192, ge=1, description="maximum tokens per batch")
     window_rows: int = Field(4096, ge=1, description="rows read and sorted by length at a time")

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 Metrics = Mapping[str, float]
 
+FORMAT_VERSION = 1
+"""The format of all files of a lab's directory, recorded in its `lab.json`."""
+
 STEPS = 500
 """Steps of a small pre-training: 20 seconds on one core."""
 
@@ -50,7 +53,7 @@ class Lab:
         progress: reports progress.
 
     Raises:
-        TrainingError: `out` was started with another model or other data.
+        TrainingError: `out` was started with another model or other data, or in another format.
     """
 
     def __init__(
@@ -69,15 +72,17 @@ class Lab:
         for part in ("claims", "runs", "images"):
             files.make_directory(self.out / part)
         mark = fingerprint(self.model.encoder, self.model.tokenizer)
-        begun = {"model": {model: mark}, "data": str(data or "docstrings of Python")}
+        described = {"model": {model: mark}, "data": str(data or "docstrings of Python")}
+        begun = {"format_version": FORMAT_VERSION, **described}
         file = self.out / "lab.json"
         if not file.exists():
             files.write_json(file, begun, indent=1)
-        elif (held := json.loads(file.read_bytes())) != begun:
+            return
+        held, fix = files.read_json(file, TrainingError), "Give another --out."
+        files.check_format(held, FORMAT_VERSION, file, TrainingError, fix=fix)
+        if held != begun:
             key = next(key for key in begun if held.get(key) != begun[key])
-            raise TrainingError(
-                f"the lab was started with another {key}", where=str(out), fix="Give another --out."
-            )
+            raise TrainingError(f"the lab was started with another {key}", where=str(out), fix=fix)
 
     @cached_property
     def _at_hand(self) -> Path:

@@ -178,7 +178,6 @@ def ablate_features(
         description,
         may_change=frozenset(may_change),
         check=data.check,
-        schema=FeatureAblationSettings,
         inputs=inputs,
         overwrite=overwrite,
     ) as run:

@@ -174,7 +174,7 @@ class Breakdown(_Part):
         """Load a breakdown that was saved as JSON.
 
         Raises:
-            DataError: the tree is not a breakdown, or was saved by another version.
+            DataError: the tree is not a breakdown.
         """
         try:
             return cls.model_validate(tree)

@@ -186,7 +186,6 @@ def finetune(
             description,
             refusals={"epochs": lambda run: refusal(run, plan)},
             check=data.check,
-            schema=type(resolved),
             inputs=[train, dev, *models],
             is_main=members.is_main,
             overwrite=overwrite,

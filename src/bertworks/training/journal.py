@@ -1,7 +1,7 @@
 """The run directory: everything that a training run writes, in formats readable without bertworks.
 
 run/
-  settings.yaml      the settings as resolved
+  settings.yaml      the settings as resolved, and the format of all these files
   journal.jsonl      losses and metrics by step; a resumed run has the same as an uninterrupted
                      one, except for each line's "time"
   sessions.jsonl     when, where and with which versions the run was started and stopped
@@ -28,7 +28,7 @@ from typing import Any, Self
 from .. import files
 from ..errors import DamagedError, DataError, OtherRunError, OutputError, nearest
 from ..locks import claim
-from ..settings import Settings, dump_yaml
+from ..settings import RUN_FORMAT, Settings, dump_yaml
 from ..wording import as_json, printable
 from .run_files import (
     EVALUATION,
@@ -133,7 +133,6 @@ class RunDirectory:
         may_change: frozenset[str] = MAY_CHANGE,
         refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
         check: Callable[[RunDirectory], None] | None = None,
-        schema: type[Settings] | None = None,
         inputs: Iterable[object] = (),
         is_main: bool = True,
         overwrite: bool = False,
@@ -150,15 +149,13 @@ class RunDirectory:
                 cannot be resumed with the new value, or None if it can.
             check: called for a run that is resumed, before anything is written; raises an error if
                 the run cannot be resumed.
-            schema: the class that has defaults for settings missing in the file of an older
-                version, and knows former keys; by default the class of `settings`.
             inputs: paths of inputs, which must not overlap with the directory.
             is_main: false for all ranks but 0: what they write is discarded.
             overwrite: delete an existing run, finished or not, and start again.
 
         Raises:
             OtherRunError: the directory contains something else, or a run with other settings.
-            DataError: the settings file is damaged.
+            DataError: the settings file is damaged, or the run was written in another format.
             OutputError: the directory cannot be written, is in use by another process, or is,
                 contains or is inside an input.
         """
@@ -172,8 +169,6 @@ class RunDirectory:
         if not is_main:
             return run
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-        if schema is None:
-            schema = type(settings) if isinstance(settings, Settings) else Settings
         run._claimed.enter_context(
             claim(path, inputs, kind="directory", overwrite=overwrite or None)
         )
@@ -181,10 +176,11 @@ class RunDirectory:
             run._is_new = not run.settings_file.exists()
             run.check_free()
             if run.is_begun:
-                run._check_settings(tree or {}, may_change, refusals or {}, schema)
+                run._check_settings(tree or {}, may_change, refusals or {})
                 if check is not None:
                     check(run)
-            files.write(run.settings_file, dump_yaml(tree or {}))
+            content = {"format_version": RUN_FORMAT, **(tree or {})}
+            files.write(run.settings_file, dump_yaml(content))
             run._journal = files.LineFile(run.journal_file)
         except BaseException:
             run.close()
@@ -307,7 +303,7 @@ class RunDirectory:
         """Return the resolved settings, as written.
 
         Raises:
-            DataError: the file is damaged.
+            DataError: the file is damaged, or of another format.
         """
         return read_settings(self.settings_file)
 
@@ -316,18 +312,16 @@ class RunDirectory:
         tree: Mapping[str, Any],
         may_change: frozenset[str],
         refusals: Mapping[str, Callable[[RunDirectory], str | None]],
-        schema: type[Settings],
     ) -> None:
-        held, asked = _kind_of(self.settings()), _kind_of(tree)
+        settings = self.settings()
+        held, asked = _kind_of(settings), _kind_of(tree)
         if held != asked:
             raise OtherRunError(
                 f"the directory holds {held}, and this would be {asked}",
                 where=str(self.path),
                 fix="Give another directory, or start again with --overwrite (overwrite=True).",
             )
-        was = schema.as_now(self.settings())
-        usual, now = _flatten(schema.defaults()), _flatten(tree)
-        before = {key: usual[key] for key in now.keys() & usual.keys()} | _flatten(was)
+        before, now = _flatten(settings), _flatten(tree)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
                 difference = f"{key}={before.get(key)}, not {now.get(key)}"
@@ -357,13 +351,14 @@ def read_run(path: str | Path) -> RunDirectory:
     """Open a run directory for reading.
 
     Raises:
-        DataError: the directory contains no run.
+        DataError: the directory contains no run, or one in another format.
     """
     run = RunDirectory(path)
     if not run.settings_file.is_file():
         runs = [file.parent.name for file in run.path.parent.glob("*/settings.yaml")]
         fix = nearest(run.path.name, runs) if runs else None
         raise DataError("no run directory", where=str(path), fix=fix)
+    run.settings()
     return run
 
 

@@ -197,6 +197,25 @@ class PretrainSettings(FitSettings):
     )
     eval_first: bool = Field(True, description="evaluate before the first step too")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Add the settings and groups that the objective needs, unless they are given."""
+        if not isinstance(values, Mapping):
+            return values
+        completed = dict(values)
+        objective, model = completed.get("objective"), completed.get("model") or {}
+        if objective == "replaced_tokens" and completed.get("replaced_tokens") is None:
+            completed["replaced_tokens"] = {}
+        if objective == "skip_gram":
+            completed["skip_gram"] = completed.get("skip_gram") or {}
+        if isinstance(model, Mapping):
+            if objective == "causal" and ModelSettings.filled_in(model).get("attention") is None:
+                completed["model"] = {**model, "attention": "causal"}
+            if objective == "skip_gram":
+                completed["model"] = {**STATIC, **model}
+        return completed
+
     @model_validator(mode="wrap")
     @classmethod
     def _geometry_is_kept(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
@@ -236,40 +255,6 @@ class PretrainSettings(FitSettings):
                 f"model.max_position_embeddings={self.model.max_position_embeddings} allows"
             )
         return self
-
-    @classmethod
-    def completed(
-        cls, tree: Mapping[str, Any], met: dict[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Add the objective, which earlier versions did not name, and the group that it needs."""
-        found = dict(tree)
-        model = found.get("model") or {}
-        is_tree = isinstance(model, Mapping)
-        known = ModelSettings.filled_in(model) if is_tree else {}
-        attention = known.get("attention", getattr(model, "attention", None))
-        groups = [key for key in ("distillation", "replaced_tokens") if found.get(key) is not None]
-        if "objective" not in found and (groups or attention == "causal"):
-            found["objective"] = groups[0] if groups else "causal"
-            if met is not None:
-                given = groups[0] if groups else "model.attention=causal"
-                met[f"{given} alone"] = f"objective={found['objective']}"
-        if found.get("objective") == "causal" and attention is None and is_tree:
-            found["model"] = {**model, "attention": "causal"}
-        if found.get("objective") == "replaced_tokens" and not groups:
-            found["replaced_tokens"] = {}
-        if found.get("objective") == "skip_gram":
-            found["skip_gram"] = found.get("skip_gram") or {}
-            found["model"] = {**STATIC, **model} if is_tree else model
-        return found
-
-    @classmethod
-    def as_now(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().as_now(tree)
-        for group, key, _ in _without_effect(found):
-            if key != "static" and key in found.get(group, {}):
-                usual = cls.model_fields[group].get_default().model_dump(mode="json")
-                found[group] = {**found[group], key: usual[key]}
-        return found
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
@@ -345,13 +330,13 @@ def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     Args:
         tree: all settings of a run.
     """
-    masking, format = tree.get("masking", {}), tree.get("instances", {}).get("format")
-    if (objective := tree.get("objective")) in ("causal", "skip_gram"):
+    masking, format = tree["masking"], tree["instances"]["format"]
+    if (objective := tree["objective"]) in ("causal", "skip_gram"):
         why = f"with objective={objective}, which masks nothing"
         yield from (("masking", key, why) for key in MaskingSettings.model_fields)
-    if masking.get("unit") != "span":
+    if masking["unit"] != "span":
         yield from (("masking", key, "without masking.unit=span") for key in _OF_SPANS)
-    if not masking.get("static"):
+    if not masking["static"]:
         yield "masking", "dupe_factor", "without masking.static=true"
     if format in _FORMATS_THAT_FILL:
         for key in ("short_seq_prob", "next_sentence_balance"):

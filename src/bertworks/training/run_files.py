@@ -25,7 +25,7 @@ from pydantic import (
 
 from .. import files
 from ..errors import DataError
-from ..settings import load_yaml
+from ..settings import load_yaml, without_format_version
 from ..wording import printable
 
 _FIX = "Restore it from a copy, or start a new run."
@@ -119,7 +119,7 @@ class _Guess(_Part):
 
 class _Sample(_Part):
     text: str
-    answers: list[str] | None = None
+    answers: list[str]
     guesses: list[list[_Guess]]
 
 
@@ -159,7 +159,7 @@ class _Lengths(_Part):
 
 
 class _Table(_Part):
-    """A `SplitSummary`; runs of earlier versions have no bins."""
+    """A `SplitSummary`."""
 
     rows: Count
     labels: dict[str, Count]
@@ -167,9 +167,9 @@ class _Table(_Part):
     cut_rows: Count
     cut_tokens: Count
     tokens: Count
-    bin_width: Annotated[int, Field(ge=1, lt=2**53)] = 1
-    bins: list[Count] = []
-    cut_bins: list[Count] = []
+    bin_width: Annotated[int, Field(ge=1, lt=2**53)]
+    bins: list[Count]
+    cut_bins: list[Count]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -253,17 +253,16 @@ def read_data(file: Path) -> dict[str, Any]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Read `settings.yaml`.
+    """Read `settings.yaml`, without the format version.
 
     Raises:
-        DataError: the file cannot be read, or contains no settings.
+        DataError: the file cannot be read, contains no settings, or is of another format.
     """
     try:
         tree = load_yaml(_content(file).decode())
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise _damaged(str(file), error) from None
-    found: dict[str, Any] = _checked(tree, _SETTINGS, str(file))
-    return found
+    return without_format_version(_checked(tree, _SETTINGS, str(file)), file)
 
 
 def _content(file: Path) -> bytes:

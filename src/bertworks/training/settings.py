@@ -255,19 +255,6 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
 class FitSettings(TrainingSettings):
     """Batches and data."""
 
-    former: ClassVar = {
-        "optimizer.name": "optimizer",
-        "optimizer.lr": "learning_rate",
-        **{
-            f"optimizer.{key}": key
-            for key in OptimizerSettings.model_fields.keys()
-            - {"optimizer", "learning_rate", "max_grad_norm"}
-        },
-        "freezing.embeddings": "freeze_embeddings",
-        "freezing.layers": "freeze_layers",
-        "freezing.unfreeze_every": "unfreeze_every",
-    }
-
     batch_tokens: int | None = Field(
         None, ge=1, le=MOST_TOKENS, description="maximum tokens per step, in place of batch_size"
     )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from .. import files
 from ..errors import SettingsError, TrainingError
 from ..tasks.task import Network, Source
 from .checkpoint import (
@@ -159,10 +158,9 @@ class Checkpointer:
             seed_everything(seed + state.step, team.rank)
         if team.is_main:
             remove_after(run.checkpoints, state.step)
-            _adopt_best(run, state)
             if state.step < plan.total:  # a finished run is extended
                 run.outcome_file.unlink(missing_ok=True)
-        run.cut_journal(saved["journal_bytes"], saved.get("journal_crc32"))
+        run.cut_journal(saved["journal_bytes"], saved["journal_crc32"])
         if team.is_main:  # also what a killed `save` did not delete
             remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
             _forget_best(run, state.step)
@@ -171,10 +169,7 @@ class Checkpointer:
 
 def refusal(run: RunDirectory, plan: Plan) -> str | None:
     """Return why a run cannot be resumed with a plan of other steps; None if it can."""
-    differences = [
-        plan.difference(state) if "plan" in state else "it was written by an older version"
-        for state in checkpoint_states(run.checkpoints)
-    ]
+    differences = [plan.difference(state) for state in checkpoint_states(run.checkpoints)]
     if not differences or None in differences:
         return None
     return f"{differences[-1]}, so this run cannot be resumed with it"
@@ -187,17 +182,6 @@ def _forget_best(run: RunDirectory, step: int) -> None:
     for file in run.best.glob("step-*.safetensors"):
         if not first <= file <= run.best_weights(step):
             file.unlink()
-
-
-def _adopt_best(run: RunDirectory, state: TrainState) -> None:
-    """Rename the best weights of an older version to the name with their step.
-
-    The older version kept only one file. If that is from an evaluation after the checkpoint, the
-    evaluation is repeated and selects the same weights.
-    """
-    old = run.best / "weights.safetensors"
-    if state.best_step is not None and old.exists():
-        files.rename(old, run.best_weights(state.best_step))
 
 
 def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -276,8 +260,6 @@ class Plan:
             state: the checkpoint's state, as `Checkpointer` writes it.
         """
         done = state["train"]["step"]
-        if "plan" not in state:  # of an older version, where plans could not change
-            return None
         before = type(self)(tuple(state["plan"]["phase_steps"]), self.optimizer)
         if before == self:
             return None

@@ -210,7 +210,6 @@ def frozen_states(
         size = 4 * int(np.prod(shape))
         if say is not None:
             say(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
-        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # left by an earlier version
         with files.atomic(file) as new:
             free = shutil.disk_usage(file.parent).free
             if size > free:  # writing to a memory map on a full disk kills the process

@@ -12,7 +12,7 @@ import numpy as np
 
 from ... import files
 from ...wording import html_facts, markdown, measured
-from ..journal import RunDirectory
+from ..journal import RunDirectory, read_run
 from ..run_files import GRID, read_json
 from ..settings import Best
 from .space import Point, name_of, shown
@@ -105,8 +105,9 @@ class GridResult:
         """Load a result that `save` wrote to a grid's directory.
 
         Raises:
-            DataError: `grid.json` cannot be read or is damaged.
+            DataError: `grid.json` cannot be read or is damaged, or the grid is in another format.
         """
+        run = read_run(path)
         tree = read_json(path / "grid.json", GRID)
         points = []
         for point in tree["points"]:
@@ -123,7 +124,7 @@ class GridResult:
             ]
             points.append(PointResult.of(runs, tree["metric"]))
         measure = Best(tree["metric"], tree["lower_is_better"])
-        return cls(RunDirectory(path), measure, tuple(points))
+        return cls(run, measure, tuple(points))
 
     @cached_property
     def ranked(self) -> tuple[PointResult, ...]:

@@ -30,8 +30,8 @@ def write_report(run_directory: str | Path) -> Path:
     It can be written at any time during a run, and any number of times.
 
     Raises:
-        DataError: the directory contains no run, or a grid of runs; or a file of the run is damaged
-            or of another version.
+        DataError: the directory contains no run, one in another format, or a grid of runs; or a
+            file of the run is damaged.
         OutputError: the page cannot be written.
     """
     run = read_run(run_directory)

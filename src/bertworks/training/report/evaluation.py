@@ -222,9 +222,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
 
 
 def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Histograms of rows by length; none for runs of earlier versions, which have no bins."""
-    if not all("bins" in table for table in tables.values()):
-        return ""
+    """Histograms of rows by length."""
     drawn = (
         page.chart(
             f"Rows of {name}, by tokens",
@@ -260,8 +258,7 @@ def fill_ins(samples: Sequence[Mapping[str, Any]]) -> str:
 
 def _text(sample: Mapping[str, Any]) -> str:
     parts = str(sample["text"]).split(MASK)
-    answers = list(sample.get("answers") or [])
-    guesses = list(sample["guesses"])
+    answers, guesses = sample["answers"], sample["guesses"]
     out = [escape(parts[0])]
     for number, part in enumerate(parts[1:]):
         answer = answers[number] if number < len(answers) else None

@@ -40,7 +40,7 @@ class RunFacts:
         """Read a run directory; facts that the run does not have yet are empty.
 
         Raises:
-            DataError: a file of the run is damaged, or of another version.
+            DataError: a file of the run is damaged, or the run is in another format.
         """
         chosen_by = _chosen_by(run)
         lines = list(run.lines())
