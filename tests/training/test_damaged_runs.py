@@ -238,6 +238,7 @@ _UNMEASURED = (
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000, b'{"metric": "f1"}', _UNMEASURED])
 def test_a_damaged_table_of_a_grid_is_named(tmp_path: Path, content: bytes) -> None:
+    RunDirectory.open(tmp_path, {}).close()
     (tmp_path / "grid.json").write_bytes(content)
     with pytest.raises(DataError, match=r"grid\.json: the file is damaged"):
         GridResult.read(tmp_path)
