@@ -5,7 +5,6 @@ Nothing here imports torch, so that help on settings is fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,20 +12,6 @@ from pydantic import Field, model_validator
 from ..literals import Combine, InferencePrecision, Pooling
 from ..settings import Settings, with_default
 from ..tables.reading import TableOptions
-
-_LATER = {"deterministic": False, "prompt": ""}
-"""Settings that earlier releases did not have, with the values that these releases used."""
-
-
-def noted(settings: Settings) -> dict[str, Any]:
-    """The settings to record in a note, in the same form as in earlier releases."""
-    found = settings.model_dump(mode="json")
-    return {name: value for name, value in found.items() if _LATER.get(name) != value}
-
-
-def setting_in(note: Mapping[str, Any], name: str) -> Any:
-    """The value of a setting in a note."""
-    return note.get(name, _LATER.get(name))
 
 
 class EngineSettings(Settings):
