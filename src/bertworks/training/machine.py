@@ -32,12 +32,22 @@ from .distributed import Team
 from .journal import RunDirectory
 from .settings import FitSettings
 
+_peaks: dict[tuple[object, ...], float] = {}
+
 
 def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float = 0.3) -> float:
-    """Measure the best rate of a large matrix product, in floating-point operations per second.
+    """Return the best rate of a large matrix product, in floating-point operations per second.
 
-    The matrices are constant, so a run's random state does not change.
+    A process measures it once for each number of threads. The matrices are constant, so a run's
+    random state does not change.
     """
+    key = (dtype, torch.device(device), seconds, torch.get_num_threads())
+    if key not in _peaks:
+        _peaks[key] = _measure_peak(dtype, device, seconds)
+    return _peaks[key]
+
+
+def _measure_peak(dtype: torch.dtype, device: torch.device | str, seconds: float) -> float:
     size = 8192 if torch.device(device).type == "cuda" else 1024
     left = torch.full((size, size), 0.5, dtype=dtype, device=device)
     right = torch.full((size, size), 0.25, dtype=dtype, device=device)
