@@ -107,7 +107,8 @@ VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
         lambda w, out: (
             *("ablate", "features", "--model", w.pretrained, "--train", tagged(w)),
             *("--dev", tagged(w), "--out", out, *CPU),
-            *("probe.epochs=1", "max_seq_length=32", "finetune.epochs=1"),
+            *("probe.epochs=1", "probe.lstm_hidden_size=4", "finetune.epochs=1"),
+            "max_seq_length=32",
         ),
     ),
     "evaluate": (
