@@ -17,10 +17,10 @@ demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself car
 	$(BIN)/bertworks demo
 
 test: $(VENV)/.installed-test  ## all tests but those that take minutes
-	$(BIN)/python -m pytest -m "not slow" -n auto
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
 test-quick: $(VENV)/.installed-test  ## while you work: all but the long ones, too
-	$(BIN)/python -m pytest -m "not slow and not long" -n auto
+	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal
 
 test-slow: $(VENV)/.installed-test  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --ignore=tests/faults
