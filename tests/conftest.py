@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,17 +20,61 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The types and shapes that packs and the model declare are checked wherever a test uses them.
 _CHECKED = (
-    "packed",
-    *(f"model.{name}" for name in ("attention", "cpu", "embeddings", "encoder", "heads", "layers")),
-    *(f"model.{name}" for name in ("memory", "pooling", "rotary")),
+    "bertworks.packed",
+    "bertworks.model.attention",
+    "bertworks.model.cpu",
+    "bertworks.model.encoder",
+    "bertworks.model.heads",
+    "bertworks.model.layers",
+    "bertworks.model.memory",
+    "bertworks.model.rotary",
 )
-install_import_hook([f"bertworks.{name}" for name in _CHECKED], "beartype.beartype")
+
+
+def existing_modules(names: Sequence[str]) -> Sequence[str]:
+    """Return names of modules, all of which exist: the import hook ignores the others silently."""
+    for name in names:
+        try:
+            exists = find_spec(name) is not None
+        except ModuleNotFoundError:  # nor does its package
+            exists = False
+        if not exists:
+            raise pytest.UsageError(f"tests/conftest.py: {name!r} of _CHECKED is no module")
+    return names
+
+
+install_import_hook(existing_modules(_CHECKED), "beartype.beartype")
 
 # A machine that is busy with something else is no fault of the code.
 settings.register_profile("bertworks", deadline=None)
 settings.load_profile("bertworks")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+_freeze = gc.freeze
+
+
+def freeze_imported() -> None:
+    """Have the garbage collector skip everything that exists now."""
+    gc.collect()
+    _freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Freeze all modules and tests for good.
+
+    `fit` collects, freezes and unfreezes for each run, and a collection of all modules and tests
+    takes longer than a short run.
+    """
+    freeze_imported()
+    gc.freeze = gc.unfreeze = lambda: None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports_are_frozen() -> Iterator[None]:
+    """Many libraries are imported at their first use."""
+    yield
+    freeze_imported()
 
 
 @pytest.fixture(autouse=True)
