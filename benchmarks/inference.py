@@ -262,7 +262,7 @@ def cosines(work: Path, name: str) -> np.ndarray:
 
 def paragraphs() -> list[str]:
     """Those of Python's reference text, of any length, shuffled by a seed."""
-    from bertworks.demo.texts import topics
+    from bertworks.lab.demo.texts import topics
 
     every = [paragraph for document in topics() for paragraph in document]
     return random.Random(0).sample(every, len(every))
@@ -377,7 +377,7 @@ def _precisions() -> dict[str, str]:
     """The precision of each contestant's products on this processor, for its share of the peak."""
     import torch
 
-    from bertworks.model.device import is_fast_at_bfloat16
+    from bertworks.nn.device import is_fast_at_bfloat16
 
     precision_of = {"int8": "int8"} if torch.cpu._is_vnni_supported() else {}
     if is_fast_at_bfloat16("cpu"):

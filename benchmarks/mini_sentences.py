@@ -23,8 +23,8 @@ import torch
 from scipy.stats import spearmanr
 
 import bertworks as bw
-from bertworks.corpus.overlap import SharedSequences
-from bertworks.corpus.readers import ReadCounts, read_documents
+from bertworks.data.documents import ReadCounts, read_documents
+from bertworks.data.overlap import SharedSequences
 from bertworks.errors import BertworksWarning
 from bertworks.text.documents import split_sentences
 

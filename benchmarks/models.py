@@ -12,7 +12,7 @@ def fresh(size: str, directory: Path) -> Path:
     import torch
 
     import bertworks as bw
-    from bertworks.model.config import EncoderConfig
+    from bertworks.nn.config import EncoderConfig
     from bertworks.tasks.pretraining.task import PretrainingTask
 
     pieces = (DATA / "vocab/bert-base-uncased-vocab.txt").read_text(encoding="utf-8").splitlines()

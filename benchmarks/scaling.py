@@ -43,7 +43,7 @@ def prepare(options: argparse.Namespace, workers: int, out: Path) -> int:
 def embed(options: argparse.Namespace, workers: int, out: Path) -> int:
     """Embed the corpus's first paragraphs; the number of its parts."""
     import bertworks as bw
-    from bertworks.corpus.readers import read_documents
+    from bertworks.data.documents import read_documents
 
     documents = read_documents(options.corpus)
     paragraphs = (paragraph for document in documents for paragraph in document.paragraphs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from bertworks.training.report.charts import Axis, Chart, Colour
+from bertworks.reports.charts import Axis, Chart, Colour
 
 FOLDER = Path(__file__).parent
 LINES: dict[str, Colour] = {"next sentence": "faint", "predicted tokens": "first"}

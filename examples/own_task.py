@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import bertworks as bw
-from bertworks.tables.rows import Row
+from bertworks.data.rows import Row
 
 RELATIONS = ("nsubj", "obj", "obl", "amod", "advmod", "det", "case", "conj")
 

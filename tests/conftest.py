@@ -21,13 +21,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The types and shapes that packs and the model declare are checked wherever a test uses them.
 _CHECKED = (
     "bertworks.packed",
-    "bertworks.model.attention",
-    "bertworks.model.cpu",
-    "bertworks.model.encoder",
-    "bertworks.model.heads",
-    "bertworks.model.layers",
-    "bertworks.model.memory",
-    "bertworks.model.rotary",
+    "bertworks.nn.attention",
+    "bertworks.nn.cpu",
+    "bertworks.nn.encoder",
+    "bertworks.nn.heads",
+    "bertworks.nn.layers",
+    "bertworks.nn.kv_cache",
+    "bertworks.nn.rotary",
 )
 
 
@@ -80,7 +80,7 @@ def _imports_are_frozen() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """`precision=auto` is fp32 on every machine, so that tests compare float32 numbers."""
-    monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: False)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False)
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def auto_is_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`device=auto` is the CPU on every machine, so that tests compare its bits."""
     import torch
 
-    monkeypatch.setattr("bertworks.model.device.fastest_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr("bertworks.nn.device.fastest_device", lambda: torch.device("cpu"))
 
 
 def _not_synchronised(descriptor: int) -> None:

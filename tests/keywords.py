@@ -13,20 +13,20 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 if __name__ == "__main__":  # the module may lack what others import from it until it is written
-    sys.modules["bertworks.keywords"] = Mock()
+    sys.modules["bertworks.settings.keywords"] = Mock()
 
 import bertworks
-from bertworks.corpus.settings import PrepareSettings
+from bertworks.data.settings import PrepareSettings
+from bertworks.data.tables import TableOptions
+from bertworks.data.unlabelled import LabelledTableOptions
 from bertworks.inference import settings as inference
 from bertworks.lab.features import FeatureAblationSettings
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import TableOptions
-from bertworks.tables.unlabelled import LabelledTableOptions
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.training.recipe import PretrainSettings
 from bertworks.training.settings import FinetuneSettings, TrainingSettings
 
-FILE = Path(bertworks.__file__).parent / "keywords.py"
+FILE = Path(bertworks.__file__).parent / "settings/keywords.py"
 HEAD = '''"""The settings of public functions as keywords, for editors and type checkers.
 
 Written by `python -m tests.keywords` from the settings' fields; a test checks that it is current.

@@ -10,7 +10,7 @@ import pytest
 from tests import conftest
 
 
-@pytest.mark.parametrize("name", ["bertworks.nowhere", "bertworks.model.nowhere", "bertworks.no.x"])
+@pytest.mark.parametrize("name", ["bertworks.nowhere", "bertworks.nn.nowhere", "bertworks.no.x"])
 def test_checked_module_that_does_not_exist_is_an_error(name: str) -> None:
     names = ["bertworks.packed", name]
     assert conftest.existing_modules(names[:1]) == names[:1]

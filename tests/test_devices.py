@@ -47,9 +47,12 @@ DEFAULTS = {
 
 
 def test_devices_of_all_entry_points_are_examined() -> None:
-    for name in ("api.load", "training.finetune.finetune", "training.pretrain.pretrain"):
+    for name in ("model.load", "training.finetune.finetune", "training.pretrain.pretrain"):
         assert f"bertworks.{name}" in DEFAULTS
-    assert {"bertworks.cli.training.finetune", "bertworks.probing.probe"} <= DEFAULTS.keys()
+    assert {
+        "bertworks.cli.training.finetune",
+        "bertworks.analysis.probing.probe",
+    } <= DEFAULTS.keys()
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

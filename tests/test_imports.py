@@ -16,19 +16,19 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", 
 LIGHT = (
     "bertworks",
     "bertworks.errors",
-    "bertworks.literals",
-    "bertworks.settings",
+    "bertworks.settings.literals",
+    "bertworks.settings.base",
     "bertworks.packed",
     "bertworks.cli",
-    "bertworks.demo",
+    "bertworks.lab.demo",
     *(
-        f"bertworks.{folder}.{path.stem}"
-        for folder in ("text", "corpus", "cli", "demo")
+        f"bertworks.{folder.replace('/', '.')}.{path.stem}"
+        for folder in ("text", "data", "cli", "lab/demo")
         for path in sorted((PACKAGE / folder).glob("*.py"))
         if path.stem != "__init__"
     ),
-    "bertworks.scoring",
-    "bertworks.training.report",
+    "bertworks.analysis.scoring",
+    "bertworks.reports.report",
     "bertworks.tasks.pretraining.pairs",
     "bertworks.tasks.pretraining.masking",
     "bertworks.tasks.pretraining.source",
@@ -56,7 +56,8 @@ for name in {LIGHT!r}:
 
 def test_spinning_is_limited_before_torch_is_imported() -> None:
     code = (
-        "import sys, bertworks; print('torch' in sys.modules, 'bertworks.threads' in sys.modules)"
+        "import sys, bertworks\n"
+        "print('torch' in sys.modules, 'bertworks.utils.threads' in sys.modules)"
     )
     assert _run(code) == "False True"
 
@@ -92,8 +93,8 @@ def test_texts_in_memory_become_vectors_without_pyarrow() -> None:
     code = """
 import sys
 import numpy as np
-from bertworks.api import Model
-from bertworks.model.config import EncoderConfig
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.text.tokenizer import Tokenizer
 tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
 config = EncoderConfig(
@@ -102,9 +103,9 @@ config = EncoderConfig(
 model = Model.fresh(config, tokenizer)
 found = model.embed(["a b", "b"])
 before = "pyarrow" in sys.modules
-from bertworks.tables import reading
+from bertworks.data import tables
 import pyarrow
-assert reading.pa.ArrowException is pyarrow.ArrowException
+assert tables.pa.ArrowException is pyarrow.ArrowException
 print(found.shape, before)
 """
     assert _run(code) == "(2, 8) False"

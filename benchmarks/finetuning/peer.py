@@ -23,7 +23,7 @@ import torch
 import yaml
 from transformers import AutoTokenizer
 
-from bertworks.tables.reading import read_rows
+from bertworks.data.tables import read_rows
 from bertworks.tasks import labelled_task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.labelled_data import RowSource

@@ -86,7 +86,7 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
     from peer_tasks import PEERS
     from transformers import AutoTokenizer
 
-    from bertworks.tables.reading import read_rows
+    from bertworks.data.tables import read_rows
     from bertworks.tasks import labelled_task
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.training.optimizer import parameter_groups

@@ -233,7 +233,7 @@ def loss(draw: Draw) -> str:
     """The run of lesson 6, and the same without heads that begin as neighbours."""
     from pydoc_data.topics import topics
 
-    from bertworks.training.journal import read_run
+    from bertworks.runs.run_directory import read_run
 
     runs: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -259,7 +259,7 @@ LOSS_SETTINGS = ("steps=600", "batch_size=16", "log_every=40", "phases=[{max_seq
 def sizes(_: Draw) -> str:
     import torch
 
-    from bertworks.model.config import EncoderConfig
+    from bertworks.nn.config import EncoderConfig
     from bertworks.tasks.pretraining.task import PretrainingNetwork
 
     items = []
@@ -349,7 +349,7 @@ def new_numbers(_: Draw) -> str:
 
 def features(draw: Draw) -> str:
     """Logistic regression on the vectors of each of mini's layers: which package is meant?"""
-    from bertworks.demo import texts
+    from bertworks.lab.demo import texts
 
     with tempfile.TemporaryDirectory() as folder:
         data = texts.write(Path(folder))

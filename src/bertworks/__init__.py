@@ -9,15 +9,21 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .threads import limit_spinning
+from .utils.threads import limit_spinning
 
 if TYPE_CHECKING:  # for editors and type checkers
-    from .api import Model as Model
-    from .api import load as load
+    from .analysis.estimate import estimate as estimate
+    from .analysis.inspection import inspect as inspect
+    from .analysis.probing import probe as probe
+    from .analysis.scoring import score as score
+    from .analysis.search import Index as Index
+    from .analysis.settings_help import describe_settings as describe_settings
     from .checkpoints.heads import Head as Head
-    from .corpus.prepare import prepare as prepare
-    from .corpus.readers import read_documents as read_documents
-    from .corpus.shards import Corpus as Corpus
+    from .data.documents import read_documents as read_documents
+    from .data.prepare import prepare as prepare
+    from .data.schema import Role as Role
+    from .data.schema import Schema as Schema
+    from .data.shards import Corpus as Corpus
     from .errors import BertworksError as BertworksError
     from .errors import BertworksWarning as BertworksWarning
     from .errors import CheckpointError as CheckpointError
@@ -27,21 +33,17 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .errors import SettingsError as SettingsError
     from .errors import TrainingError as TrainingError
     from .inference.merging import merge as merge
-    from .inspection import inspect as inspect
     from .lab.features import ablate_features as ablate_features
-    from .model.config import EncoderConfig as EncoderConfig
-    from .model.encoder import Encoder as Encoder
+    from .lab.glue import glue as glue
+    from .model import Model as Model
+    from .model import load as load
+    from .nn.config import EncoderConfig as EncoderConfig
+    from .nn.encoder import Encoder as Encoder
     from .packed import Batch as Batch
     from .packed import Packed as Packed
     from .packed import Padded as Padded
-    from .probing import probe as probe
-    from .scoring import score as score
-    from .search import Index as Index
     from .serving.client import AsyncClient as AsyncClient
     from .serving.client import Client as Client
-    from .settings_help import describe_settings as describe_settings
-    from .tables.schema import Role as Role
-    from .tables.schema import Schema as Schema
     from .tasks.classifying import ClassifyingNetwork as ClassifyingNetwork
     from .tasks.classifying import ClassifyingTask as ClassifyingTask
     from .tasks.example import LabelledExample as LabelledExample
@@ -50,11 +52,9 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .tasks.task import Task as Task
     from .text.tokenizer import Tokenizer as Tokenizer
     from .text.vocabulary import train_vocabulary as train_vocabulary
-    from .training.estimate import estimate as estimate
     from .training.finetune import finetune as finetune
-    from .training.glue import glue as glue
-    from .training.grid import finetune_grid as finetune_grid
     from .training.pretrain import pretrain as pretrain
+    from .tuning.grid import finetune_grid as finetune_grid
 
 __version__ = "0.1.0"
 
@@ -67,19 +67,19 @@ _HOMES = {
     "Batch": "packed",
     "Tokenizer": "text.tokenizer",
     "train_vocabulary": "text.vocabulary",
-    "prepare": "corpus.prepare",
-    "read_documents": "corpus.readers",
-    "Corpus": "corpus.shards",
-    "Encoder": "model.encoder",
-    "EncoderConfig": "model.config",
+    "prepare": "data.prepare",
+    "read_documents": "data.documents",
+    "Corpus": "data.shards",
+    "Encoder": "nn.encoder",
+    "EncoderConfig": "nn.config",
     "Task": "tasks.task",
     "Network": "tasks.task",
     "LabelledTask": "tasks.labelled",
     "LabelledExample": "tasks.example",
     "ClassifyingTask": "tasks.classifying",
     "ClassifyingNetwork": "tasks.classifying",
-    "Schema": "tables.schema",
-    "Role": "tables.schema",
+    "Schema": "data.schema",
+    "Role": "data.schema",
     "Head": "checkpoints.heads",
     "DataError": "errors",
     "BertworksWarning": "errors",
@@ -88,21 +88,21 @@ _HOMES = {
     "CheckpointError": "errors",
     "LengthError": "errors",
     "SettingsError": "errors",
-    "Model": "api",
-    "load": "api",
-    "Index": "search",
+    "Model": "model",
+    "load": "model",
+    "Index": "analysis.search",
     "Client": "serving.client",
     "AsyncClient": "serving.client",
-    "inspect": "inspection",
+    "inspect": "analysis.inspection",
     "merge": "inference.merging",
-    "score": "scoring",
+    "score": "analysis.scoring",
     "pretrain": "training.pretrain",
-    "estimate": "training.estimate",
+    "estimate": "analysis.estimate",
     "finetune": "training.finetune",
-    "describe_settings": "settings_help",
-    "finetune_grid": "training.grid",
-    "glue": "training.glue",
-    "probe": "probing",
+    "describe_settings": "analysis.settings_help",
+    "finetune_grid": "tuning.grid",
+    "glue": "lab.glue",
+    "probe": "analysis.probing",
     "ablate_features": "lab.features",
 }
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.export import PaddedNetwork, write_onnx
+from bertworks.convert.export import PaddedNetwork, write_onnx
+from bertworks.data.schema import Columns
 from bertworks.packed import Packed
-from bertworks.tables.schema import Columns
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
 from . import published

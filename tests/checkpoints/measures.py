@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.model.device import computing_in
+from bertworks.nn.device import computing_in
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.task import PretrainingNetwork

@@ -15,7 +15,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import load_weights
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Packed
 
 SMALL = {

@@ -23,9 +23,9 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle
+from bertworks.convert.export import write_tensorflow
 from bertworks.errors import BertworksError, CheckpointError
-from bertworks.export import write_tensorflow
-from bertworks.wire import bytes_field, fields, number_field, read_varint, varint
+from bertworks.utils.protobuf import bytes_field, fields, number_field, read_varint, varint
 from tests.checkpoints import journeys
 from tests.checkpoints.published import CONFIG_CLASSES
 from tests.checkpoints.test_store import tiny

@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
+from bertworks.analysis.search import Index
 from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import BertworksError, CheckpointError, DataError
-from bertworks.export import PaddedNetwork
-from bertworks.search import Index
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, published

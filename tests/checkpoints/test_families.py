@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors
 from bertworks.errors import CheckpointError
-from bertworks.model.config import EncoderConfig
-from bertworks.model.layers import ACTIVATIONS
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.layers import ACTIVATIONS
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.replaced_tokens import DiscriminatorNetwork

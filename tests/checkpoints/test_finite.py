@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
+from bertworks.analysis.inspection import inspect
 from bertworks.errors import CheckpointError
-from bertworks.inspection import inspect
-from bertworks.model.device import is_finite
+from bertworks.nn.device import is_finite
 from tests.checkpoints import journeys
 from tests.checkpoints.test_store import tiny
 

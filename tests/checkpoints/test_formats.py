@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 import bertworks as bw
 from bertworks.checkpoints.bundle import _read_index, masked_checksum, read_bundle, write_bundle
 from bertworks.checkpoints.tensorflow import original_tensors
+from bertworks.convert.export import missing_settings, write_tensorflow
+from bertworks.convert.model_editing import add_tokens
+from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
-from bertworks.export import missing_settings, write_tensorflow
 from bertworks.packed import Packed
-from bertworks.surgery import add_tokens
-from bertworks.tables.schema import Columns
 from bertworks.tasks import task_class
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -105,7 +105,7 @@ def test_a_bundle_keeps_every_bit(tmp_path):
 
 
 def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
-    from bertworks.export import write_tensorflow
+    from bertworks.convert.export import write_tensorflow
 
     model = tiny("classification")
     config = model.encoder.config.with_values(classifier_pooling="mean")
@@ -121,7 +121,7 @@ def test_a_tensor_that_tensorflows_layout_has_no_name_for(name):
 
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_round_trip_through_tensorflows_layout(tmp_path, task):
-    from bertworks.export import write_tensorflow
+    from bertworks.convert.export import write_tensorflow
 
     model = tiny(task)
     write_tensorflow(

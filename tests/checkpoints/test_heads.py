@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.saving import check_layout
+from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.errors import CheckpointError
-from bertworks.export import PaddedNetwork, write_onnx
 from bertworks.packed import Batch
 from bertworks.tasks import task_class
 from bertworks.tasks.answering.network import AnsweringNetwork

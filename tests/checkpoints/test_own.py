@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertworks.api import Model, load
 from bertworks.errors import CheckpointError
-from bertworks.model.config import EncoderConfig
+from bertworks.model import Model, load
+from bertworks.nn.config import EncoderConfig
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import WORD_PIECES
 

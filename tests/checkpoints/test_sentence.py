@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 import bertworks as bw
+from bertworks.analysis.search import Index
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.errors import BertworksError, CheckpointError
-from bertworks.files import write_json
-from bertworks.search import Index
 from bertworks.tasks.texts import sigmoid
+from bertworks.utils.files import write_json
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry, theirs_of
 

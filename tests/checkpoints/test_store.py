@@ -27,16 +27,16 @@ from bertworks.checkpoints import weights
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import own_tensors, read_tensors
 from bertworks.checkpoints.weights import _copied, write_weights
+from bertworks.convert.export import write_tensorflow
+from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
-from bertworks.export import write_tensorflow
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.schema import Columns
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry
-from tests.model import reference
+from tests.nn import reference
 
 
 @pytest.fixture(scope="module")

@@ -439,7 +439,7 @@ def test_little_memory_is_said_before_a_library_ends_the_process(
     bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "warning" not in bertworks("settings", "vocab").output
-    monkeypatch.setattr("bertworks.memory.is_little_left", lambda: True)
+    monkeypatch.setattr("bertworks.utils.memory.is_little_left", lambda: True)
     says = bertworks("settings", "vocab").stderr
     assert says.startswith(
         "warning: less than 256 MB of memory is available to this process; if it ends"
@@ -466,5 +466,5 @@ def test_memory_that_is_short_is_said_in_a_line(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertworks.api.load", fail)
+    monkeypatch.setattr("bertworks.model.load", fail)
     _fails(bertworks, "fill-mask", "mini", "a [MASK]", says=says)

@@ -11,7 +11,7 @@ import torch
 
 import bertworks as bw
 from bertworks.cli.app import ORDER
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 

@@ -18,11 +18,11 @@ import pytest
 from typer.main import get_command
 
 import bertworks as bw
-from bertworks import settings as settings_module
+from bertworks.analysis.inspection import inspect as inspect_model
 from bertworks.cli import app
 from bertworks.errors import BertworksError, SettingsError
-from bertworks.inspection import inspect as inspect_model
-from bertworks.settings import Settings
+from bertworks.settings import base as settings_module
+from bertworks.settings.base import Settings
 
 from .conftest import CPU, Bertworks, World
 from .test_outputs import VERBS, Words
@@ -107,9 +107,9 @@ def test_weight_of_a_source_is_bounded(
 
 
 def test_numbers_of_processes_and_positions_are_bounded() -> None:
-    from bertworks import parallel
-    from bertworks.surgery import extend_positions
-    from bertworks.training.grid import seed_list
+    from bertworks.convert.model_editing import extend_positions
+    from bertworks.jobs import parallel
+    from bertworks.tuning.grid import seed_list
 
     with pytest.raises(SettingsError, match="at most 1,024 processes"):
         next(parallel.map(abs, [1], workers=100_000))
@@ -119,7 +119,7 @@ def test_numbers_of_processes_and_positions_are_bounded() -> None:
         extend_positions(bw.load("mini", device="cpu"), HUGE)
 
 
-MODELS = Path(bw.__file__).parent
+MODELS = Path(bw.__file__).parent / "checkpoints" / "bundled"
 MODEL_FILES = [
     (folder, file.relative_to(MODELS / folder).as_posix())
     for folder in ("mini", "mini_sentences")
@@ -180,7 +180,7 @@ def test_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_pipe_without_reader_is_refused(
     bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertworks.locks._WATCH", 0.2)
+    monkeypatch.setattr("bertworks.utils.locks._WATCH", 0.2)
     os.mkfifo(tmp_path / "page.html")
     result = bertworks("explain", "mini", "a river", "--out", tmp_path / "page.html", *CPU)
     assert result.exit_code == 1
@@ -195,7 +195,7 @@ def test_checks_come_before_work(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr("bertworks.api.load", load)
+    monkeypatch.setattr("bertworks.model.load", load)
     out = ("--out", tmp_path / "out")
     for words in (
         ("quantize", world.finetuned, *out, "--data", missing),

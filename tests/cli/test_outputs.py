@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import bertworks as bw
-from bertworks.corpus.prepare import prepare
-from bertworks.locks import Kind, claim
+from bertworks.data.prepare import prepare
+from bertworks.utils.locks import Kind, claim
 
 from ..crashes import contents
 from .conftest import CPU, SMALL, Bertworks, World

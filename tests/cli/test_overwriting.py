@@ -11,8 +11,8 @@ from typer.main import get_command
 
 import bertworks as bw
 from bertworks.cli import app
-from bertworks.demo import cycle
 from bertworks.errors import OutputError
+from bertworks.lab.demo import cycle
 
 from ..crashes import contents
 from .conftest import CPU, Bertworks, World
@@ -217,7 +217,7 @@ def test_a_run_is_not_overwritten_by_several_processes(
     bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    from bertworks.training.journal import RunDirectory
+    from bertworks.runs.run_directory import RunDirectory
 
     with pytest.raises(OutputError, match="several processes"):
         RunDirectory.open(world.pretrained, {}, overwrite=True)

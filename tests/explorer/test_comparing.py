@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bertworks import explorer
-from bertworks.api import BareEncoder, Model
 from bertworks.errors import DataError
+from bertworks.model import BareEncoder, Model
 from bertworks.text.tokenizer import Tokenizer
 from tests.serving.conftest import PIECES, config
 

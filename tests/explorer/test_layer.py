@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bertworks import explorer
-from bertworks.api import Model
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
 from bertworks.explorer.explaining import NUMBERS
@@ -23,6 +22,7 @@ from bertworks.explorer.page import page as page_of
 from bertworks.explorer.reading import as_floats, as_shorts, read
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
+from bertworks.model import Model
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from bertworks import explorer, load
-from bertworks.api import BareEncoder, Model
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.explorer.explaining import VIEWS
 from bertworks.explorer.needs import NEEDS, missing
 from bertworks.explorer.page import page as page_of
+from bertworks.model import BareEncoder, Model
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.explorer.browser import Visit

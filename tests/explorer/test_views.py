@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from bertworks import explorer
-from bertworks.api import BareEncoder, Model
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
 from bertworks.explorer.needs import kinds_of
 from bertworks.inference.activations import _WatchedAttention
+from bertworks.model import BareEncoder, Model
 from bertworks.packed import Packed
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask

@@ -2,7 +2,7 @@
 
     python -m tests.faults.mutants --calls calls.pickle --count 100 --seed 0   # a sample
     python -m tests.faults.mutants --count 0 src/bertworks/text                # all of a folder
-    python -m tests.faults.mutants src/bertworks/corpus/lines.py --tests tests/corpus/test_lines.py
+    python -m tests.faults.mutants src/bertworks/data/lines.py --tests tests/data/test_lines.py
 
 A mutant is the module's source with one node of its syntax tree changed. First all tests that are
 not marked slow run once, and each notes which functions of the package it calls, and how long it

@@ -183,7 +183,7 @@ def _main(
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
 
     from bertworks.cli import main
-    from bertworks.training.report import charts
+    from bertworks.reports import charts
 
     charts.can_draw = lambda: False  # they take longer than everything else
     count = [0] if fault is None else _watch(fault)
@@ -200,7 +200,7 @@ def _main(
 
 def _watch(fault: Fault) -> list[int]:
     """Count the steps from now on, and have the fault strike; the list holds the count."""
-    from bertworks import files
+    from bertworks.utils import files
 
     below, steps = str(fault.below), [0]
 

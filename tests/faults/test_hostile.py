@@ -22,14 +22,14 @@ import torch
 from safetensors.torch import load_file
 
 import bertworks as bw
-from bertworks.corpus.readers import read_documents
+from bertworks.data.documents import read_documents
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
-from bertworks.files import read_json
 from bertworks.inference.merging import merge
-from bertworks.settings import load_yaml
-from bertworks.tables.reading import read_rows
+from bertworks.runs.run_files import read_settings
+from bertworks.settings.base import load_yaml
 from bertworks.training.recipe import read_recipe
-from bertworks.training.run_files import read_settings
+from bertworks.utils.files import read_json
 from tests.checkpoints.test_store import tiny
 
 

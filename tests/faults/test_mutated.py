@@ -34,28 +34,28 @@ def _only(folder: Path) -> Path:
 
 
 def corpus(folder: Path) -> None:
-    from bertworks.corpus.readers import read_documents
+    from bertworks.data.documents import read_documents
 
     for document in read_documents([str(_only(folder))]):
         assert isinstance(document.text, str)
 
 
 def table(folder: Path) -> None:
-    from bertworks.tables.reading import read_rows
+    from bertworks.data.tables import read_rows
 
     for row in read_rows(_only(folder)):
         assert row is not None
 
 
 def texts(folder: Path) -> None:
-    from bertworks.tables.texts import read_texts
+    from bertworks.data.text_inputs import read_texts
 
     for _, text in read_texts(_only(folder)):
         assert isinstance(text, str)
 
 
 def excluded(folder: Path) -> None:
-    from bertworks.corpus.overlap import SharedSequences
+    from bertworks.data.overlap import SharedSequences
 
     SharedSequences([_only(folder)])
 
@@ -67,7 +67,7 @@ def model(folder: Path) -> None:
 
 
 def prepared(folder: Path) -> None:
-    from bertworks.corpus.shards import Corpus
+    from bertworks.data.shards import Corpus
 
     Corpus.open(folder, verify=True)
     found = Corpus.open(folder)
@@ -94,9 +94,10 @@ def corpus_parts(folder: Path) -> None:
 
 
 def run_directory(folder: Path) -> None:
+    from bertworks.reports import charts
+    from bertworks.reports.report import write_report
+    from bertworks.runs.run_directory import read_run
     from bertworks.training.checkpoint import load_newest
-    from bertworks.training.journal import read_run
-    from bertworks.training.report import charts, write_report
 
     charts.can_draw = lambda: False
     load_newest(folder / "checkpoints")
@@ -105,7 +106,7 @@ def run_directory(folder: Path) -> None:
 
 
 def grid(folder: Path) -> None:
-    from bertworks.training.grid.results import GridResult
+    from bertworks.tuning.results import GridResult
 
     found = GridResult.read(folder)
     found.rows()
@@ -119,15 +120,15 @@ def recipe(folder: Path) -> None:
 
 
 def index(folder: Path) -> None:
-    from bertworks.api import load
-    from bertworks.search import Index
+    from bertworks.analysis.search import Index
+    from bertworks.model import load
 
     where = json.loads((folder / "where.json").read_text())
     Index.open(load(where["model"], device="cpu"), where["data"], folder / "index").search("a door")
 
 
 def answers(folder: Path) -> None:
-    from bertworks.scoring import score
+    from bertworks.analysis.scoring import score
 
     score("answering", str(folder / "squad.json"), predictions=folder / "answers.json")
 

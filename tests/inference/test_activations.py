@@ -8,10 +8,10 @@ import pytest
 import torch
 from tests.checkpoints.published import exact_rotation, geometry, pair, theirs_of
 
-from bertworks.api import BareEncoder
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
-from bertworks.model.encoder import SelfAttention
+from bertworks.model import BareEncoder
+from bertworks.nn.encoder import SelfAttention
 from bertworks.packed import Packed
 
 

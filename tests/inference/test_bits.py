@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.api import Model
-from bertworks.inference.form import frozen_form, has_packed_kernels
-from bertworks.literals import Pooling
-from bertworks.model.config import EncoderConfig
-from bertworks.model.heads import MLMHead
+from bertworks.inference.frozen import frozen_form, has_packed_kernels
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.heads import MLMHead
+from bertworks.settings.literals import Pooling
 from bertworks.text.tokenizer import Tokenizer
 
 has_amx = torch.cpu._is_amx_tile_supported()

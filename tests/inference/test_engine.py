@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.api import Model
+from bertworks.data.rows import PlacedRow
+from bertworks.data.schema import Columns
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
 from bertworks.inference.engine import by_tokens, labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.inference.writers import write_predictions
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
-from bertworks.tables.rows import PlacedRow
-from bertworks.tables.schema import Columns
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import (
     ClassificationNetwork,
     ClassificationSettings,

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bertworks.api import Model
-from bertworks.inference.form import FrozenLayer, frozen_form, has_packed_kernels
-from bertworks.model.config import EncoderConfig
-from bertworks.model.device import computing_in
-from bertworks.model.encoder import Encoder
-from bertworks.model.heads import MLMHead
+from bertworks.inference.frozen import FrozenLayer, frozen_form, has_packed_kernels
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.device import computing_in
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.heads import MLMHead
 from bertworks.packed import Packed
 from bertworks.text.tokenizer import Tokenizer
 
@@ -90,7 +90,7 @@ def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
     with torch.inference_mode():
         form = frozen_form(network, precision)
         expected = form(packed)
-        monkeypatch.setattr("bertworks.inference.form._ROWS", 7)
+        monkeypatch.setattr("bertworks.inference.frozen._ROWS", 7)
         found = form(packed)
     if has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
         assert all(type(layer) is FrozenLayer for layer in form.encoder.layers)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
 
-from bertworks.api import Model
 from bertworks.errors import BertworksError
 from bertworks.inference.settings import EngineSettings
+from bertworks.lab.tagging_probe import LayerChoice, LstmSettings, ProbeTask, frozen_states
+from bertworks.model import Model
 from bertworks.packed import Packed
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.tagging_probe import LayerChoice, LstmSettings, ProbeTask, frozen_states
 
 
 def task_of(**settings) -> TaggingTask:

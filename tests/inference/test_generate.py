@@ -12,7 +12,7 @@ from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import generate as module
 from bertworks.inference.generate import generate
 from bertworks.inference.settings import EngineSettings, GenerationSettings
-from bertworks.model.memory import Memory
+from bertworks.nn.kv_cache import Memory
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 

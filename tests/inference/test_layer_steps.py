@@ -11,10 +11,10 @@ import torch
 from scipy.special import expit, ndtr
 from tests.checkpoints.published import geometry, redraw
 
-from bertworks.api import BareEncoder
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of, norms_of
+from bertworks.model import BareEncoder
 from bertworks.packed import Packed
 
 LENGTH = 20

@@ -8,16 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from bertworks.inference.form import frozen_form
-from bertworks.model.config import EncoderConfig
-from bertworks.model.encoder import Encoder
-from bertworks.model.heads import (
-    ClassificationHead,
-    MLMHead,
-    NSPHead,
-    ReplacedTokenHead,
-    TokenHead,
-)
+from bertworks.inference.frozen import frozen_form
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.heads import ClassificationHead, MLMHead, NSPHead, ReplacedTokenHead, TokenHead
 from bertworks.packed import Packed
 from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
 from bertworks.tasks.retrieval.network import RetrievalNetwork

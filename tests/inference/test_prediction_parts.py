@@ -12,11 +12,11 @@ from tests.checkpoints.test_store import tiny
 from tests.tasks import test_edges
 
 import bertworks as bw
-from bertworks import files
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import engine
-from bertworks.tables.reading import read_rows
 from bertworks.tasks.classification import ClassificationTask
+from bertworks.utils import files
 
 models = test_edges.models
 WINDOW: Any = {"window_rows": 4, "precision": "fp32"}

@@ -10,13 +10,13 @@ from tests.inference.test_bits import model_of, texts_of
 from tests.inference.test_form import GEOMETRIES, TOKENIZER, network_of
 from torch import nn
 
-from bertworks.api import Model, load
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference.calibration import _Seen
-from bertworks.inference.form import FUSED, frozen_form, has_packed_kernels
-from bertworks.model.eight_bits import CalibratedLinear, InputCodes, QuantizedLinear
-from bertworks.model.encoder import Layer
-from bertworks.model.layers import ACTIVATIONS, Linear
+from bertworks.inference.frozen import FUSED, frozen_form, has_packed_kernels
+from bertworks.model import Model, load
+from bertworks.nn.encoder import Layer
+from bertworks.nn.layers import ACTIVATIONS, Linear
+from bertworks.nn.quantized import CalibratedLinear, InputCodes, QuantizedLinear
 from bertworks.training.settings import FinetuneSettings
 
 
@@ -52,7 +52,7 @@ def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("at_once", [384, 5])
 def test_the_formula(bias, has_vnni, at_once, monkeypatch):
-    monkeypatch.setattr("bertworks.model.eight_bits._AT_ONCE", at_once)
+    monkeypatch.setattr("bertworks.nn.quantized._AT_ONCE", at_once)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = linear_of(bias), rows()
@@ -163,7 +163,7 @@ def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("name", FUSED_NAMES)
 def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
-    monkeypatch.setattr("bertworks.model.eight_bits._AT_ONCE", 16)
+    monkeypatch.setattr("bertworks.nn.quantized._AT_ONCE", 16)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = calibrated_linear(name)

@@ -12,7 +12,7 @@ from tests.tasks.test_breakdown import CONFIG, PIECES, RANDOM, question, tagged,
 
 from bertworks.inference.evaluate import Evaluation, evaluate
 from bertworks.inference.settings import EngineSettings
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import (
     DiscriminatorNetwork,

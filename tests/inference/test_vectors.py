@@ -16,11 +16,11 @@ from tests.checkpoints.test_store import tiny
 from tests.crashes import contents, crashing, needs_proc
 
 import bertworks as bw
-from bertworks import files
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
 from bertworks.inference.vector_files import layout_of
 from bertworks.inference.vectors import _name
+from bertworks.utils import files
 
 WINDOW = {"window_rows": 4}
 TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
@@ -327,7 +327,7 @@ def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, mo
 def test_a_file_is_ended_in_its_precision(model, out, monkeypatch):
     with pytest.raises(StopError):
         model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
-    monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: True)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - 8
     exact, fast = (model.embed(TEXTS, precision=name) for name in ("fp32", "auto"))
     np.testing.assert_allclose(read(out), exact, atol=1e-6)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.api import Model
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.lab import features as ablations
 from bertworks.lab.features import Choice, ResultRow, Results, ablate_features, choices
+from bertworks.lab.tagging_probe import LayerChoice, ProbeResult
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.tagging_probe import LayerChoice, ProbeResult
 from tests.training.letters import GEOMETRY, WORD_PIECES, Lines, tagged
 
 random = np.random.default_rng(0)

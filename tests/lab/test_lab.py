@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from bertworks.cli import app
-from bertworks.demo import texts
 from bertworks.errors import SettingsError, TrainingError
 from bertworks.lab import bench
 from bertworks.lab.bench import Lab
 from bertworks.lab.claims import ARMS, MEASURES, Claim, Expect, Verdict, find_claims, overall
+from bertworks.lab.demo import texts
 from bertworks.lab.report import measure, number
-from bertworks.training.report import charts
-from tests.demo.test_cycle import _library
+from bertworks.reports import charts
+from tests.lab.demo.test_cycle import _library
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bertworks.api import load
 from bertworks.cli import app
 from bertworks.errors import SettingsError
 from bertworks.lab import bench, lineage
 from bertworks.lab.bench import Lab
-from bertworks.training.report import charts
+from bertworks.model import load
+from bertworks.reports import charts
 
 _PAIRS = "king queen\nman woman\nboy girl\ncity town\nriver lake".splitlines()
 

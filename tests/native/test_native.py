@@ -20,21 +20,21 @@ from torch import Tensor, nn
 
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
-from bertworks.inference.form import FrozenLayer, frozen_form
+from bertworks.inference.frozen import FrozenLayer, frozen_form
 from bertworks.inference.native import (
     FrozenNativeEmbeddings,
     FrozenNativeEncoder,
     FrozenNativeLayer,
 )
-from bertworks.model.attention import attention
-from bertworks.model.config import EncoderConfig
-from bertworks.model.encoder import Encoder
-from bertworks.model.layers import Linear
-from bertworks.native import exact, library
+from bertworks.native import attention_fp32, library
 from bertworks.native import layer as native_layer
 from bertworks.native import training as native
-from bertworks.native.ends import means
+from bertworks.native.embeddings_and_pooling import means
 from bertworks.native.library import has_kernels
+from bertworks.nn.attention import attention
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.layers import Linear
 from bertworks.packed import Layout, Packed
 from bertworks.training.progress import Progress
 from tests.inference.test_bits import model_of, texts_of
@@ -59,7 +59,7 @@ CONFIG = EncoderConfig(
 @pytest.fixture(autouse=True)
 def _numbers_around_8_bits_are_bfloat16(auto_is_float32: None, monkeypatch) -> None:
     """As on a processor that is fast at it, which those with native code are."""
-    monkeypatch.setattr("bertworks.model.device.is_fast_at_bfloat16", lambda _: True)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
 
 
 def encoder_of(**values) -> Encoder:
@@ -278,7 +278,7 @@ def test_exact_attention_beside_float64(heads, size, queries, keys):
     mixed = 3 * torch.randn(of_keys, 3, heads, size)  # of the keys, as a map gives them
     _, key, value = mixed.unbind(1)
     query = mixed[:, 0] if keys is None else torch.randn(rows, heads, size)
-    assert exact.can_attend(query, key, value, layout, key_layout)
+    assert attention_fp32.can_attend(query, key, value, layout, key_layout)
     with torch.inference_mode():
         found = attention(query, key, value, layout, key_layout)
         double = (part.double() for part in (query, key, value))
@@ -291,9 +291,9 @@ def test_exact_attention_beside_float64(heads, size, queries, keys):
 @needs_exact
 def test_exact_attention_of_rows_after_the_last_sequence_is_zero():
     packed, layout = torch.randn(20, 3, 2, 32), lengths_of(4, 9)
-    found = exact.attention(*packed.unbind(1), layout, layout)
+    found = attention_fp32.attention(*packed.unbind(1), layout, layout)
     assert found[13:].eq(0).all()
-    assert torch.equal(found[:13], exact.attention(*packed[:13].unbind(1), layout, layout))
+    assert torch.equal(found[:13], attention_fp32.attention(*packed[:13].unbind(1), layout, layout))
 
 
 @needs_exact
@@ -306,13 +306,13 @@ def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             layout = lengths_of(*lengths)
-            whole.append(exact.attention(*packed.unbind(1), layout, layout))
+            whole.append(attention_fp32.attention(*packed.unbind(1), layout, layout))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(whole[0], whole[1]) and torch.equal(whole[0], whole[2])
     for start, end in pairwise(edges):
         layout = lengths_of(end - start)
-        alone = exact.attention(*packed[start:end].unbind(1), layout, layout)
+        alone = attention_fp32.attention(*packed[start:end].unbind(1), layout, layout)
         assert torch.equal(alone, whole[0][start:end])
 
 
@@ -322,7 +322,7 @@ def test_what_exact_attention_is_not_for():
         parts = [part if isinstance(part, Tensor) else torch.randn(part)
                  for part in (query, key, value)]  # fmt: skip
         given = given or lengths_of(2, 3)
-        return exact.can_attend(*parts, given, keys or given)
+        return attention_fp32.can_attend(*parts, given, keys or given)
 
     assert fits()
     assert fits((4, 2, 32), given=lengths_of(1, 3), keys=lengths_of(2, 3))
@@ -340,7 +340,7 @@ def test_what_exact_attention_is_not_for():
 def test_nan_stays_in_its_sequence():
     values, layout = torch.randn(5, 2, 32), lengths_of(2, 3)
     values[2, 1, 3] = torch.nan
-    found = exact.attention(values, values, values, layout, layout)
+    found = attention_fp32.attention(values, values, values, layout, layout)
     assert found[:2].isfinite().all() and found[2:, 1].isnan().all()
 
 
@@ -348,10 +348,12 @@ def test_nan_stays_in_its_sequence():
 def test_exact_attention_is_in_float32_whatever_the_default_is():
     values, layout = torch.randn(5, 2, 32), lengths_of(2, 3)
     before = torch.get_default_dtype()
-    expected = exact.attention(values, values, values, layout, layout)
+    expected = attention_fp32.attention(values, values, values, layout, layout)
     try:
         torch.set_default_dtype(torch.bfloat16)
-        assert torch.equal(exact.attention(values, values, values, layout, layout), expected)
+        assert torch.equal(
+            attention_fp32.attention(values, values, values, layout, layout), expected
+        )
     finally:
         torch.set_default_dtype(before)
 

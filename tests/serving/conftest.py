@@ -16,16 +16,15 @@ import torch
 import uvicorn
 
 import bertworks as bw
-from bertworks.api import BareEncoder, Model
 from bertworks.checkpoints.sentence import SentenceSettings
-from bertworks.files import write_json
-from bertworks.model.config import EncoderConfig
+from bertworks.data.schema import Columns
+from bertworks.model import BareEncoder, Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.serving.app import make_app
 from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
 from bertworks.serving.service import Service
 from bertworks.serving.settings import ServeSettings
-from bertworks.tables.schema import Columns
 from bertworks.tasks.answering.task import AnsweringSettings, AnsweringTask
 from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -36,6 +35,7 @@ from bertworks.tasks.tagging.columns import WordColumns
 from bertworks.tasks.tagging.task import TaggingSettings, TaggingTask
 from bertworks.tasks.task import Task
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.utils.files import write_json
 
 WORDS = ("the", "door", "was", "open", "river", "deep", "in", "london", "a", "é", "日")
 PIECES = (

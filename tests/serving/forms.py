@@ -17,11 +17,11 @@ import torch
 from hypothesis import strategies as st
 
 import bertworks as bw
-from bertworks.files import write_json
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.utils.files import write_json
 from tests.checkpoints.published import geometry, theirs_of
 from tests.serving.conftest import LIMIT, PIECES, WORDS, config
 

@@ -34,7 +34,7 @@ import numpy as np
 
 import bertworks as bw
 from bertworks import explorer
-from bertworks.model.cpu import aligned
+from bertworks.nn.cpu import aligned
 from tests.serving.conftest import WORDS, save_models
 from tests.serving.test_bert import close
 from tests.serving.test_process import command
@@ -310,7 +310,7 @@ def soak(
     seen, rows = Findings(), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         models = save_models(Path(folder))
-        with patch("bertworks.model.device.is_fast_at_bfloat16", lambda _: False):  # as the server
+        with patch("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False):  # as the server
             asked = [*good_requests(models, extra), *bad_requests()]
         sources = [f"{name}={place}" for name, place in models.items()]
         if extra is not None:

@@ -16,8 +16,8 @@ import pytest
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
 from bertworks.serving.client import AsyncClient, Client, ServerError, _with_neighbours
+from bertworks.serving.dialects.tei import row_context
 from bertworks.serving.settings import ServeSettings
-from bertworks.serving.tei_routes import row_context
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.serving.conftest import PIECES, Running, tasks

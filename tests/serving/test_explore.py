@@ -11,7 +11,7 @@ import pytest
 
 from bertworks import explorer
 from bertworks.inference.activations import AbandonedError
-from bertworks.serving.explore_routes import VIEWS
+from bertworks.serving.dialects.explorer import VIEWS
 from bertworks.serving.security import Keys
 from tests.serving.conftest import Running
 from tests.serving.test_bert import close

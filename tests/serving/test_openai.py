@@ -154,7 +154,7 @@ def test_a_declared_matryoshka_model_may_be_cut(saved, start, tmp_path) -> None:
 
 
 def test_a_request_has_300_000_tokens_at_most(server: Running, monkeypatch) -> None:
-    monkeypatch.setattr("bertworks.serving.openai_routes.MOST_TOKENS", 20)
+    monkeypatch.setattr("bertworks.serving.dialects.openai.MOST_TOKENS", 20)
     body = {"model": "encoder", "input": TEXTS}
     assert server.post("/v1/embeddings", body).status_code == 200
     refused = server.post("/v1/embeddings", {**body, "input": TEXTS * 2})

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
 from bertworks.errors import SettingsError
-from bertworks.serving.gate import Turnstile
+from bertworks.serving.middleware import Turnstile
 from bertworks.serving.models import Models, named_sources
 from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, host_of, is_loopback, read_keys

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertworks.model.config import EncoderConfig
-from bertworks.model.encoder import Encoder
-from bertworks.model.heads import MLMHead, cross_entropy_sum
+from bertworks.data.rows import Row
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.heads import MLMHead, cross_entropy_sum
 from bertworks.packed import Batch, Packed
-from bertworks.tables.rows import Row
 from bertworks.tasks.task import Evaluator, Network, Prediction, Task
 from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.windows import segment_windows

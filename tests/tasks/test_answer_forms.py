@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bertworks as bw
+from bertworks.data.tables import Table, read_rows
 from bertworks.errors import DataError
-from bertworks.tables.reading import Table, read_rows
 from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
 from bertworks.text.tokenizer import Tokenizer

@@ -15,19 +15,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
-from bertworks.tasks.answering.spans import (
-    candidates,
-    locate,
-    max_context,
-    passage_tokens,
-)
+from bertworks.tasks.answering.spans import candidates, locate, max_context, passage_tokens
 from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics import classification_report as span_report
 
-from bertworks.api import Model
+from bertworks.data.tables import read_rows
 from bertworks.errors import CheckpointError, DataError
 from bertworks.inference.evaluate import Evaluation
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
+from bertworks.reports.evaluation import sections
 from bertworks.tasks import labelled_task
 from bertworks.tasks.breakdown import (
     BINS,
@@ -37,7 +38,6 @@ from bertworks.tasks.breakdown import (
     means_by,
 )
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.report.evaluation import sections
 
 from . import squad_oracle
 

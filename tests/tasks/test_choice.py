@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.choice import ChoiceOptions, ChoiceTask
 from bertworks.text.tokenizer import Tokenizer
 

@@ -14,11 +14,11 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights
+from bertworks.data.schema import Columns
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, DataError, SettingsError
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch
-from bertworks.tables.reading import read_rows
-from bertworks.tables.schema import Columns
 from bertworks.tasks.classification import (
     ClassificationNetwork,
     ClassificationSettings,

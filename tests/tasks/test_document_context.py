@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.api import Model
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.engine import labelled_examples
-from bertworks.tables.reading import read_rows
+from bertworks.model import Model
 from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 

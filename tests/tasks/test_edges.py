@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import Model
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.text.definition import Frame, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer

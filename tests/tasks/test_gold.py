@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 
 import bertworks as bw
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError, SettingsError
-from bertworks.tables.reading import read_rows
 from bertworks.tasks.classification import ClassificationOptions, ClassificationTask
 from bertworks.tasks.labels import unlabelled_marks
 from bertworks.text.tokenizer import Tokenizer

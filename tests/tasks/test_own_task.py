@@ -16,8 +16,8 @@ import torch
 import bertworks as bw
 from bertworks import tasks
 from bertworks.checkpoints.weights import read_weights
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
-from bertworks.tables.reading import read_rows
 from tests.checkpoints.test_store import tiny
 from tests.cli.conftest import invoke
 from tests.conftest import ROOT

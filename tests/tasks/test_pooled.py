@@ -13,11 +13,11 @@ from hypothesis import settings as options
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from bertworks.data.rows import PlacedRow
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.engine import predict
 from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
-from bertworks.tables.rows import PlacedRow
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.texts import in_one

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from bertworks.lab.tagging_probe import LayerChoice, LstmSettings, ProbeNetwork, ScalarMix
 from bertworks.packed import Batch, Packed
-from bertworks.training.tagging_probe import LayerChoice, LstmSettings, ProbeNetwork, ScalarMix
 
 
 def test_the_mix_is_the_formula():

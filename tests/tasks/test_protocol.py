@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import SettingsError
 from bertworks.inference.engine import labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
-from bertworks.tables.reading import read_rows
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.state import FitSettings, Phase
 

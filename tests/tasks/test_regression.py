@@ -10,9 +10,9 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional as F
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.writers import write_predictions
-from bertworks.tables.reading import read_rows
 from bertworks.tasks.classification import (
     ClassificationOptions,
     ClassificationSettings,

@@ -13,9 +13,9 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2
 
 import bertworks as bw
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import labelled_examples
-from bertworks.tables.reading import read_rows
 from bertworks.tasks.tagging.notation import find_notation, read_tag, span_doubt
 from bertworks.tasks.tagging.tags import Span, spans_of
 from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask

@@ -18,11 +18,11 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 import bertworks as bw
-from bertworks.api import Model
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning
 from bertworks.explorer.reading import read
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
 from bertworks.tasks.tagging.texts import Spellings, find_spellings
 from bertworks.text.tokenizer import Tokenizer

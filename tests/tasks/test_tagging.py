@@ -13,9 +13,9 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.scheme import IOB1, IOBES
 from seqeval.scheme import Entities as SeqevalEntities
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.notation import find_notation, read_tag
 from bertworks.tasks.tagging.scores import span_rates
 from bertworks.tasks.tagging.tags import (

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import Model, load
+from bertworks.convert.export import write_onnx
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
-from bertworks.export import write_onnx
-from bertworks.model.config import EncoderConfig
+from bertworks.model import Model, load
+from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.translation import TranslationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune

@@ -26,7 +26,7 @@ from bertworks.text.readers import (
 )
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tree import Frame, template
-from bertworks.wire import bytes_field, number_field
+from bertworks.utils.protobuf import bytes_field, number_field
 
 from . import peers
 from .compare import LANGUAGES, SAMPLE, Peer, compare, xquad

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertworks.corpus.prepare import prepare
-from bertworks.demo.texts import topics
+from bertworks.data.prepare import prepare
+from bertworks.lab.demo.texts import topics
 from bertworks.text.vocabulary import train_vocabulary
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from bertworks.errors import TrainingError
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import team
 from bertworks.training.fit import Phase, fit
-from bertworks.training.journal import RunDirectory
 
 from .team_run import SETTINGS
 from .toy import ToySource, ToyTask, measure, toy_network

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertworks.api import Model
+from bertworks.data.tables import read_rows
 from bertworks.inference.engine import labelled_examples
-from bertworks.model.config import EncoderConfig
-from bertworks.tables.reading import read_rows
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
 from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.progress import Progress
 

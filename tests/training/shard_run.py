@@ -16,7 +16,8 @@ import torch
 
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -25,7 +26,6 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
 from bertworks.training.distributed import team
 from bertworks.training.fit import Best, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.settings import FitSettings
 

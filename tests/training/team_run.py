@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import team
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.signals import Interrupted
 

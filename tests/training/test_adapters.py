@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import Model, load
 from bertworks.errors import BertworksError, SettingsError
+from bertworks.model import Model, load
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.finetune import FinetuneResult

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bertworks.api import load
 from bertworks.errors import CheckpointError, SettingsError
+from bertworks.model import load
 from bertworks.training.finetune import finetune
 from bertworks.training.recipe import read_recipe
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_weights
 from bertworks.training.fit import Best, FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 
 from .letters import StopError, equal, fit_letters, letters_network, weights_of
 from .toy import ToySource, ToyTask, toy_network

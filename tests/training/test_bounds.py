@@ -8,10 +8,10 @@ from typing import Any, get_args
 import pytest
 
 import bertworks as bw
-from bertworks.demo.cycle import run_demo
 from bertworks.errors import SettingsError
-from bertworks.model.config import EncoderConfig
-from bertworks.settings import Settings
+from bertworks.lab.demo.cycle import run_demo
+from bertworks.nn.config import EncoderConfig
+from bertworks.settings.base import Settings
 from bertworks.tasks import labelled_task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.settings import OptimizerSettings, settings_of

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertworks import files
 from bertworks.errors import CheckpointError, DamagedError, OutputError
 from bertworks.training.checkpoint import (
     ResumeWarning,
@@ -22,6 +21,7 @@ from bertworks.training.checkpoint import (
 )
 from bertworks.training.optimizer import build_optimizer
 from bertworks.training.settings import OptimizerSettings
+from bertworks.utils import files
 
 from ..crashes import crashing, needs_proc
 from .toy import ToyNetwork, toy_network

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from bertworks import files
-from bertworks.api import Model
 from bertworks.errors import BertworksError, CheckpointError, DataError, TrainingError
+from bertworks.model import Model
+from bertworks.reports.report import write_report
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints
-from bertworks.training.grid.results import GridResult
-from bertworks.training.journal import RunDirectory
-from bertworks.training.report import write_report
+from bertworks.tuning.results import GridResult
+from bertworks.utils import files
 
 from .letters import CONFIG, DEV, PIECES, TRAIN, run
 

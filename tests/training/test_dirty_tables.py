@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertworks as bw
+from bertworks.data.tables import read_rows
+from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.tables.reading import read_rows
-from bertworks.tables.texts import read_texts
 from bertworks.tasks import labelled_task
 from bertworks.tasks.labels import probable_misspellings
 from bertworks.text.tokenizer import Tokenizer

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from bertworks.errors import SettingsError
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_newest, network_tensors
 from bertworks.training.distributed import Team, team
 from bertworks.training.fit import FitSettings
-from bertworks.training.journal import RunDirectory
 from bertworks.training.machine import check_can_split
 
 from .team_run import team_run, thawing_run

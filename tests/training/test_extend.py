@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import Model
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
+from bertworks.model import Model
+from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
 from bertworks.training.fit import Best, FitSettings, Phase
-from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.state import Plan
 

@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 import bertworks
-from bertworks.corpus.prepare import prepare
-from bertworks.corpus.shards import Corpus
+from bertworks.data.prepare import prepare
+from bertworks.data.shards import Corpus
 from bertworks.errors import DataError
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertworks.api import Model, load
 from bertworks.errors import DataError, SettingsError, TrainingError
+from bertworks.model import Model, load
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.labelled_data import RowSource

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.api import Model, load
+from bertworks.data.schema import Columns
 from bertworks.errors import DataError, SettingsError
-from bertworks.tables.schema import Columns
+from bertworks.model import Model, load
+from bertworks.reports.report import write_report
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings, DistilledTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
-from bertworks.training.report import write_report
 from bertworks.training.settings import settings_of
 
 from .letters import (

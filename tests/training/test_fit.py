@@ -19,11 +19,11 @@ from torch import Tensor
 
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.packed import Batch
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.distributed import Team
 from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.progress import Progress
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.signals import Interrupted

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import BareEncoder
 from bertworks.errors import SettingsError
+from bertworks.model import BareEncoder
 from bertworks.training.freezing import frozen, thaw
 from bertworks.training.settings import FreezingSettings
 

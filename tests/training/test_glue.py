@@ -13,12 +13,12 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from bertworks.api import Model, load
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, TrainingError
-from bertworks.tables.reading import read_rows
+from bertworks.lab.glue import GlueResult, glue
+from bertworks.lab.glue.tasks import TASKS, chosen, folder_of
+from bertworks.model import Model, load
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.glue import GlueResult, glue
-from bertworks.training.glue.tasks import TASKS, chosen, folder_of
 from tests.training.letters import CONFIG, PIECES, Lines
 
 # The official files' columns; CoLA's have no names.

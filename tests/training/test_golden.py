@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from bertworks.checkpoints.saving import save_model
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.machine import seed_everything
 from bertworks.training.stream import BatchSize, stream
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.corpus.shards import Corpus
+from bertworks.data.shards import Corpus
 from bertworks.errors import CheckpointError, DataError, SettingsError
-from bertworks.settings import RUN_FORMAT
+from bertworks.settings.base import RUN_FORMAT
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource, split_held_out
 from bertworks.tasks.pretraining.task import PretrainingTask

@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from bertworks.api import Model
-from bertworks.search import Index
+from bertworks.analysis.search import Index
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import CONFIG, DEV, PIECES, TRAIN, run
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import bertworks
-from bertworks.api import Model
-from bertworks.corpus.prepare import prepare
-from bertworks.corpus.shards import Corpus
+from bertworks.convert.model_editing import add_tokens
+from bertworks.data.prepare import prepare
+from bertworks.data.shards import Corpus
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
-from bertworks.model.config import EncoderConfig
-from bertworks.surgery import add_tokens
+from bertworks.model import Model
+from bertworks.nn.config import EncoderConfig
 from bertworks.text.vocabulary import train_vocabulary
 from bertworks.training.pretrain import PretrainResult
 from bertworks.training.recipe import read_recipe

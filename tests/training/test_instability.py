@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertworks.api import Model
-from bertworks.tables.reading import read_rows
+from bertworks.data.tables import read_rows
+from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.instability import failures, no_better_than_guessing

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import DataError, OutputError, TrainingError
-from bertworks.settings import RUN_FORMAT, dump_yaml
-from bertworks.training.grid.results import GridResult
-from bertworks.training.journal import RunDirectory, read_run
+from bertworks.runs.run_directory import RunDirectory, read_run
+from bertworks.settings.base import RUN_FORMAT, dump_yaml
 from bertworks.training.settings import FitSettings
+from bertworks.tuning.results import GridResult
 
 SETTINGS = FitSettings(batch_size=8)
 

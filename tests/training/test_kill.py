@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import list_checkpoints
-from bertworks.training.journal import RunDirectory
 
 from .tiny_run import tiny_run
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bertworks.corpus.prepare import prepare
-from bertworks.corpus.shards import Corpus
+from bertworks.data.prepare import prepare
+from bertworks.data.shards import Corpus
 from bertworks.errors import BertworksWarning
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.pretrain import PretrainingData

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from bertworks.errors import SettingsError
-from bertworks.model.config import EncoderConfig
-from bertworks.model.encoder import Encoder
-from bertworks.model.heads import MLMHead
-from bertworks.training.optimizer import (
-    build_optimizer,
-    parameter_groups,
-    set_step,
-)
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.heads import MLMHead
+from bertworks.training.optimizer import build_optimizer, parameter_groups, set_step
 from bertworks.training.settings import OptimizerSettings
 
 TOTAL = 25

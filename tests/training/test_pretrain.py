@@ -12,16 +12,11 @@ import torch
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
-from bertworks.errors import (
-    CheckpointError,
-    DataError,
-    SettingsError,
-    TrainingError,
-)
+from bertworks.errors import CheckpointError, DataError, SettingsError, TrainingError
+from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
-from bertworks.training.journal import RunDirectory, read_run
 from bertworks.training.pretrain import PretrainingData, pretrain
 from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.model.config import EncoderConfig
-from bertworks.model.encoder import Encoder
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
 from bertworks.packed import Batch, Packed
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
 from bertworks.training.progress import Progress
 from bertworks.training.recorder import Meter
-from bertworks.wording import duration, short
+from bertworks.utils.formatting import duration, short
 
 from .letters import TASK, examples, letters_network
 
@@ -122,7 +122,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
     from torch.utils.flop_counter import FlopCounterMode
 
     # Those of padded attention are work, but not counted as such.
-    monkeypatch.setattr("bertworks.model.attention._CALLS", 0)
+    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)
     config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0)
     network = PretrainingNetwork(config)
     ids = [np.full(length, 7) for length in (20, 20, 33, 64)]
@@ -161,7 +161,7 @@ def test_each_matrix_multiplies_each_token_once(
     """PyTorch counts attention's products; it does not see into an LSTM."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    monkeypatch.setattr("bertworks.model.attention._CALLS", 0)  # without padding, as above
+    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)  # without padding, as above
     config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
     packed = Packed.from_arrays([np.full(length, 7) for length in (20, 20, 33, 64)])
     encoder = Encoder(config, pooler=False)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertworks.api import Model, load
 from bertworks.errors import BertworksWarning, SettingsError
+from bertworks.model import Model, load
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.api import Model, load
 from bertworks.errors import (
     BertworksError,
     CheckpointError,
@@ -18,6 +17,7 @@ from bertworks.errors import (
     SettingsError,
     TrainingError,
 )
+from bertworks.model import Model, load
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.progress import Progress

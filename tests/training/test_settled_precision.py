@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from bertworks.errors import DataError, TrainingError
-from bertworks.model import device
-from bertworks.settings import RUN_FORMAT
-from bertworks.training.journal import RunDirectory
+from bertworks.nn import device
+from bertworks.runs.run_directory import RunDirectory
+from bertworks.settings.base import RUN_FORMAT
 from bertworks.training.machine import settled_precision
 from bertworks.training.settings import FinetuneSettings
 

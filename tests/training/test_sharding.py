@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch.distributed.fsdp import FSDPModule
 
 from bertworks.errors import CheckpointError, SettingsError
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import ResumeWarning, load_newest
-from bertworks.training.journal import RunDirectory
 from bertworks.training.optimizer import build_optimizer, set_step
 from bertworks.training.settings import FinetuneSettings, FitSettings, OptimizerSettings
 from bertworks.training.sharding import (

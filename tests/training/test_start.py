@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.api import Model
 from bertworks.errors import SettingsError
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import Start
 from bertworks.training.settings import FinetuneSettings, settings_of

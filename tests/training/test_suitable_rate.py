@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bertworks as bw
-from bertworks.surgery import add_tokens
+from bertworks.convert.model_editing import add_tokens
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.settings import FinetuneSettings, suitable_rate
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from bertworks import files
 from bertworks.training.pretrain import PretrainResult, pretrain
+from bertworks.utils import files
 
 STEPS = 40
 

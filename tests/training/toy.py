@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertworks.model.config import EncoderConfig
+from bertworks.data.rows import Row
+from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch, Packed
-from bertworks.tables.rows import Row
 from bertworks.tasks.task import Evaluator, Network, Prediction, Task
 
 from .toy_source import VOCAB, ToyExample, ToySource

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import files
 from ..errors import CheckpointError
-from ..files import check_regular, read_bytes
-from ..wire import bytes_field, fields, number_field, read_varint, varint
+from ..utils import files
+from ..utils.files import check_regular, read_bytes
+from ..utils.protobuf import bytes_field, fields, number_field, read_varint, varint
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import CheckpointError, nearest
-from ..model.config import EncoderConfig
+from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, bert_classes, bert_dropped, bert_keys
 from .distilbert import DISTILBERT

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckpointError, SettingsError
-from ..model.config import HEAD_DROPOUTS, EncoderConfig
+from ..nn.config import HEAD_DROPOUTS, EncoderConfig
 from .keymap import KeyMap, Rule
 
 Raw = Mapping[str, Any]

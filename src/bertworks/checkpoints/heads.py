@@ -16,7 +16,7 @@ from ..errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..model.config import EncoderConfig
+    from ..nn.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
     from .family import Family
 

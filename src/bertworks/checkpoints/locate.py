@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_name
-from ..remote import fetched, is_remote
+from ..utils.remote import fetched, is_remote
 
 INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
@@ -27,7 +27,7 @@ def local_directory(name: str | Path) -> Path | None:
         None if there is none.
     """
     if isinstance(name, str) and name in INSIDE:
-        return Path(__file__).parent.parent / INSIDE[name]
+        return Path(__file__).parent / "bundled" / INSIDE[name]
     path = Path(name)
     if not path.is_dir():
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.config import EncoderConfig
+from ..nn.config import EncoderConfig
 from .family import Family, key_map
 from .heads import task_classes
 

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import files
 from ..errors import CheckpointError
-from ..files import LOCK
-from ..locks import claim
-from ..model.config import EncoderConfig
-from ..model.device import is_finite
-from ..model.eight_bits import InputCodes, codes_of
-from ..model.encoder import Layer
-from ..model.layers import Linear
+from ..nn.config import EncoderConfig
+from ..nn.device import is_finite
+from ..nn.encoder import Layer
+from ..nn.layers import Linear
+from ..nn.quantized import InputCodes, codes_of
 from ..text import files as tokenizer_files
 from ..text.tokenizer import Tokenizer
+from ..utils import files
+from ..utils.files import LOCK
+from ..utils.locks import claim
 from . import sentence as sentence_files
 from .families import family_of
 from .family import Family

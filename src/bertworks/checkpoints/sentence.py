@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from .. import files
 from ..errors import BertworksWarning, CheckpointError, brief
-from ..files import parse_json
-from ..literals import SimilarityFunction
-from ..settings import Settings
+from ..settings.base import Settings
+from ..settings.literals import SimilarityFunction
+from ..utils import files
+from ..utils.files import parse_json
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]

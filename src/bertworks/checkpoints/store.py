@@ -21,13 +21,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from .. import files
 from ..errors import CheckpointError, SettingsError
-from ..model.config import EncoderConfig
-from ..model.device import is_finite
-from ..model.eight_bits import InputCodes, scales_of
-from ..model.layers import Linear
-from ..settings import Settings
+from ..nn.config import EncoderConfig
+from ..nn.device import is_finite
+from ..nn.layers import Linear
+from ..nn.quantized import InputCodes, scales_of
+from ..settings.base import Settings
+from ..utils import files
 from . import tensorflow
 from .families import family_named
 from .family import Family

@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..wire import fields
+from ..utils.protobuf import fields
 from .bundle import read_bundle, read_text
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

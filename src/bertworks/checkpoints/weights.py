@@ -22,10 +22,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .. import files
 from ..errors import BertworksWarning, CheckpointError, brief
-from ..memory import start_thread
-from ..model.eight_bits import weight_of
+from ..nn.quantized import weight_of
+from ..utils import files
+from ..utils.memory import start_thread
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 # A file with an int8 matrix `x` has these two instead of `x`: int8 `[outputs, inputs]`, float32

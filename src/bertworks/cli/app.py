@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .. import literals, memory
-from ..environment import check_environment
 from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
-from ..locks import Kind, claim
-from ..remote import is_remote
-from . import finished, schemas, show
+from ..settings import literals
+from ..utils import memory
+from ..utils.environment import check_environment
+from ..utils.locks import Kind, claim
+from ..utils.remote import is_remote
+from . import display, finished, schemas
 
 if TYPE_CHECKING:
-    from ..api import Model
+    from ..model import Model
 
 ORDER = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
@@ -206,7 +207,7 @@ class Verb(TyperCommand):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         if self.name in schemas.VERBS:
-            from ..settings_help import help_text
+            from ..analysis.settings_help import help_text
 
             found, others = schemas.listed(self.name, ctx.meta.get("task"))
             formatter.write("\nSettings, given as KEY=VALUE (or --key VALUE):\n\n")
@@ -407,7 +408,7 @@ def load_model(model: str, device: literals.Device, task: str | None = None) -> 
     """Load a model on a device."""
     # Imported objects stay: garbage collection of them would take a third of a short command.
     gc.disable()
-    from ..api import load
+    from ..model import load
 
     gc.freeze()
     gc.enable()
@@ -503,7 +504,7 @@ def output(
         )
     if command is not None and not overwrite and finished.is_finished(path, command):
         if not repeats:
-            show.facts({"time": "nothing to do: already finished", "written to": path})
+            display.facts({"time": "nothing to do: already finished", "written to": path})
             raise typer.Exit
         overwrite = True
     with claim(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
@@ -560,7 +561,7 @@ def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
     """
     for text in texts:
         if text == "-":
-            from ..corpus.lines import ReadCounts, Reading, decode_lines
+            from ..data.lines import ReadCounts, Reading, decode_lines
 
             reading = Reading(ReadCounts(), **options)
             for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from .. import literals
 from ..errors import DataError, SettingsError
-from . import show
+from ..settings import literals
+from . import display
 from .app import (
     AsJson,
     ModelPath,
@@ -36,18 +36,18 @@ def inspect(
     json: AsJson = False,
 ) -> None:
     """Show a checkpoint's contents, and how each tensor is used."""
-    from ..inspection import inspect as look
+    from ..analysis.inspection import inspect as look
 
     found = look(model)
     if json:
-        show.as_json(asdict(found))
+        display.as_json(asdict(found))
         return
     geometry = found.geometry
     vocabulary = found.vocabulary
     special = " ".join(
         str(vocabulary[role]) for role in ("pad", "unk", "cls", "sep", "mask") if role in vocabulary
     )
-    show.facts(
+    display.facts(
         {
             "family": found.family,
             "task": found.task or "none: a bare encoder",
@@ -64,7 +64,7 @@ def inspect(
         }
     )
     typer.echo()
-    show.table(
+    display.table(
         ("parameters", "count"),
         [(part, f"{count:,}") for part, count in found.parameters.items()],
         right="count",
@@ -112,7 +112,7 @@ def convert(
     with output(target, model=source, kind="whole directory", overwrite=overwrite):
         model = load_model(source, "cpu", task)
         if to == "tensorflow":
-            from ..export import missing_settings, write_tensorflow
+            from ..convert.export import missing_settings, write_tensorflow
 
             written = write_tensorflow(
                 target,
@@ -124,13 +124,13 @@ def convert(
             )
             missing = missing_settings(model, written)
         elif to == "onnx":
-            from ..export import write_onnx
+            from ..convert.export import write_onnx
 
             written = write_onnx(model, target, overwrite=overwrite)
         else:
             written = model.save(target, precision=precision, overwrite=overwrite)
     facts = {"not written": f"{', '.join(missing)}: the layout has no place"} if missing else {}
-    show.facts({**facts, "written to": written})
+    display.facts({**facts, "written to": written})
 
 
 @verb(
@@ -191,7 +191,7 @@ def quantize(
         facts[metric] = f"{after[metric]:.4f}, before {before[metric]:.4f}"
     weights = sum(file.stat().st_size for file in Path(written).glob("*.safetensors"))
     facts["weights"] = f"{weights / 1e6:,.1f} MB, {4 * exact.num_parameters / 1e6:,.1f} in float32"
-    show.facts({**facts, "written to": written})
+    display.facts({**facts, "written to": written})
 
 
 @verb(
@@ -216,8 +216,8 @@ def add_tokens(
 
     Each word is then tried in a text: one that would never be found is an error.
     """
-    from ..surgery import add_tokens as add
-    from ..tables.texts import read_texts
+    from ..convert.model_editing import add_tokens as add
+    from ..data.text_inputs import read_texts
 
     with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
         words = {}
@@ -230,7 +230,7 @@ def add_tokens(
             raise DataError("the file is empty", where=file)
         found = add(load_model(model, "cpu"), words.values(), where=[*words])
         written = found.model.save(out, overwrite=overwrite)
-    show.facts(
+    display.facts(
         {
             "added": f"{len(found.added):,} words, {found.reused:,} of them in unused entries",
             "known": f"{len(found.known):,} words were already pieces",
@@ -253,23 +253,23 @@ def shrink(
     The texts of the corpus keep their tokens. Special pieces and single characters are kept, so
     that no other text becomes unknown.
     """
-    from ..surgery import shrink as keep_used
+    from ..convert.model_editing import shrink as keep_used
 
     given = GivenCorpus(corpus, reading)
     with output(out, given.paths, model=model, kind="whole directory", overwrite=overwrite):
         large = load_model(model, "cpu")
-        with show.bar("reading") as read:
+        with display.bar("reading") as read:
             small = keep_used(large, given.paragraphs(read))
         written = small.save(out, overwrite=overwrite)
-    show.facts(
+    display.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
             "parameters": f"{small.num_parameters:,} of {large.num_parameters:,}",
             "documents": f"{given.counts.documents:,}",
         }
     )
-    show.read_counts(given.counts)
-    show.facts({"written to": written})
+    display.read_counts(given.counts)
+    display.facts({"written to": written})
 
 
 @verb("extend", "bertworks extend bert-base-uncased --positions 1024 --out bert-base-1024")
@@ -292,7 +292,7 @@ def extend(
     New positions start as copies of the old ones. Shorter texts keep their vectors; longer texts
     need some more pre-training. A smaller limit of the model's own (max_seq_length) stays.
     """
-    from ..surgery import extend_positions, text_limit
+    from ..convert.model_editing import extend_positions, text_limit
 
     with output(out, model=model, kind="whole directory", overwrite=overwrite):
         short = load_model(model, "cpu")
@@ -301,4 +301,4 @@ def extend(
     facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}
     if (limit := text_limit(long)) < positions:
         facts["limit"] = f"{limit:,} tokens of a text, as before: the model's max_seq_length"
-    show.facts({**facts, "written to": written})
+    display.facts({**facts, "written to": written})

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import literals
-from ..files import new_directory
-from ..wording import duration
-from . import show
+from ..settings import literals
+from ..utils.files import new_directory
+from ..utils.formatting import duration
+from . import display
 from .app import (
     AsJson,
     Given,
@@ -27,7 +27,7 @@ from .app import (
 )
 
 if TYPE_CHECKING:
-    from ..corpus.manifest import Manifest
+    from ..data.manifest import Manifest
 
 Corpus = Annotated[
     list[str],
@@ -85,8 +85,8 @@ class GivenCorpus:
     """
 
     def __init__(self, corpus: list[str], reading: dict[str, Any], **how: Any) -> None:
-        from ..corpus.readers import ReadCounts, read_documents
-        from ..corpus.sources import parse_sources, paths_of
+        from ..data.documents import ReadCounts, read_documents
+        from ..data.sources import parse_sources, paths_of
 
         named = {key: reading[key] for key in ("format", "column")}
         sources = parse_sources(corpus, **named)
@@ -94,7 +94,7 @@ class GivenCorpus:
         self.paths, self.counts = paths_of(sources), ReadCounts()
         self._documents = read_documents(sources, counts=self.counts, **others, **how)
 
-    def paragraphs(self, update: show.Update) -> Iterator[str]:
+    def paragraphs(self, update: display.Update) -> Iterator[str]:
         """Yield the paragraphs of all documents, and update the progress after each document."""
         for document in self._documents:
             yield from document.paragraphs
@@ -121,8 +121,8 @@ def vocab(
 
     The same corpus gives the same vocabulary, byte for byte.
     """
-    from ..corpus.overlap import SharedSequences
-    from ..corpus.settings import VocabularySettings
+    from ..data.overlap import SharedSequences
+    from ..data.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
     how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
@@ -135,9 +135,9 @@ def vocab(
     )
     with (
         output(out, given_corpus.paths, kind="whole directory", overwrite=overwrite),
-        show.stopwatch() as seconds,
+        display.stopwatch() as seconds,
     ):
-        with show.bar("reading") as read, show.bar("learning", "pieces") as learning:
+        with display.bar("reading") as read, display.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
                 given_corpus.paragraphs(read),
                 workers=workers,
@@ -152,9 +152,9 @@ def vocab(
         pieces = f"{tokenizer.vocab_size:,}"
         if tokenizer.vocab_size < how.size:
             pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
-        show.facts({"pieces": pieces, "documents": f"{given_corpus.counts.documents:,}"})
-        show.read_counts(given_corpus.counts)
-        show.facts({"time": duration(seconds()), "written to": out})
+        display.facts({"pieces": pieces, "documents": f"{given_corpus.counts.documents:,}"})
+        display.read_counts(given_corpus.counts)
+        display.facts({"time": duration(seconds()), "written to": out})
 
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
@@ -185,9 +185,9 @@ def prepare(
     tokenizers other than WordPiece, 100 per character of its longest sentence (a line without a
     full stop is one sentence).
     """
-    from ..corpus.prepare import PrepareProgress
-    from ..corpus.prepare import prepare as run
-    from ..corpus.shards import Corpus as PreparedCorpus
+    from ..data.prepare import PrepareProgress
+    from ..data.prepare import prepare as run
+    from ..data.shards import Corpus as PreparedCorpus
 
     last = PrepareProgress()
 
@@ -196,7 +196,7 @@ def prepare(
         last = now
         update(now.bytes_read, now.bytes_total)
 
-    with show.bar("preparing") as update:
+    with display.bar("preparing") as update:
         manifest = run(
             corpus,
             tokenizer=_files_of(tokenizer),
@@ -214,15 +214,15 @@ def prepare(
     facts = corpus_facts(manifest)
     if how.get("spans", "none") != "none":
         facts["spans"] = f"{manifest.spans:,}"
-    show.facts(facts)
+    display.facts(facts)
     if part is None:
-        show.remarks(PreparedCorpus.open(out).remarks)
-    show.read_counts(last.read)
+        display.remarks(PreparedCorpus.open(out).remarks)
+    display.read_counts(last.read)
     if last.new_tokens:
         rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
     else:
         rate = "nothing to do: already finished"
-    show.facts({"time": rate, "written to": out})
+    display.facts({"time": rate, "written to": out})
 
 
 @verb("tokenize", 'bertworks tokenize vocab "a visually stunning rumination on love"')
@@ -259,7 +259,7 @@ def tokenize(
                 name: getattr(encoding, name).tolist()
                 for name in ("input_ids", "token_type_ids", "word_ids", "offsets")
             }
-            show.as_json({"text": text, "tokens": pieces, **columns})
+            display.as_json({"text": text, "tokens": pieces, **columns})
             continue
         rows = []
         left = len(tokenizer.segments([text], typed_mask=typed_mask)[0])
@@ -275,7 +275,9 @@ def tokenize(
             left -= word >= 0
             place = ("", "", "") if word < 0 else (word, f"{start}–{end}", source[start:end])
             rows.append((piece, number, kind, *place))
-        show.table(("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word")
+        display.table(
+            ("piece", "id", "type", "word", "offsets", "text"), rows, right="id type word"
+        )
 
 
 def corpus_facts(manifest: Manifest) -> dict[str, object]:

@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .. import files
 from ..errors import OutputError
-from ..remote import cache_directory
+from ..utils import files
+from ..utils.remote import cache_directory
 
 _NO_EFFECT = frozenset({"overwrite", "json", "threads", "device", "workers", "on"})
 """Options that do not change the content of an output."""

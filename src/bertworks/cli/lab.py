@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import SettingsError
-from ..wording import duration
-from . import show
+from ..utils.formatting import duration
+from . import display
 from .app import AsJson, Computing, Given, Overwrite, Table, check_present, output, verb
 from .training import Seeds, seed_numbers
 
@@ -101,12 +101,12 @@ def lab(
     found = find_claims(claims or ())
     if what == "list":
         rows = [(one.name, f"{one.minutes:g}", one.says) for one in found]
-        show.table(("claim", "minutes", "it says"), rows, right="minutes", cut="it says")
+        display.table(("claim", "minutes", "it says"), rows, right="minutes", cut="it says")
         return
     from ..lab.bench import Lab
     from ..lab.report import measure_all, write_page
-    from ..training.grid import seed_list
     from ..training.progress import Progress
+    from ..tuning.grid import seed_list
 
     asked = seed_list(seed_numbers(seeds))
     marks = ("lab.json", "claims")
@@ -118,16 +118,16 @@ def lab(
         records, skipped = measure_all(place, found, asked, budget if what == "all" else None)
         page = write_page(place)
     if json:
-        show.as_json([record.to_dict() for record in records])
+        display.as_json([record.to_dict() for record in records])
         return
-    show.table(
+    display.table(
         ("claim", "verdict", "took"),
         [(one.claim.name, one.verdict, duration(one.seconds)) for one in records],
         right="took",
     )
     if skipped:
-        show.remarks([f"no time left for {', '.join(skipped)}"])
-    show.facts({"page": page, "results": page.with_name("results.json")})
+        display.remarks([f"no time left for {', '.join(skipped)}"])
+    display.facts({"page": page, "results": page.with_name("results.json")})
 
 
 def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> None:
@@ -135,13 +135,13 @@ def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> No
 
     found = lineage(place, minutes, seeds)
     if json:
-        show.as_json(found)
+        display.as_json(found)
         return
     headings, rows = table(found)
-    show.table(headings, rows, right=headings[1:])
+    display.table(headings, rows, right=headings[1:])
     if found["skipped"]:
-        show.remarks([f"no data for {', '.join(found['skipped'])}"])
-    show.facts({"page": place.out / "lineage.md"})
+        display.remarks([f"no data for {', '.join(found['skipped'])}"])
+    display.facts({"page": place.out / "lineage.md"})
 
 
 def _compare(
@@ -151,19 +151,19 @@ def _compare(
         fix = "For example: bertworks lab compare mini --data reviews.tsv."
         raise SettingsError("lab compare needs models and --data TABLE", fix=fix)
     check_present([table])
-    from ..probing import compare
+    from ..analysis.probing import compare
 
     found = compare(models, table, device=device, **settings)
     columns = ("model", "accuracy", "majority", "texts/s", "parameters")
     if json:
         named = (*columns, "difference", "interval")
-        show.as_json([dict(zip(named, row, strict=True)) for row in found])
+        display.as_json([dict(zip(named, row, strict=True)) for row in found])
         return
     shown = [(*one[:3], f"{one.speed:,.0f}", f"{one.parameters:,}") for one in found]
     if len(found) == 1:
-        show.table(columns, shown, right=columns[1:], cut="model")
+        display.table(columns, shown, right=columns[1:], cut="model")
         return
     headings = (*columns, "than first")
     rows = [(*row, one.difference_text) for row, one in zip(shown, found, strict=True)]
-    show.table(headings, rows, right=headings[1:], cut="model")
-    show.remarks(["± is half of the 95 % confidence interval, over the evaluated rows"])
+    display.table(headings, rows, right=headings[1:], cut="model")
+    display.remarks(["± is half of the 95 % confidence interval, over the evaluated rows"])

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ..files import exists
-from ..wording import clock, short
-from . import show
+from ..utils.files import exists
+from ..utils.formatting import clock, short
+from . import display
 from .app import AsJson, Device, Overwrite, Recipe, verb
 from .corpus import corpus_facts
 from .schemas import VERBS, schema_of
@@ -40,20 +40,20 @@ def merge(
     The result equals that of a single machine, byte for byte, for any number of parts. Missing,
     damaged or duplicate parts, and parts with other inputs or settings, are an error.
     """
-    from ..corpus.manifest import Manifest
+    from ..data.manifest import Manifest
     from ..inference.merging import merge as run
 
     was_there = not overwrite and exists(out)
     found = run(parts, out, overwrite=overwrite)
     if isinstance(found, Manifest):
-        show.facts(corpus_facts(found))
+        display.facts(corpus_facts(found))
     elif isinstance(found, int):
-        show.facts({"rows": f"{found:,}"})
+        display.facts({"rows": f"{found:,}"})
     else:
-        show.facts({"texts": f"{found.rows:,}", "width": f"{found.width:,}"})
+        display.facts({"texts": f"{found.rows:,}", "width": f"{found.width:,}"})
     if was_there:
-        show.facts({"time": "nothing to do: already finished"})
-    show.facts({"written to": out})
+        display.facts({"time": "nothing to do: already finished"})
+    display.facts({"written to": out})
 
 
 @verb(
@@ -85,19 +85,19 @@ def estimate(
     """
     from dataclasses import asdict
 
-    from ..training.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
-    from ..training.estimate import estimate as run
+    from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
+    from ..analysis.estimate import estimate as run
 
     found = run(recipe, settings or (), machine=machine, share=share, device=device)
     if json:
         rates = {"seconds": found.seconds, "tokens_per_second": found.tokens_per_second}
-        show.as_json({**asdict(found), **rates})
+        display.as_json({**asdict(found), **rates})
         return
     each, total = found.machine, sum(found.memory.values())
     room = f" of {each.memory / 1e9:.0f}" if each.memory else ""
     within = f"give or take {found.tolerance:.0%}"
     how = "measured here" if machine == "here" else f"{found.share:.0%} of the peak, assumed"
-    show.facts(
+    display.facts(
         {
             "parameters": f"{found.parameters:,}, {found.trained:,} of them trained",
             "memory": f"{total / 1e9:.2f} GB{room} on a device, {within}",
@@ -109,13 +109,13 @@ def estimate(
         }
     )
     if 0 < each.memory < total:
-        show.remarks(
+        display.remarks(
             ["This does not fit: lower micro_batch_tokens, or set gradient_checkpointing=true."]
         )
     for size, chips in PAPER_CHIPS.items():
         flops = paper_flops(size)
         reached = flops / (chips * PAPER_DAYS * 86400) / 1e12
-        show.remarks(
+        display.remarks(
             [
                 f"BERT-{size.title()} as published: {flops:.2e} FLOPs, {PAPER_DAYS} days on "
                 f"{chips} TPU chips ({reached:.1f} TFLOP/s each); "
@@ -147,7 +147,7 @@ def settings(
     Each has its default, type, allowed values and meaning. In the YAML file, all settings are
     commented out; uncomment those you change.
     """
-    from ..settings_help import commented_yaml, describe, help_text
+    from ..analysis.settings_help import commented_yaml, describe, help_text
 
     schema = schema_of(of, task)
     typer.echo(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))

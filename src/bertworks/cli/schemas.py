@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import SettingsError, brief, nearest, nearest_setting
-from ..literals import VERB_SETTINGS
+from ..settings.literals import VERB_SETTINGS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from ..settings import Settings
-    from ..settings_help import SettingHelp
+    from ..analysis.settings_help import SettingHelp
+    from ..settings.base import Settings
 
 VERBS = tuple(VERB_SETTINGS)
 """The verbs that take settings."""
@@ -39,7 +39,7 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
             fix = f"Verbs with settings: {', '.join(VERBS)}; for options see: "
             fix += f"bertworks {verb} --help."
             raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
-    from ..settings_help import settings_class
+    from ..analysis.settings_help import settings_class
 
     return settings_class(verb, task)
 
@@ -49,7 +49,7 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
 
     If the class has common settings (`Settings.common`), only these are listed, briefly.
     """
-    from ..settings_help import declared_class, describe
+    from ..analysis.settings_help import declared_class, describe
 
     schema = declared_class(verb) if task is None else schema_of(verb, task)
     every = describe(schema)
@@ -57,7 +57,7 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
         return every, 0
     shown = list(schema.common)
     if task is not None:
-        from ..tables.reading import TableOptions
+        from ..data.tables import TableOptions
         from ..tasks import labelled_task
 
         of_task = labelled_task(task).options.model_fields

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import DataError, SettingsError
-from . import show
+from . import display
 from .app import (
     MODEL_HELP,
     AsJson,
@@ -92,7 +92,7 @@ def demo(
     The exit status is 1 if the pre-trained network does not beat both baselines (not with --quick).
     """
     set_threads(threads)
-    from ..demo import run_demo
+    from ..lab.demo import run_demo
 
     if not (run_demo(out, seed=seed, quick=quick, overwrite=overwrite).beats_both or quick):
         raise typer.Exit(1)
@@ -139,8 +139,8 @@ def pretrain(
         progress=Progress(),
     )
     if is_main_process():
-        show.metrics(result.metrics)
-        show.facts({"model": result.run.model, "report": result.run.report})
+        display.metrics(result.metrics)
+        display.facts({"model": result.run.model, "report": result.run.report})
 
 
 @verb(
@@ -214,7 +214,7 @@ def finetune(
                 "a grid needs --dev to select the best run",
                 fix="Give --dev FILE, or a share of the training rows: --dev 0.1.",
             )
-        from ..training.grid import finetune_grid
+        from ..tuning.grid import finetune_grid
 
         found = finetune_grid(
             model,
@@ -228,10 +228,10 @@ def finetune(
             **repeating,
             **given,
         )
-        show.table(found.columns, found.rows(), right=" ".join(found.columns))
-        show.remarks(found.best.remarks)
-        show.remarks(f"failed: {failed.directory}: {failed.error}" for failed in found.failed)
-        show.facts({"best": found.best.directory, "model": found.run.model})
+        display.table(found.columns, found.rows(), right=" ".join(found.columns))
+        display.remarks(found.best.remarks)
+        display.remarks(f"failed: {failed.directory}: {failed.error}" for failed in found.failed)
+        display.facts({"best": found.best.directory, "model": found.run.model})
         return
     from ..training.finetune import finetune as run
 
@@ -247,10 +247,10 @@ def finetune(
         **given,
     )
     if is_main_process():
-        show.metrics(result.metrics)
-        show.remarks(result.remarks)
-        show.facts(
-            {"model": result.run.model, **show.evaluated(result.breakdown, result.run.report)}
+        display.metrics(result.metrics)
+        display.remarks(result.remarks)
+        display.facts(
+            {"model": result.run.model, **display.evaluated(result.breakdown, result.run.report)}
         )
 
 
@@ -287,8 +287,8 @@ def glue(
     evaluated on dev and, if there are test files, writes predictions for the GLUE server. The same
     command again runs what is missing.
     """
-    from ..training.glue import NOTE
-    from ..training.glue import glue as run
+    from ..lab.glue import NOTE
+    from ..lab.glue import glue as run
     from ..training.progress import Progress
 
     found = run(
@@ -302,13 +302,13 @@ def glue(
         **repeating,
         **given_settings(ctx, settings_file, settings or ()),
     )
-    show.table(found.columns, found.rows(), right="dev mean Base Large")
+    display.table(found.columns, found.rows(), right="dev mean Base Large")
     typer.echo(NOTE)
     for name, why in found.missing.items():
         typer.echo(f"  missing: {name} ({why})")
-    show.facts({"table": found.out / "glue.md"})
+    display.facts({"table": found.out / "glue.md"})
     if found.answers:
-        show.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
+        display.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
 
 
 def table_or_share(text: str) -> str | float:
@@ -351,15 +351,15 @@ def probe(
 
     Shows within seconds how well an encoder's vectors separate the classes.
     """
-    from ..probing import probe as run
+    from ..analysis.probing import probe as run
 
     given = given_settings(ctx, settings_file, settings or (), **table)
     check_present([train, dev])
     found = run(model, train=train, dev=dev, device=device, **given)
     if json:
-        show.as_json({"width": found.width, **found.metrics})
+        display.as_json({"width": found.width, **found.metrics})
     else:
-        show.metrics({"width": found.width, **found.metrics})
+        display.metrics({"width": found.width, **found.metrics})
 
 
 @verb(
@@ -411,5 +411,5 @@ def ablate(
         **given_settings(ctx, settings_file, settings or (), **table),
     )
     headings, cells = results.table()
-    show.table(headings, cells, right=headings[1:])
-    show.facts({"table": results.table_file, "results": results.json_file})
+    display.table(headings, cells, right=headings[1:])
+    display.facts({"table": results.table_file, "results": results.json_file})

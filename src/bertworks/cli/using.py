@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import literals
 from ..errors import DataError
-from ..files import write
-from . import show
+from ..settings import literals
+from ..utils.files import write
+from . import display
 from .app import (
     AsJson,
     Computing,
@@ -92,10 +92,10 @@ def evaluate(
             return
     if json:
         for file, found in zip(data, several, strict=True):
-            show.as_json({"data": file, **_facts(found)})
+            display.as_json({"data": file, **_facts(found)})
         return
     names = list(dict.fromkeys(name for found in several for name in found.metrics))
-    show.table(
+    display.table(
         ("file", "rows", *names),
         [
             (file, f"{found.rows:,}", *(found.metrics.get(name, "") for name in names))
@@ -104,7 +104,7 @@ def evaluate(
         right=("rows", *names),
         cut="file",
     )
-    show.remarks(dict.fromkeys(remark for found in several for remark in found.remarks))
+    display.remarks(dict.fromkeys(remark for found in several for remark in found.remarks))
 
 
 @verb(
@@ -162,7 +162,7 @@ def score(
     of answers by id, as for the official scorers. tagging: CoNLL columns, the last two with gold
     and predicted tags. classification and regression: a table with both columns.
     """
-    from ..scoring import score as run
+    from ..analysis.scoring import score as run
 
     inputs = [data, predictions, no_answer_probs]
     with output(report, inputs, overwrite=overwrite, repeats=True):
@@ -196,15 +196,15 @@ def _show_evaluation(
 ) -> None:
     """Print an evaluation, and write its report if a path is given."""
     if report is not None:
-        from ..training.report import write_evaluation_report
+        from ..reports.report import write_evaluation_report
 
         write_evaluation_report(report, found, model=measured, data=data)
     if json:
-        show.as_json(_facts(found))
+        display.as_json(_facts(found))
         return
-    show.metrics({"rows": found.rows, **found.metrics})
-    show.remarks(found.remarks)
-    show.facts(show.evaluated(found.breakdown, report))
+    display.metrics({"rows": found.rows, **found.metrics})
+    display.remarks(found.remarks)
+    display.facts(display.evaluated(found.breakdown, report))
 
 
 def _facts(found: Evaluation) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def predict(
     if (part is not None or spread) and (data is None or out is None):
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     for text in texts or ():
-        show.must_hold_text(text)
+        display.must_hold_text(text)
     from ..inference.writers import write_predictions
 
     settings = given | table
@@ -279,7 +279,7 @@ def predict(
             rows = loaded.stream(None if data is not None else asked, data=data, **settings)
             if out is None and not json and sys.stdout.isatty():
                 assert loaded.task is not None, "it has predicted"
-                show.predictions(rows, loaded.task.shown)
+                display.predictions(rows, loaded.task.shown)
                 return
             count = write_predictions(
                 out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
@@ -303,14 +303,14 @@ def fill_mask(
     given: Given,
 ) -> None:
     """Predict the masked words of a text."""
-    show.must_hold_text(text)
+    display.must_hold_text(text)
     masks = load_model(model, device).fill_mask(text, top_k=top_k, **given)
     if json:
-        show.as_json(masks)
+        display.as_json(masks)
         return
     for number, guesses in enumerate(masks, 1):
         name = f"[MASK] {number}" if len(masks) > 1 else "[MASK]"
-        show.table(
+        display.table(
             (name, "probability"),
             [(guess["token"], guess["probability"]) for guess in guesses],
             right="probability",
@@ -331,11 +331,11 @@ def next_sentence(
     given: Given,
 ) -> None:
     """Print the probability that B follows A."""
-    show.must_hold_text(first)
-    show.must_hold_text(second)
+    display.must_hold_text(first)
+    display.must_hold_text(second)
     chance = load_model(model, device).next_sentence(first, second, **given)
     if json:
-        show.as_json({"next_sentence_probability": chance})
+        display.as_json({"next_sentence_probability": chance})
     else:
         typer.echo(f"B follows A with probability {chance:.4f}")
 
@@ -365,11 +365,11 @@ def generate(
     """
     prompts = list(lines_of(texts))
     for text in prompts:
-        show.must_hold_text(text)
+        display.must_hold_text(text)
     made = load_model(model, device).generate(prompts, **given)
     for text, new in zip(prompts, made, strict=True):
         if json:
-            show.as_json({"text": text, "generated": new})
+            display.as_json({"text": text, "generated": new})
         else:
             typer.echo(f"{text} …\n  … {new.strip()}")
 
@@ -398,7 +398,7 @@ def explain(
     """
     for given in (text, pair):
         if given is not None:
-            show.must_hold_text(given)
+            display.must_hold_text(given)
     check_page(out, endings=_PAGE)
     with output(out, model=model, overwrite=overwrite):
         loaded = load_model(model, device, task)
@@ -407,4 +407,4 @@ def explain(
 
         made = page(computed(loaded, text, pair))
         write(out, made)
-    show.facts({"page": out, "size": f"{len(made.encode()) / 1e6:.1f} MB"})
+    display.facts({"page": out, "size": f"{len(made.encode()) / 1e6:.1f} MB"})

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..locks import Kind
-from ..remote import is_remote
-from ..wording import duration
-from . import show
+from ..utils.formatting import duration
+from ..utils.locks import Kind
+from ..utils.remote import is_remote
+from . import display
 from .app import (
     AsJson,
     Computing,
@@ -59,7 +59,7 @@ def _texts(
         return data
     given = texts or []
     for text in given:
-        show.must_hold_text(text)
+        display.must_hold_text(text)
     return lines_of(given, **table) if "-" in given else given
 
 
@@ -85,7 +85,7 @@ def _writing(
     def write(out: str, method: str) -> None:
         with output(None if is_remote(out) else out, [data], model=model):
             to_file = getattr(load_model(model, device, task), method)
-            with show.stopwatch() as seconds, show.bar("embedding", "texts") as embedding:
+            with display.stopwatch() as seconds, display.bar("embedding", "texts") as embedding:
                 found = to_file(out, source, progress=embedding, **settings)
             rows = f"{found.rows:,}"
             if found.new < found.rows:
@@ -93,9 +93,9 @@ def _writing(
             facts = {"texts": rows, "width": f"{found.width:,}"}
             if found.cut:
                 facts["cut"] = f"{found.cut:,} texts were too long for the model"
-            show.facts(facts)
+            display.facts(facts)
             rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing to do"
-            show.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+            display.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
 
     return write
 
@@ -184,7 +184,7 @@ def neighbours(
     Opposites occur in the same contexts and are often near; --farthest shows words with nothing in
     common.
     """
-    from ..word_vectors import WordVectors
+    from ..analysis.word_vectors import WordVectors
 
     to_model = out is not None and out.suffix != ".txt"
     kind: Kind = "whole directory" if to_model else "file"
@@ -206,7 +206,7 @@ def neighbours(
         elif out is not None:
             found.to_model().save(out, overwrite=replaces)
     if out is not None:
-        show.facts({"words": f"{len(found.words):,}", "written to": out})
+        display.facts({"words": f"{len(found.words):,}", "written to": out})
     for query in words or ():
         plus: list[str] = []
         minus: list[str] = []
@@ -214,9 +214,9 @@ def neighbours(
             (minus if part.startswith("-") else plus).append(part.removeprefix("-").strip())
         near = found.neighbours(plus, minus, top_k=top_k, farthest=farthest)
         if json:
-            show.as_json({"words": query, "neighbours": dict(near)})
+            display.as_json({"words": query, "neighbours": dict(near)})
         else:
-            show.table((query, "cosine"), near, right="cosine")
+            display.table((query, "cosine"), near, right="cosine")
 
 
 @verb(
@@ -278,18 +278,18 @@ def search(
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")
     from ..checkpoints.locate import local_directory
-    from ..locks import check_inputs
+    from ..utils.locks import check_inputs
 
     asked = list(lines_of(queries))
     for query in asked:
-        show.must_hold_text(query)
+        display.must_hold_text(query)
     if index is not None:
         check_inputs(index, map(local_directory, filter(None, (model, rerank))))
     loaded = load_model(model, device)
     reranker = None if rerank is None else load_model(rerank, device)
-    from ..search import MANY, Index
+    from ..analysis.search import MANY, Index
 
-    with show.bar("embedding", "texts") as embedding:
+    with display.bar("embedding", "texts") as embedding:
         opened = Index.open(
             loaded,
             file,
@@ -308,7 +308,7 @@ def search(
     found = opened.search(asked, top_k, rerank=reranker, approximate=approximate, **more)
     for query, hits in zip(asked, found, strict=True):
         if json:
-            show.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})
+            display.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})
             continue
         if len(asked) > 1:
             typer.echo(query)
@@ -322,4 +322,4 @@ def search(
             for hit in hits
         ]
         names = ("score", *compared, "line", "text")
-        show.table(names, rows, right=("score", *compared, "line"), cut="text")
+        display.table(names, rows, right=("score", *compared, "line"), cut="text")

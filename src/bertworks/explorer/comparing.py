@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..api import Model
 from ..errors import DataError, brief, nearest
+from ..model import Model
 from .reading import Reading, read, rounded
 from .target import Target, target_of
 from .views import TargetChoice

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..api import Model
+from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from .comparing import SENTENCES
 from .filling import checkpoints, fill

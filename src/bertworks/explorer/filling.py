@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..api import Model
 from ..errors import DataError, brief
 from ..inference.activations import activations
+from ..model import Model
 from ..packed import Packed
 from ..tasks.pretraining.task import PretrainingNetwork
 from ..training.checkpoint import list_checkpoints, load_weights, step_of

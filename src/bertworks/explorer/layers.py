@@ -15,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..api import Model
 from ..errors import DataError, brief, nearest
 from ..inference.layer_steps import layer_steps, matrices_of, norms_of, rope_theta
-from ..model.encoder import Encoder
+from ..model import Model
+from ..nn.encoder import Encoder
 from .needs import check
 from .reading import Reading, as_floats, as_shorts, read
 

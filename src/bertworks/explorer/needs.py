@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..api import Model
 from ..errors import BertworksError
+from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask

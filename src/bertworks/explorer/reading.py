@@ -13,9 +13,9 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..api import Model
 from ..errors import DataError, LengthError
 from ..inference.activations import Activations, activations
+from ..model import Model
 from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
 from ..text.encoding import Segment, with_marks

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..api import Model
 from ..errors import DataError
 from ..inference.activations import embedding_steps
+from ..model import Model
 from .needs import check
 from .reading import Heads, Reading, as_bytes, read, rounded
 from .target import Target, target_of

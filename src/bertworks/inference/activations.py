@@ -20,15 +20,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import BertworksError
-from ..model.attention import masked_pairs
-from ..model.device import is_finite
-from ..model.encoder import AttentionScope, Encoder, HasEncoder, SelfAttention
-from ..model.layers import sinusoids
-from ..model.memory import Memory
+from ..nn.attention import masked_pairs
+from ..nn.device import is_finite
+from ..nn.encoder import AttentionScope, Encoder, HasEncoder, SelfAttention
+from ..nn.kv_cache import Memory
+from ..nn.layers import sinusoids
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite
-from .form import frozen_form, twins_of
+from .frozen import frozen_form, twins_of
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
 """Whether the caller still waits for the result; called after each layer."""

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..model.eight_bits import InputCodes, codes_of, weight_of
-from ..model.encoder import FeedForward, Layer
-from ..model.layers import Linear
-from .form import FUSED, forget, twins_of
+from ..nn.encoder import FeedForward, Layer
+from ..nn.layers import Linear
+from ..nn.quantized import InputCodes, codes_of, weight_of
+from .frozen import FUSED, forget, twins_of
 
 _SAMPLE = 1024  # maximum tokens per map whose inputs are kept
 _ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range moves into the weights

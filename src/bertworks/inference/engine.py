@@ -22,15 +22,15 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from .. import parallel
+from ..data.rows import PlacedRow, Row, is_missing
+from ..data.schema import names_of
 from ..errors import BertworksWarning, CheckpointError
-from ..model.device import is_finite
+from ..jobs import parallel
+from ..nn.device import is_finite
 from ..packed import Batch
-from ..tables.rows import PlacedRow, Row, is_missing
-from ..tables.schema import names_of
 from ..tasks.labelled import LabelledTask
 from ..tasks.task import Example, Network, Prediction, Task
-from .form import frozen_form
+from .frozen import frozen_form
 from .settings import EngineSettings
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.locate import local_directory
-from ..corpus.shards import Corpus
+from ..data.shards import Corpus
 from ..errors import CheckpointError, DataError, SettingsError
-from ..model.device import dtype_of
+from ..nn.device import dtype_of
 from ..packed import Batch
-from ..settings import read_yaml, without_format_version
+from ..settings.base import read_yaml, without_format_version
 from ..tasks.breakdown import Breakdown, Evaluation
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingEvaluator, PretrainingTask

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
-from ..model.encoder import Encoder, HasEncoder
-from ..model.heads import pool, width_factor
+from ..nn.encoder import Encoder, HasEncoder
+from ..nn.heads import pool, width_factor
 from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_number
-from .form import frozen_form
+from .frozen import frozen_form
 from .native import FrozenNativeEncoder
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 

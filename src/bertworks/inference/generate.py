@@ -19,12 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
-from ..model.memory import Memory
+from ..nn.kv_cache import Memory
 from ..packed import Packed
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.task import PretrainingNetwork
 from .engine import by_tokens, check_finite
-from .form import frozen_form
+from .frozen import frozen_form
 from .settings import EngineSettings, GenerationSettings
 
 

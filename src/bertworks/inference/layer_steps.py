@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..model.attention import masked_pairs
-from ..model.encoder import Encoder, Layer
-from ..model.layers import Linear
-from ..model.rotary import Rotation
+from ..nn.attention import masked_pairs
+from ..nn.encoder import Encoder, Layer
+from ..nn.layers import Linear
+from ..nn.rotary import Rotation
 from ..packed import Packed
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .. import files
-from ..corpus.manifest import Manifest
-from ..corpus.merging import merge_corpora
+from ..data.manifest import Manifest
+from ..data.merging import merge_corpora
 from ..errors import DataError
-from ..locks import claim, exists_error
-from ..parts import in_order
-from .notes import Note, checksum_of, note_file
+from ..jobs.parts import in_order
+from ..utils import files
+from ..utils.locks import claim, exists_error
+from .manifests import Note, checksum_of, note_file
 from .vector_files import Layout, TokenParquet, append, layout_of
 from .vectors import WrittenVectors
 

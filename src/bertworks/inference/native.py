@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..model.config import EncoderConfig
-from ..model.eight_bits import codes_of
-from ..model.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
-from ..model.heads import pool
-from ..model.layers import ACTIVATIONS as ACTIVATION_OF
-from ..model.layers import Embeddings, LayerNorm, Linear
-from ..native.ends import NativeEmbeddings, means
+from ..native.embeddings_and_pooling import NativeEmbeddings, means
 from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
 from ..native.library import PANEL, has_kernels
+from ..nn.config import EncoderConfig
+from ..nn.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
+from ..nn.heads import pool
+from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
+from ..nn.layers import Embeddings, LayerNorm, Linear
+from ..nn.quantized import codes_of
 from ..packed import Packed, Sequences
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..literals import Combine, InferencePrecision, Pooling
-from ..settings import Settings, with_default
-from ..tables.reading import TableOptions
+from ..data.tables import TableOptions
+from ..settings.base import Settings, with_default
+from ..settings.literals import Combine, InferencePrecision, Pooling
 
 
 class EngineSettings(Settings):

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .. import files
 from ..errors import DataError
-from ..lazily import Lazily
-from ..memory import is_memory_short
+from ..utils import files
+from ..utils.lazy_module import Lazily
+from ..utils.memory import is_memory_short
 from .features import Features
 
 if TYPE_CHECKING:

@@ -28,16 +28,17 @@ from typing import Any, BinaryIO
 
 import torch
 
-from .. import files, parallel
 from ..errors import DataError, check_name
-from ..locks import check_inputs, claim, exists_error
-from ..model.config import HEAD_DROPOUTS
-from ..model.encoder import Encoder, HasEncoder
-from ..parts import Part
+from ..jobs import parallel
+from ..jobs.parts import Part
+from ..nn.config import HEAD_DROPOUTS
+from ..nn.encoder import Encoder, HasEncoder
 from ..text.tokenizer import Tokenizer
+from ..utils import files
+from ..utils.locks import check_inputs, claim, exists_error
 from .engine import chunks, threads_of_worker
 from .features import Embedder, TokenFeatures
-from .notes import Note, checksum_of, crc, digest, note_file, note_of_part
+from .manifests import Note, checksum_of, crc, digest, note_file, note_of_part
 from .vector_files import Layout, TokenParquet, layout_of
 
 

@@ -12,15 +12,15 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
-from .. import files
+from ..data.rows import PlacedRow, Row
+from ..data.schema import PREDICTION
 from ..errors import DataError, brief, need, some_of
-from ..locks import claim
-from ..parts import Part
-from ..tables.rows import PlacedRow, Row
-from ..tables.schema import PREDICTION
+from ..jobs.parts import Part
 from ..tasks.task import Prediction
-from ..wording import as_json
-from .notes import Note, checksum_of, digest, note_file, note_of_part
+from ..utils import files
+from ..utils.formatting import as_json
+from ..utils.locks import claim
+from .manifests import Note, checksum_of, digest, note_file, note_of_part
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,21 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import files
-from ..api import load
-from ..corpus.prepare import prepare
-from ..corpus.readers import read_documents
-from ..demo import texts
-from ..demo.cycle import PRETRAINING, VOCABULARY_SIZE
+from ..analysis.probing import probe
+from ..data.documents import read_documents
+from ..data.prepare import prepare
+from ..data.tables import read_rows
 from ..errors import DataError, TrainingError
 from ..inference.vectors import fingerprint
-from ..model.device import pick_device
-from ..probing import probe
-from ..tables.reading import read_rows
+from ..model import load
+from ..nn.device import pick_device
 from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
 from ..training.pretrain import PretrainResult, pretrain
 from ..training.progress import Progress, say
+from ..utils import files
+from .demo import texts
+from .demo.cycle import PRETRAINING, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
     import torch

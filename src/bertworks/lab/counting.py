@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..api import BareEncoder
-from ..model.config import EncoderConfig
-from ..model.device import without_weights
+from ..data.tables import read_rows
+from ..model import BareEncoder
+from ..nn.config import EncoderConfig
+from ..nn.device import without_weights
 from ..packed import Packed
-from ..tables.reading import read_rows
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.pretraining.masking import Masker, MaskingSettings
 from ..text.normalization import Normalization

@@ -26,25 +26,26 @@ from typing import Any, NamedTuple, Self, Unpack
 import torch
 from pydantic import Field, NonNegativeInt, model_validator
 
-from .. import files
-from ..api import Model, load
 from ..checkpoints.locate import local_directory
+from ..data.tables import Table, replayable
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
-from ..keywords import AblationKeywords
-from ..literals import Precision
-from ..model.device import pick_device
-from ..tables.reading import Table, replayable
+from ..model import Model, load
+from ..nn.device import pick_device
+from ..runs.run_directory import RunDirectory
+from ..settings.keywords import AblationKeywords
+from ..settings.literals import Precision
 from ..tasks.labelled import check_length
 from ..tasks.tagging.task import TaggingOptions, TaggingTask
 from ..tasks.tagging.words import TaggingExample
 from ..training.finetune import finetune
-from ..training.journal import RunDirectory
 from ..training.labelled_data import LabelledData
 from ..training.machine import settled_precision
 from ..training.progress import Progress, say
 from ..training.settings import FinetuneSettings, settings_of
-from ..training.tagging_probe import (
+from ..utils import files
+from ..utils.formatting import markdown
+from .tagging_probe import (
     FrozenStates,
     LayerChoice,
     ProbeTask,
@@ -52,7 +53,6 @@ from ..training.tagging_probe import (
     frozen_states,
     train_probe,
 )
-from ..wording import markdown
 
 TITLE = "Features of a frozen encoder, and fine-tuning"
 PAPER = "CoNLL-2003"

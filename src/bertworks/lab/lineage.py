@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import files
-from ..api import load
+from ..analysis.word_vectors import WordVectors
+from ..data.tables import read_rows
 from ..errors import SettingsError, need
 from ..inference.features import TokenFeatures
 from ..inference.settings import EngineSettings, TokenSettings
-from ..tables.reading import read_rows
+from ..model import load
+from ..reports import charts
 from ..tasks.scores import EXTRA
 from ..training.finetune import finetune
 from ..training.machine import describe
 from ..training.progress import say
-from ..training.report import charts
-from ..word_vectors import WordVectors
-from ..wording import duration, markdown
+from ..utils import files
+from ..utils.formatting import duration, markdown
 from .bench import Lab, Metrics, Rows
 from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
 

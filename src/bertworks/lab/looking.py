@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..api import BareEncoder, Model
+from ..analysis.word_vectors import WordVectors
 from ..explorer.comparing import contexts
 from ..explorer.reading import Reading, read
+from ..model import BareEncoder, Model
 from ..packed import Packed
 from ..tasks.pretraining.task import PretrainingNetwork
-from ..word_vectors import WordVectors
 from .bench import Lab
 from .claims import Arms, measures
 

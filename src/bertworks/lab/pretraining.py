@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ..api import load
-from ..corpus.shards import Corpus
+from ..data.shards import Corpus
 from ..inference.engine import outputs_of
 from ..inference.settings import EngineSettings
+from ..model import load
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.source import PretrainingSource, split_held_out

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .. import files
+from ..reports import charts
 from ..training.machine import describe
 from ..training.progress import say
-from ..training.report import charts
-from ..wording import duration, markdown
+from ..utils import files
+from ..utils.formatting import duration, markdown
 from .bench import Lab
 from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
 

@@ -15,17 +15,10 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from . import (
-    bert_routes,
-    explore_routes,
-    openai_routes,
-    rerank_routes,
-    status_routes,
-    tei_routes,
-)
+from .dialects import bert, explorer, openai, rerank, status, tei
 from .failures import RequestError, error_of
-from .gate import Gate
 from .job import context_of, job_of, reply, service_of
+from .middleware import Gate
 from .models import Models
 from .openapi import described, docs_page
 from .security import Keys
@@ -39,7 +32,7 @@ operations = APIRouter(tags=["operations"])
 @operations.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
     """Return the explorer's page to a browser, and the health status to other clients."""
-    return explore_routes.page_of(request) or await health(request)
+    return explorer.page_of(request) or await health(request)
 
 
 @operations.get("/health", response_class=Response)
@@ -81,16 +74,16 @@ async def docs(request: Request) -> Response:
 async def info(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits."""
     job = await job_of(request, model)
-    return reply(request, tei_routes.info(job.service, job.served))
+    return reply(request, tei.info(job.service, job.served))
 
 
 ROUTERS = (
-    openai_routes.router,
-    rerank_routes.router,
-    tei_routes.router,
-    status_routes.router,
-    bert_routes.router,
-    explore_routes.router,
+    openai.router,
+    rerank.router,
+    tei.router,
+    status.router,
+    bert.router,
+    explorer.router,
     operations,
 )
 

@@ -32,11 +32,11 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.rows import Rows as TableRows
+from ..data.rows import unframed
 from ..errors import BertworksError, DataError, SettingsError, need
-from ..literals import Combine, Pooling, Precision
-from ..similarity import similarities
-from ..tables.rows import Rows as TableRows
-from ..tables.rows import unframed
+from ..inference.similarity import similarities
+from ..settings.literals import Combine, Pooling, Precision
 
 if TYPE_CHECKING:
     import httpx
@@ -533,7 +533,7 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
             f"the task reads neighbouring rows, and these {count:,} need several requests",
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
-    from ..tables.reading import rows_in_memory
+    from ..data.tables import rows_in_memory
     from ..tasks.tagging.columns import WordColumns, columns_of_table, in_context
 
     def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..api import of_unit_length
-from ..tables.rows import Row
+from ..data.rows import Row
+from ..model import of_unit_length
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .failures import invalid
-from .gate import RequestContext
+from .middleware import RequestContext
 from .models import Served
 from .queue import LateError, Runner
 from .runners import EmbedRunner, TaskRow, TaskRunner, Text

@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..api import Model, load
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
 from ..errors import BertworksError, CheckpointError, SettingsError, brief, nearest
 from ..inference.settings import EngineSettings
+from ..model import Model, load
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask

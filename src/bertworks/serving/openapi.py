@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from ..training.report import page as html
+from ..reports import page as html
 from .models import Models, Served
 from .schemas import CohereError, OpenAIError, TEIError
 

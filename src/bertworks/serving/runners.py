@@ -18,15 +18,14 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from ..data.rows import Row
 from ..errors import DataError, LengthError
 from ..inference.engine import check_finite, outputs_of
 from ..inference.features import Embedder, EncodedText
 from ..inference.generate import Continuation, begin, continue_texts
 from ..inference.settings import EngineSettings, GenerationSettings
-from ..memory import is_memory_short
-from ..model.memory import Memory
+from ..nn.kv_cache import Memory
 from ..packed import Batch
-from ..tables.rows import Row
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.candidates import ScoredPieces, probabilities_at_masks, score
 from ..tasks.pretraining.source import PretrainingExample
@@ -35,6 +34,7 @@ from ..tasks.task import Network, Prediction, Task
 from ..tasks.texts import TextTask
 from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
+from ..utils.memory import is_memory_short
 from .queue import Unfinished
 
 WHOLE = 1 << 40

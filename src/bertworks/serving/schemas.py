@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..errors import nearest
-from ..literals import Pooling, Precision
+from ..settings.literals import Pooling, Precision
 
 Words = list[str]
 Ids = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]

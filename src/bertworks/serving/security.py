@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from .. import files
 from ..errors import SettingsError
+from ..utils import files
 
 ENVIRONMENT = "BERTWORKS_API_KEYS"
 _LEAST = 16

@@ -13,8 +13,8 @@ from typing import TypeVar
 from ..inference.activations import is_awaited
 from .connections import Connections
 from .failures import invalid
-from .gate import Turnstile
 from .metrics import Metrics
+from .middleware import Turnstile
 from .models import Models
 from .queue import LateError, OverloadedError, Queue
 from .settings import ServeSettings

@@ -6,8 +6,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from ..literals import Precision
-from ..settings import Settings
+from ..settings.base import Settings
+from ..settings.literals import Precision
 
 
 class ServeSettings(Settings):

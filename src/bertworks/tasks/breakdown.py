@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_json
 
 from ..errors import DataError
-from ..wording import html_facts, measured, printable
+from ..utils.formatting import html_facts, measured, printable
 
 MOST_POINTS = 1000
 EXCERPT = 300

@@ -19,13 +19,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import CHOICES, Published
+from ..data.rows import Row, Rows, text_of, unpacked
+from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
-from ..model.config import EncoderConfig
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead
+from ..nn.config import EncoderConfig
+from ..nn.encoder import Encoder
+from ..nn.heads import ClassificationHead
 from ..packed import Batch, Padded
-from ..tables.rows import Row, Rows, text_of, unpacked
-from ..tables.schema import Column, Role, RoleColumns, Schema
 from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
 from .example import LabelledExample, Tokens, by_length, pack

@@ -21,14 +21,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
+from ..data.rows import NoLabel, Row, Rows
+from ..data.schema import RoleColumns
 from ..errors import SettingsError
-from ..model.config import EncoderConfig
-from ..model.heads import cross_entropy_sum, next_piece_loss_sum
-from ..model.layers import wide
+from ..nn.config import EncoderConfig
+from ..nn.heads import cross_entropy_sum, next_piece_loss_sum
+from ..nn.layers import wide
 from ..packed import Batch
-from ..settings import Settings
-from ..tables.rows import NoLabel, Row, Rows
-from ..tables.schema import RoleColumns
+from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .classifying import ClassifyingNetwork, ClassifyingTask
 from .example import LabelledExample, labelled_batch

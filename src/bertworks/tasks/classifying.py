@@ -18,11 +18,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ..data.rows import Row, Rows
+from ..data.schema import RoleColumns
 from ..errors import DataError, brief, nearest
-from ..model.heads import cross_entropy_sum
+from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
-from ..tables.rows import Row, Rows
-from ..tables.schema import RoleColumns
 from .example import ExampleT, labelled_batch
 from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
 from .labels import (

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..data.rows import PlacedRow, Rows
 from ..errors import BertworksWarning, DataError, some_of
-from ..tables.rows import PlacedRow, Rows
 from .labelled import LabelledTask
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..data.rows import NAME, Row, Rows
+from ..data.tables import Table, read_rows, rows_in_memory
 from ..errors import DataError, brief
-from ..tables.reading import Table, read_rows, rows_in_memory
-from ..tables.rows import NAME, Row, Rows
 from .task import Task
 from .texts import TextTask
 

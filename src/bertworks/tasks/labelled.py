@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..checkpoints.sentence import SentenceSettings
+from ..data.rows import NoLabel, Row, Rows, text_of
+from ..data.schema import Column, RoleColumns, Schema, names_of
+from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError
-from ..model.config import EncoderConfig
-from ..settings import Settings
-from ..tables.rows import NoLabel, Row, Rows, text_of
-from ..tables.schema import Column, RoleColumns, Schema, names_of
-from ..tables.unlabelled import LabelledTableOptions
+from ..nn.config import EncoderConfig
+from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
 from .task import Task

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..corpus.formats import has_lone_surrogate
+from ..data.document_formats import has_lone_surrogate
+from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, unpacked, value_of
+from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, brief, some_of
-from ..tables.rows import NoLabel, Row, Rows, WholeLabel, is_missing, unpacked, value_of
-from ..tables.unlabelled import UnlabelledError
 
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.

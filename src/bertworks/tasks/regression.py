@@ -22,11 +22,11 @@ from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, Published
+from ..data.rows import Row
 from ..errors import CheckpointError, DataError
-from ..model.config import EncoderConfig
-from ..model.layers import wide
+from ..nn.config import EncoderConfig
+from ..nn.layers import wide
 from ..packed import Batch
-from ..tables.rows import Row
 from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import finite_number, label_entries

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ..checkpoints.heads import Head, Published
 from ..checkpoints.sentence import SentenceSettings
-from ..model.config import EncoderConfig
-from ..model.encoder import Encoder, HasEncoder
+from ..data.rows import PlacedRow, Row, Rows
+from ..nn.config import EncoderConfig
+from ..nn.encoder import Encoder, HasEncoder
 from ..packed import Batch, Padded
-from ..tables.rows import PlacedRow, Row, Rows
 from ..text.tokenizer import Tokenizer
 from .breakdown import Measure
 

@@ -25,15 +25,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checkpoints.heads import CLASSIFIER, Published
+from ..data.rows import Row, Rows
+from ..data.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError
-from ..model.config import ClassifierPooling, EncoderConfig
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead
-from ..model.layers import wide
+from ..nn.config import ClassifierPooling, EncoderConfig
+from ..nn.encoder import Encoder
+from ..nn.heads import ClassificationHead
+from ..nn.layers import wide
 from ..packed import Batch, Packed, Padded, Sequences
-from ..settings import Settings
-from ..tables.rows import Row, Rows
-from ..tables.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
+from ..settings.base import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens

@@ -24,17 +24,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checkpoints.heads import Head
+from ..data.rows import Row
+from ..data.schema import Role, Schema
+from ..data.unlabelled import UnlabelledError
 from ..errors import SettingsError, need
-from ..model.config import EncoderConfig
-from ..model.decoder import Decoder, Seen
-from ..model.encoder import Encoder
-from ..model.heads import linear_cross_entropy
-from ..model.layers import Dropout, wide
-from ..model.memory import Memory
+from ..nn.config import EncoderConfig
+from ..nn.decoder import Decoder, Seen
+from ..nn.encoder import Encoder
+from ..nn.heads import linear_cross_entropy
+from ..nn.kv_cache import Memory
+from ..nn.layers import Dropout, wide
 from ..packed import Batch, Packed
-from ..tables.rows import Row
-from ..tables.schema import Role, Schema
-from ..tables.unlabelled import UnlabelledError
 from .example import LabelledExample, Tokens, by_length, pack
 from .labelled import LabelledTask, check_length, texts_of
 from .task import Evaluator, Network, Prediction, Shown

@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .. import files
 from ..errors import BertworksWarning, DataError, brief
-from ..files import read_content
+from ..utils import files
+from ..utils.files import read_content
 from .definition import (
     CLS,
     CONTINUATION,

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError
-from ..files import parse_json, read_content
-from ..wire import fields
+from ..utils.files import parse_json, read_content
+from ..utils.protobuf import fields
 from .definition import Frame, Roles
 from .normalization import Normalization
 from .tree import NO_LIMITS, TreeDefinition, template

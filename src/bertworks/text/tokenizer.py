@@ -13,9 +13,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from .. import files
 from ..errors import DataError
-from ..locks import claim, exists_error
+from ..utils import files
+from ..utils.locks import claim, exists_error
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,

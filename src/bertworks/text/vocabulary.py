@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import parallel
 from ..errors import DataError, SettingsError
+from ..jobs import parallel
 from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
 from .portions import portions

@@ -29,11 +29,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from .. import files
 from ..checkpoints.store import own_tensors
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
-from ..memory import is_memory_short
+from ..utils import files
+from ..utils.memory import is_memory_short
 from .sharding import is_sharded, read_shards, spread_like, write_shards
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights", "optimizer", "state.json"

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import TrainingError
-from ..model.device import pick_device
+from ..nn.device import pick_device
 from .settings import TrainingSettings
 from .sharding import is_sharded
 

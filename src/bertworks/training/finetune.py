@@ -15,36 +15,37 @@ from typing import Any, Self, Unpack
 
 import torch
 
-from .. import files
-from ..api import Model, load
 from ..checkpoints.locate import local_directory
 from ..checkpoints.saving import check_layout
+from ..data.tables import Table
 from ..errors import DataError, SettingsError
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
-from ..keywords import TaskKeywords
-from ..model.encoder import Encoder
-from ..model.heads import ClassificationHead
-from ..tables.reading import Table
+from ..model import Model, load
+from ..nn.encoder import Encoder
+from ..nn.heads import ClassificationHead
+from ..reports.report import write_report
+from ..runs.run_directory import RunDirectory
+from ..settings.keywords import TaskKeywords
 from ..tasks import labelled_task
+from ..tasks.best import Best
 from ..tasks.breakdown import Breakdown, Evaluation, HasResults
+from ..tasks.dev_share import Dev
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
-from ..wording import html_facts, measured
+from ..utils import files
+from ..utils.formatting import html_facts, measured
 from .checkpoint import load_weights
-from .dev_share import Dev
 from .distributed import Team, team
 from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
-from .journal import RunDirectory
 from .labelled_data import LabelledData, RowSource
 from .machine import seed_everything, settled_precision
 from .progress import Progress, say, usual_progress
-from .report import write_report
-from .settings import Best, FinetuneSettings, FitSettings, settings_of
+from .settings import FinetuneSettings, FitSettings, settings_of
 from .state import Phase, Plan, refusal
 
 

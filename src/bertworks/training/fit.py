@@ -30,19 +30,20 @@ from typing import Any
 import torch
 
 from ..errors import TrainingError
-from ..model.cpu import keep_freed_memory
-from ..model.device import computing_in, dtype_of, is_finite
+from ..nn.cpu import keep_freed_memory
+from ..nn.device import computing_in, dtype_of, is_finite
+from ..runs.run_directory import RunDirectory
+from ..tasks.best import Best
 from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
 from .distributed import Team, team
 from .freezing import frozen, thaw
-from .journal import RunDirectory
 from .machine import check_can_split, determinism, recomputing, unchanged_random_state
 from .optimizer import Average, build_optimizer, set_step
 from .progress import Progress
 from .recorder import Recorder
-from .settings import Best, FitSettings
+from .settings import FitSettings
 from .sharding import check_can_shard, full, is_sharded, local, put_together, shard
 from .signals import Interrupted, StopRequest, stop_request
 from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..errors import SettingsError, nearest, need
-from ..model.encoder import Encoder
+from ..nn.encoder import Encoder
 from ..tasks.task import Network
 from .settings import AdapterSettings, FreezingSettings
 

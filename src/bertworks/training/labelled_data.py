@@ -13,22 +13,22 @@ from typing import Any, Generic
 import numpy as np
 import torch
 
-from .. import files
+from ..data.rows import Rows
+from ..data.tables import Table, read_rows, replayable
+from ..data.unlabelled import counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, nearest
 from ..inference.engine import labelled_examples
-from ..tables.reading import Table, read_rows, replayable
-from ..tables.rows import Rows
-from ..tables.unlabelled import counted_unlabelled, without_unlabelled
+from ..runs.run_directory import RunDirectory
+from ..runs.run_files import read_data
+from ..tasks.dev_share import Dev, DevShare, check_share
 from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
 from ..tasks.labelled import LabelledTask, TaskOptions
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
 from ..text.tokenizer import Tokenizer
-from .dev_share import Dev, DevShare, check_share
-from .journal import RunDirectory
+from ..utils import files
 from .progress import Progress
-from .run_files import read_data
 from .settings import FinetuneSettings
 from .teachers import taught
 

@@ -21,15 +21,15 @@ import torch
 from torch import nn
 
 from ..errors import SettingsError
-from ..literals import Precision
-from ..model.config import EncoderConfig
-from ..model.device import dtype_of
-from ..model.encoder import Encoder
-from ..model.heads import MLMHead
+from ..nn.config import EncoderConfig
+from ..nn.device import dtype_of
+from ..nn.encoder import Encoder
+from ..nn.heads import MLMHead
 from ..packed import Batch, Packed
+from ..runs.run_directory import RunDirectory
+from ..settings.literals import Precision
 from ..tasks.task import Task
 from .distributed import Team
-from .journal import RunDirectory
 from .settings import FitSettings
 
 _peaks: dict[tuple[object, ...], float] = {}

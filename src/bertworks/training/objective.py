@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..api import BareEncoder, Model, load
 from ..checkpoints.families import family_of
 from ..checkpoints.locate import locate
 from ..checkpoints.saving import check_layout
@@ -22,8 +21,9 @@ from ..checkpoints.store import (
     read_tensors,
 )
 from ..errors import SettingsError
-from ..model.config import EncoderConfig
-from ..model.neighbours import attend_to_neighbours
+from ..model import BareEncoder, Model, load
+from ..nn.config import EncoderConfig
+from ..nn.neighbour_attention import attend_to_neighbours
 from ..tasks.pretraining.distillation import DistillationNetwork, DistillationTask, begin_like
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask, with_generator
 from ..tasks.pretraining.settings import DistillationSettings

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints.families import family_of
-from ..model.encoder import Encoder
+from ..nn.encoder import Encoder
 from .settings import OptimizerSettings
 from .sharding import full, spread_like
 

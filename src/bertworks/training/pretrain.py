@@ -13,15 +13,17 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from .. import files
 from ..checkpoints.locate import local_directory
 from ..checkpoints.store import LoadReport
-from ..corpus.shards import Corpus
+from ..data.shards import Corpus
 from ..errors import BertworksWarning, TrainingError
 from ..inference.engine import outputs_of
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
-from ..keywords import PretrainKeywords
+from ..reports.report import write_report
+from ..runs.run_directory import MAY_CHANGE, RunDirectory
+from ..runs.run_files import read_data
+from ..settings.keywords import PretrainKeywords
 from ..tasks.pretraining.source import (
     PretrainingExample,
     PretrainingSource,
@@ -31,11 +33,11 @@ from ..tasks.pretraining.source import (
 from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
-from ..wording import html_facts, measured, short
+from ..utils import files
+from ..utils.formatting import html_facts, measured, short
 from .checkpoint import list_checkpoints
 from .distributed import Team, team
 from .fit import fit
-from .journal import MAY_CHANGE, RunDirectory
 from .machine import seed_everything, settled_precision
 from .objective import (
     Objective,
@@ -47,8 +49,6 @@ from .objective import (
 )
 from .progress import Progress, say, usual_progress
 from .recipe import PretrainSettings, read_recipe
-from .report import write_report
-from .run_files import read_data
 from .settings import suitable_rate
 from .state import Phase, Plan, batch_of, refusal
 

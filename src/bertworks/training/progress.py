@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..wording import TimeLeft, clock, short, wrapped
+from ..utils.formatting import TimeLeft, clock, short, wrapped
 
 
 class Progress:

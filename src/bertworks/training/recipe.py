@@ -18,10 +18,10 @@ from pydantic import (
 
 from ..errors import SettingsError, nearest
 from ..inference.settings import HeldOutSettings
-from ..keywords import PretrainKeywords
-from ..literals import InitialAttention, Objective
-from ..model.config import HEAD_DROPOUTS, STATIC, EncoderConfig
-from ..settings import Settings
+from ..nn.config import HEAD_DROPOUTS, STATIC, EncoderConfig
+from ..settings.base import Settings
+from ..settings.keywords import PretrainKeywords
+from ..settings.literals import InitialAttention, Objective
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.settings import (

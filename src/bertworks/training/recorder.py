@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import OutputError
+from ..runs.run_directory import RunDirectory
 from ..tasks.task import Network
-from ..wording import TimeLeft
+from ..utils.formatting import TimeLeft
 from . import machine
-from .journal import RunDirectory
 from .progress import Progress, say
 from .stream import GlobalBatch
 

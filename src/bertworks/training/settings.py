@@ -7,14 +7,13 @@ on settings is fast.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
 from ..errors import SettingsError
-from ..literals import Precision
-from ..settings import Settings, with_default
+from ..settings.base import Settings, with_default
+from ..settings.literals import Precision
 
 if TYPE_CHECKING:
     from ..tasks.labelled import LabelledTask
@@ -434,19 +433,3 @@ def settings_of(task: type[LabelledTask[Any]]) -> type[FinetuneSettings]:
     """Return the class of a task's fine-tuning settings: `FinetuneSettings` and its options."""
     both = create_model(f"{task.__name__}Settings", __base__=(FinetuneSettings, task.options))
     return cast(type[FinetuneSettings], both)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The metric that selects the best weights."""
-
-    metric: str
-    lower_is_better: bool = False
-    # the run stops after this many consecutive evaluations without improvement; None: never
-    patience: int | None = None
-
-    def is_better(self, value: float, before: float | None) -> bool:
-        """Whether a value is better than the best one so far; an equal value is not."""
-        if before is None or math.isnan(before):
-            return True
-        return value < before if self.lower_is_better else value > before

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, SettingsError
-from ..model.encoder import Encoder
+from ..nn.encoder import Encoder
 from ..tasks.task import Network
 from .settings import FitSettings
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ..errors import SettingsError, TrainingError
+from ..runs.run_directory import RunDirectory
 from ..tasks.task import Network, Source
 from .checkpoint import (
     ResumeWarning,
@@ -23,7 +24,6 @@ from .checkpoint import (
     write_tensors,
 )
 from .distributed import Team
-from .journal import RunDirectory
 from .machine import get_random_state, seed_everything, set_random_state
 from .settings import FitSettings, OptimizerSettings
 from .sharding import is_sharded

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import TrainingError
-from ..parallel import WorkerError, in_processes
+from ..jobs.parallel import WorkerError, in_processes
 
 if TYPE_CHECKING:
     from ..packed import Batch

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..api import Model, load
+from ..data.rows import Rows
+from ..data.schema import Columns, find_columns
+from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
-from ..tables.rows import Rows
-from ..tables.schema import Columns, find_columns
-from ..tables.texts import Texts
+from ..model import Model, load
+from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
 from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
 from ..tasks.example import LabelledExample
 from ..tasks.labelled import LabelledTask, TaskOptions
@@ -29,7 +30,6 @@ from ..tasks.retrieval.columns import RetrievalColumns, RetrievalOptions, Retrie
 from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
-from .journal import TEACHER_VECTORS, RunDirectory
 from .progress import Progress
 from .settings import FinetuneSettings
 

@@ -12,7 +12,7 @@ from bertworks.tasks.pretraining.distillation import DistillationNetwork, begin_
 from bertworks.tasks.pretraining.settings import DistillationSettings
 from bertworks.tasks.pretraining.task import PretrainingNetwork
 from tests.checkpoints import published
-from tests.model import reference
+from tests.nn import reference
 
 SETTINGS = DistillationSettings(teacher="somewhere", temperature=3.0)
 

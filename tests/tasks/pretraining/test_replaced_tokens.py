@@ -11,6 +11,7 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.store import load_weights
 from bertworks.errors import SettingsError
 from bertworks.inference.evaluate import evaluate
+from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import (
@@ -25,7 +26,6 @@ from bertworks.tasks.pretraining.replaced_tokens import (
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
-from bertworks.training.journal import RunDirectory
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.state import FitSettings, Phase
 from tests.checkpoints import published

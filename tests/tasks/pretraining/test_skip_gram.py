@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 
 import bertworks as bw
-from bertworks.api import load
-from bertworks.corpus.prepare import prepare
+from bertworks.analysis.word_vectors import WordVectors
+from bertworks.data.prepare import prepare
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.evaluate import evaluate
-from bertworks.model.config import STATIC, EncoderConfig
+from bertworks.model import load
+from bertworks.nn.config import STATIC, EncoderConfig
 from bertworks.tasks.pretraining import hashing
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.settings import SkipGramSettings
@@ -25,7 +26,6 @@ from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import train_vocabulary
 from bertworks.training.recipe import read_recipe
-from bertworks.word_vectors import WordVectors
 from tests.training.letters import WORD_PIECES, Lines
 from tests.training.test_kill import assert_same
 from tests.training.tiny_run import tiny_run

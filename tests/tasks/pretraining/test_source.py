@@ -310,7 +310,7 @@ def test_next_sentence_shares_of_wikipedia(data_dir: Path) -> None:
     At length 128 it is about 54 % of pairs of sentences, and 66 % where a paragraph stands for a
     sentence. In exact balance it is half of either.
     """
-    from bertworks.corpus.readers import read_documents
+    from bertworks.data.documents import read_documents
     from bertworks.text.documents import split_sentences
     from bertworks.text.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from bertworks.errors import DataError
 from bertworks.inference.evaluate import evaluate
-from bertworks.model.config import EncoderConfig
+from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch, Padded
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.pairs import InstanceSettings

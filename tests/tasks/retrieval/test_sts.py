@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import bertworks as bw
-from bertworks.tables.reading import read_rows
+from bertworks.data.tables import read_rows
 from bertworks.tasks.retrieval.columns import RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
 

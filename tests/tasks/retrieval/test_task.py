@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
-from bertworks.tables.reading import read_rows
 from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer

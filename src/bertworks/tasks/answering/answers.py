@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ...data.rows import Row, Rows
+from ...data.schema import Column, Role, RoleColumns, Schema
 from ...errors import DataError, brief
-from ...tables.rows import Row, Rows
-from ...tables.schema import Column, Role, RoleColumns, Schema
 
 _STARTS = (
     *("answer_start", "answer_starts", "answers.answer_start", "answer.answer_start"),

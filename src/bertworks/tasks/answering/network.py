@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
-from ...model.heads import TokenHead
-from ...model.layers import wide
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import TokenHead
+from ...nn.layers import wide
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 

@@ -19,13 +19,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import SPANS, Published
+from ...data.questions import TITLE
+from ...data.rows import Row, Rows
+from ...data.schema import RoleColumns
 from ...errors import DataError
-from ...model.config import EncoderConfig
+from ...nn.config import EncoderConfig
 from ...packed import Batch
-from ...settings import Settings
-from ...tables.questions import TITLE
-from ...tables.rows import Row, Rows
-from ...tables.schema import RoleColumns
+from ...settings.base import Settings
 from ...text.encoding import Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows

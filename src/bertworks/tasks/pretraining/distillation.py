@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import SettingsError
-from ...model.encoder import Encoder
-from ...model.heads import cross_entropy_sum
+from ...nn.encoder import Encoder
+from ...nn.heads import cross_entropy_sum
 from ...packed import Batch
 from ..task import Network
 from .settings import DistillationSettings

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ...errors import DataError
-from ...settings import Settings
+from ...settings.base import Settings
 from ...text.tokenizer import Tokenizer
 from . import hashing
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from ...settings import Settings
+from ...settings.base import Settings
 
 Format = Literal[
     "segment-pair", "sentence-pair", "sentence-order", "full-sentences", "doc-sentences"

@@ -26,14 +26,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ...checkpoints.heads import RTD, Published
+from ...data.rows import Row
 from ...errors import DataError, SettingsError
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
-from ...model.heads import MLMHead, ReplacedTokenHead
-from ...model.layers import wide
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import MLMHead, ReplacedTokenHead
+from ...nn.layers import wide
 from ...packed import Batch, Padded
-from ...settings import Settings
-from ...tables.rows import Row
+from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Evaluator, Network, Prediction, Task, by_row

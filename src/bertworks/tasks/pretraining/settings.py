@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ...settings import Settings
+from ...settings.base import Settings
 
 
 class DistillationSettings(Settings):

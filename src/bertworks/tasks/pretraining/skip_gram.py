@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from ...corpus.shards import Corpus
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
+from ...data.shards import Corpus
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..task import Network

@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from ...corpus.shards import Corpus
+from ...data.shards import Corpus
 from ...errors import DataError
 from ...text.tokenizer import Tokenizer
-from ...wording import counted
+from ...utils.formatting import counted
 from . import hashing
 from .pairs import InstanceSettings, make_instances
 

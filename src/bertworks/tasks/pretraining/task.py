@@ -19,13 +19,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ...checkpoints.heads import MLM, NSP, Published
+from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
-from ...model.heads import MLMHead, NSPHead, cross_entropy_sum
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Packed, Padded
-from ...settings import Settings
-from ...tables.rows import Row, Rows
+from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Evaluator, Network, Prediction, Task, by_row

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ...checkpoints.sentence import SentencePooling
+from ...data.rows import Row, Rows, listing, unpacked, value_of
+from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
 from ...errors import DataError
 from ...packed import Packed
-from ...settings import Settings
-from ...tables.rows import Row, Rows, listing, unpacked, value_of
-from ...tables.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
+from ...settings.base import Settings
 from ..example import LabelledExample, pack, places_of
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import finite_number

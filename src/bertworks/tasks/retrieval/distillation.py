@@ -23,9 +23,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...model.config import EncoderConfig
+from ...data.rows import Row
+from ...nn.config import EncoderConfig
 from ...packed import Batch
-from ...tables.rows import Row
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, labelled_batch
 from ..labelled import check_length, texts_of

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
-from ...model.heads import cross_entropy_sum, pool
-from ...model.layers import wide
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import cross_entropy_sum, pool
+from ...nn.layers import wide
 from ...packed import Batch, Packed
 from ..task import Network
 from ..texts import in_parts

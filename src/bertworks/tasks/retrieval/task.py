@@ -19,10 +19,10 @@ import numpy as np
 from torch import Tensor
 
 from ...checkpoints.sentence import SentenceSettings
+from ...data.rows import Row, Rows, text_of
 from ...errors import DataError, SettingsError
-from ...model.config import EncoderConfig
+from ...nn.config import EncoderConfig
 from ...packed import Batch
-from ...tables.rows import Row, Rows, text_of
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import Any
 
+from ...data.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
+from ...data.schema import Role, RoleColumns, Schema
+from ...data.table_formats import DOCUMENT
 from ...errors import DataError, brief
-from ...settings import Settings
-from ...tables.formats import DOCUMENT
-from ...tables.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
-from ...tables.schema import Role, RoleColumns, Schema
+from ...settings.base import Settings
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DataError
-from ...wording import counted
+from ...utils.formatting import counted
 from ..breakdown import Breakdown, Confusion, Placed, ScoreTable
 from ..scores import OneOfSeveralScores
 from .tags import OUTSIDE, Span, parts_of, spans_of

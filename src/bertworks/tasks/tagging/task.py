@@ -23,13 +23,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import TAGS, Published
+from ...data.rows import PlacedRow, Row, Rows
+from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError, brief, nearest
-from ...model.config import EncoderConfig
-from ...model.encoder import Encoder
-from ...model.heads import TokenHead, cross_entropy_sum
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import TokenHead, cross_entropy_sum
 from ...packed import Batch, Padded
-from ...tables.rows import PlacedRow, Row, Rows
-from ...tables.schema import RoleColumns
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
 from ..classifying import ClassifyingNetwork

@@ -1,0 +1,140 @@
+"""Contents of a checkpoint: geometry, parameters, vocabulary, and how each tensor was used."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.families import family_of
+from ..checkpoints.heads import HEADS
+from ..checkpoints.locate import locate
+from ..checkpoints.store import read_task, read_tensors
+from ..model import Model, load
+from ..tasks import is_registered
+from ..text.definition import WordPieceDefinition
+from ..text.tree import TreeDefinition
+from ..utils import files
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result of `inspect`.
+
+    Attributes:
+        family: the model's family.
+        task: the task for which it was trained; None for a bare encoder.
+        geometry: every setting of the encoder.
+        parameters: number of parameters, by part: `embeddings`, `layers`, `each layer`, `heads`
+            (all else, such as a pooler), `total`.
+        vocabulary: kind, size, casing, number of unused pieces, special pieces.
+        heads: names of the heads on top of the encoder.
+        dtypes: number of tensors of each dtype in the files.
+        license: from its README or license file; None if neither states one.
+        used: the network's tensors that were loaded.
+        dropped: the checkpoint's tensors that were not used, and why.
+        non_finite: tensors with NaN or infinity, and the number of such values in each.
+    """
+
+    family: str
+    task: str | None
+    geometry: Mapping[str, Any]
+    parameters: Mapping[str, int]
+    vocabulary: Mapping[str, Any]
+    heads: tuple[str, ...]
+    dtypes: Mapping[str, int]
+    license: str | None
+    used: tuple[str, ...]
+    dropped: Mapping[str, str]
+    non_finite: Mapping[str, int]
+
+
+def inspect(name: str | Path) -> Inspection:
+    """Load a checkpoint and describe its contents.
+
+    Args:
+        name: a model directory, a run directory, or a name on the Hugging Face hub.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged, or of another architecture.
+    """
+    directory = locate(name)
+    described = read_task(directory)
+    # A checkpoint never causes an import: of a user's task, only the name is known.
+    unknown = described is not None and not is_registered(described.task)
+    task = "encoder" if unknown else None
+    model = load(name, task=task, device="cpu", allow_non_finite=True)
+    tensors, _ = read_tensors(directory, family_of(model.encoder.config))
+    dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
+    assert model.report is not None
+    named = None if model.task is None else model.task.name
+    named = named if described is None else described.task
+    parts = {name for name, _ in model.network.named_modules()}
+    return Inspection(
+        family=model.encoder.config.family,
+        task=named,
+        geometry=model.encoder.config.model_dump(mode="json"),
+        parameters=_count(model),
+        vocabulary=_vocabulary(model),
+        heads=(
+            *(head.title for head in HEADS if head.name in parts),
+            *(() if described is None else described.heads),
+        ),
+        dtypes=dict(dtypes),
+        license=_license(directory),
+        used=model.report.used,
+        dropped=model.report.dropped,
+        non_finite=model.report.non_finite,
+    )
+
+
+def _count(model: Model) -> dict[str, int]:
+    """Count parameters by part; a shared one is counted once, in its first part."""
+    encoder = model.encoder
+    counts = {"embeddings": _size(encoder.embeddings), "layers": _size(encoder.layers)}
+    if len(encoder.layers):
+        counts["each layer"] = _size(encoder.layers[-1])
+    total = _size(model.network)
+    counts["heads"] = total - counts["embeddings"] - counts["layers"]
+    return {**counts, "total": total}
+
+
+def _size(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _vocabulary(model: Model) -> dict[str, Any]:
+    tokenizer = model.tokenizer
+    definition = tokenizer.definition
+    if isinstance(definition, TreeDefinition):
+        kind = definition.tree["model"]["type"]
+    else:
+        assert isinstance(definition, WordPieceDefinition)
+        kind = "WordPiece"
+    roles = definition.roles
+    return {
+        "kind": kind,
+        "size": tokenizer.vocab_size,
+        "casing": "uncased" if tokenizer.lowercase else "cased",
+        "unused": len(tokenizer.unused_ids),
+        **{r: getattr(roles, r) for r in ("pad", "unk", "cls", "sep", "mask") if tokenizer.has(r)},
+    }
+
+
+def _license(directory: Path) -> str | None:
+    """Return the license from a README's front matter, or else a license file's first line."""
+    readme = directory / "README.md"
+    if readme.is_file():
+        text = files.read_bytes(readme).decode("utf-8", errors="replace")
+        found = re.match(r"---\n.*?^license:\s*(\S[^\n]*)$.*?^---$", text, re.DOTALL | re.MULTILINE)
+        if found:
+            return found[1].strip().strip("\"'")
+    for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
+        file = directory / name
+        if file.is_file():
+            lines = files.read_bytes(file).decode("utf-8", errors="replace").splitlines()
+            return next((line.strip() for line in lines if line.strip()), None)
+    return None

@@ -1,0 +1,219 @@
+"""Probes of a frozen encoder: logistic regression from its vectors of texts to their classes.
+
+The weights of the encoder do not change; scikit-learn trains the classifier.
+`training.tagging_probe` does the same for the tags of words.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..data.rows import Rows, text_of
+from ..data.tables import Table, read_rows, replayable
+from ..errors import DataError, need
+from ..inference.settings import TextProbeSettings
+from ..model import Model, load
+from ..settings.keywords import ProbeKeywords
+from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.gold import GoldRows
+from ..tasks.scores import EXTRA, classification_metrics
+
+
+@dataclass(frozen=True)
+class TextProbe:
+    """A classifier on frozen vectors.
+
+    Attributes:
+        metrics: on dev, as in `ClassificationTask`; `majority` is the accuracy of always predicting
+            the most common label.
+        labels: the classes' names; the classifier uses their indices.
+        classifier: scikit-learn's `LogisticRegression`.
+        width: the length of a vector.
+        speed: number of texts embedded per second of processor time.
+        is_correct: bool `[rows of dev]`: whether each row is predicted correctly.
+    """
+
+    metrics: Mapping[str, float]
+    labels: tuple[str, ...]
+    classifier: Any
+    width: int
+    speed: float
+    is_correct: NDArray[np.bool_]
+
+
+def probe(
+    model: str | Path | Model,
+    *,
+    train: Table,
+    dev: Table,
+    device: torch.device | str = "auto",
+    **settings: Unpack[ProbeKeywords],
+) -> TextProbe:
+    """Train a logistic regression on a frozen encoder's text vectors.
+
+    Args:
+        model: a `Model`, a directory, or a name on the hub.
+        train: training rows, as in `finetune` for classification: single texts.
+        dev: evaluation rows.
+        device: device to run on, for a model that is loaded here.
+        settings: settings of `TextProbeSettings`: `pooling`, `layers`, `combine`, `normalize`,
+            `inverse_regularization`, ….
+
+    Raises:
+        DataError: a table or one of its rows is not valid.
+        SettingsError: a setting is unknown or impossible.
+        BertworksError: scikit-learn is not installed.
+    """
+    asked = TextProbeSettings.parse(settings)
+    linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
+    threadpoolctl: Any = need("threadpoolctl", EXTRA, "A probe")  # scikit-learn needs it too
+    held = model if isinstance(model, Model) else load(model, device=device)
+    options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
+    tables = [_opened(table, asked) for table in (train, dev)]
+    task = ClassificationTask.from_table(held.tokenizer, tables[0], options)
+    if task.settings.columns.pair is not None:
+        raise DataError(
+            f"the rows are pairs of texts: {task.columns_text}",
+            where=tables[0].name,
+            fix="A probe takes single texts; name one with text_column=NAME.",
+        )
+    texts, labels = _texts_and_labels(task, tables[0])
+    dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
+    begun = time.process_time()
+    vectors, dev_vectors = (
+        held.embed(some, precision=asked.precision, **asked.of_vectors())
+        for some in (texts, dev_texts)
+    )
+    spent = time.process_time() - begun
+    # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
+    classifier = linear_model.LogisticRegression(
+        C=asked.inverse_regularization, max_iter=asked.max_iterations, tol=1e-6
+    )
+    # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
+    # the processor time.
+    with threadpoolctl.threadpool_limits(torch.get_num_threads(), user_api="blas"):
+        classifier.fit(vectors.astype(np.float64), labels)
+    names = task.settings.labels
+    predicted = classifier.predict(dev_vectors)
+    metrics = {
+        "majority": float(np.bincount(dev_labels).max() / len(dev_labels)),
+        **classification_metrics(
+            dev_labels, predicted, len(names), positive=1 if len(names) == 2 else None
+        ),
+    }
+    return TextProbe(
+        metrics,
+        names,
+        classifier,
+        vectors.shape[1],
+        (len(texts) + len(dev_texts)) / spent,
+        predicted == dev_labels,
+    )
+
+
+class Compared(NamedTuple):
+    """The result of `compare` for one model; see `TextProbe`.
+
+    Attributes:
+        difference: the accuracy minus that of the first model; None for the first.
+        interval: half the width of the 95 % confidence interval of the difference, which is paired:
+            both models are evaluated on the same rows.
+    """
+
+    model: str
+    accuracy: float
+    majority: float
+    speed: float
+    parameters: int
+    difference: float | None
+    interval: float | None
+
+    @property
+    def difference_text(self) -> str:
+        """The difference for people, such as `+0.021 ± 0.015`."""
+        if self.difference is None:
+            return ""
+        return f"{self.difference:+.3f} ± {self.interval:.3f}"
+
+
+def compare(
+    models: Sequence[str],
+    table: Table,
+    *,
+    device: torch.device | str = "auto",
+    **settings: Unpack[ProbeKeywords],
+) -> list[Compared]:
+    """Probe models on one table; every fourth row is used for evaluation.
+
+    Args:
+        settings: as in `probe`; `pooling` is "mean" if omitted.
+
+    Raises:
+        DataError, SettingsError, BertworksError: as in `probe`; or there are fewer than four rows.
+    """
+    asked = TextProbeSettings.parse(settings)
+    given = _opened(table, asked)
+    rows = list(given)
+    if len(rows) < 4:
+        raise DataError(
+            "every fourth row is used for evaluation, and there is none",
+            where=given.name,
+            fix="Give at least four rows.",
+        )
+    learned = [row for number, row in enumerate(rows, 1) if number % 4]
+    train, dev = (replace(given, read=partial(iter, part)) for part in (learned, rows[3::4]))
+    settings.setdefault("pooling", "mean")
+    compared: list[Compared] = []
+    first: NDArray[np.bool_] | None = None
+    for name in models:
+        model = load(name, device=device)
+        result = probe(model, train=train, dev=dev, **settings)
+        difference = None if first is None else _paired_difference(result.is_correct, first)
+        first = result.is_correct if first is None else first
+        measured = result.metrics["accuracy"], result.metrics["majority"], result.speed
+        compared.append(
+            Compared(name, *measured, model.num_parameters, *(difference or (None, None)))
+        )
+    return compared
+
+
+def _paired_difference(
+    is_correct: NDArray[np.bool_], first: NDArray[np.bool_]
+) -> tuple[float, float]:
+    """Return the difference of two accuracies on the same rows, and half its 95 % interval.
+
+    The interval is the normal approximation for differences of paired values.
+    """
+    differences = is_correct.astype(np.float64) - first
+    deviation = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    return float(differences.mean()), 1.96 * deviation / math.sqrt(len(differences))
+
+
+def _opened(table: Table, asked: TextProbeSettings) -> Rows:
+    named = [name for name in (asked.text_column, asked.label_column) if name is not None]
+    return read_rows(replayable(table), columns=named, **asked.table_options())
+
+
+def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:
+    """Return each row's text, and the index of its class."""
+    columns = task.settings.columns
+    assert columns.label is not None, "labels were asked for"
+    texts, labels = [], []
+    gold = GoldRows(task, rows)
+    for where, row in gold.rows:
+        texts.append(text_of(row, columns.text, where))
+        labels.append(task.label_of(row, columns.label, where))
+    if not texts:
+        raise DataError("there are no rows", where=rows.name)
+    gold.warn()
+    return texts, np.array(labels)

@@ -1,0 +1,417 @@
+"""Semantic search: the texts whose meaning is nearest to that of a query.
+
+    texts ─ embed ─► vectors ─┐
+    query ─ embed ─► vector ──┴─► cosines, block by block ─► the nearest ─► reranked by a
+                                                                            cross-encoder
+
+All texts are compared unless the user asks for an approximation, which compares a part of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checkpoints.sentence import PromptRole
+from ..data.rows import PlacedRow
+from ..data.tables import Table, TableOptions
+from ..data.text_inputs import Texts, read_texts
+from ..errors import BertworksError, DataError, SettingsError, need
+from ..inference.settings import EngineSettings
+from ..model import Model
+from ..settings.keywords import EngineKeywords, RowKeywords
+from ..tasks.classification import ClassificationTask
+from ..tasks.regression import RegressionTask
+from ..tasks.retrieval.evaluator import top_k as nearest
+from ..tasks.task import Prediction
+from ..utils import files
+from ..utils.locks import check_inputs, claim
+
+MANY = 1_000_000
+"""Number of texts from which an approximation may be useful."""
+
+_VECTORS = "vectors.npy"
+
+
+class Hit(NamedTuple):
+    """A text that was found.
+
+    Attributes:
+        score: the score for the ranking: the reranker's, if there is one, or else the similarity.
+        similarity: of the text's vector and the query's: the cosine, or the inner product if the
+            model's files name it.
+        row: the text's index among the given texts, from 0; blank ones count.
+        where: its place: file and line, or row.
+        text: the text.
+    """
+
+    score: float
+    similarity: float
+    row: int
+    where: str
+    text: str
+
+
+class Index:
+    """A searchable index of texts and their vectors; create it with `Index.open`.
+
+    Args:
+        model: the model that computed the vectors.
+        texts: the texts, which are read again for results.
+        vectors: float32 `[texts, width]`, of the texts that are not blank; of length 1 if cosines
+            are compared.
+        cells: file of the approximate index; not kept if omitted.
+        cut: number of texts that were too long for the model and were truncated.
+        checksums: of the texts that are not blank, by which changed ones are recognised; not
+            checked if omitted.
+        settings: settings of `EngineSettings`, for queries.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        texts: Texts,
+        vectors: NDArray[np.float32],
+        *,
+        cells: Path | None = None,
+        cut: int = 0,
+        checksums: Sequence[int] = (),
+        **settings: Unpack[EngineKeywords],
+    ) -> None:
+        self.model, self.vectors, self.cut = model, vectors, cut
+        self._texts, self._cells, self._checksums = texts, cells, checksums
+        self._engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
+
+    @classmethod
+    def open(
+        cls,
+        model: Model,
+        data: Table | Iterable[str],
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        column: str | None = None,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[RowKeywords],
+    ) -> Self:
+        """Compute the vectors of texts, or reuse those in the directory.
+
+        Args:
+            model: pooling, prompts and the similarity (cosine or inner product) are read from its
+                files. Models trained for retrieval work best (`finetune retrieval`, or
+                sentence-transformers).
+            data: texts, rows, a `.txt` file (one text per line), or a table; blank texts are left
+                out.
+            directory: directory of the vectors, which are read as needed; in memory if omitted. An
+                unfinished one is resumed.
+            column: the text column of a table; detected if omitted.
+            overwrite: delete the vectors in the directory, and start again.
+            progress: called with the number of texts done, and of all texts.
+            settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
+                and of `EngineSettings`.
+
+        Raises:
+            DataError: there are no texts; or the directory holds vectors of other texts or of
+                another model.
+            BertworksError: the model's files say that vectors are compared by a distance.
+            OutputError: the directory cannot be written, is being written by another process, or
+                is, contains or is inside an input.
+        """
+        options, others = TableOptions.split(settings)
+        engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
+        compared = _comparison(model)
+        if isinstance(data, str) and data == "-":
+            raise DataError(
+                "texts to search cannot be read from standard input", fix="Give a file."
+            )
+        given = list(data) if isinstance(data, Iterator) else data
+        texts = read_texts(given, column=column, **options)
+        checksums = array("I")
+
+        def embedded(folder: Path) -> int:
+            if not (folder / _VECTORS).exists():  # an existing approximation is of other vectors
+                (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
+            written = model.embed_to(
+                folder / _VECTORS,
+                _noted(texts.filled(), checksums),
+                progress=progress,
+                prompt=_prompt(model, "document"),
+                **compared,
+                **engine,
+            )
+            return written.cut
+
+        if directory is None:
+            with TemporaryDirectory() as temporary:
+                cut = embedded(Path(temporary))
+                vectors = np.load(Path(temporary) / _VECTORS)
+            return cls(model, texts, vectors, cut=cut, checksums=checksums, **engine)
+        folder = Path(directory)
+        check_inputs(folder, [data])
+        # A finished index is only read.
+        is_finished = (folder / _VECTORS).exists()
+        with (
+            nullcontext()
+            if is_finished and not overwrite
+            else claim(
+                folder,
+                kind="directory",
+                overwrite=overwrite,
+                marks=[f"{_VECTORS}*", f".{_VECTORS}.*"],
+            )
+        ):
+            cut = embedded(folder)
+        vectors = np.load(folder / _VECTORS, mmap_mode="r")
+        cells = folder / f"{_VECTORS}.faiss"
+        return cls(model, texts, vectors, cells=cells, cut=cut, checksums=checksums, **engine)
+
+    def __repr__(self) -> str:
+        return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
+
+    def __len__(self) -> int:
+        """Number of texts that can be found: those that are not blank."""
+        return len(self.vectors)
+
+    def search(
+        self,
+        queries: str | Iterable[str],
+        top_k: int = 5,
+        *,
+        rerank: Model | None = None,
+        candidates: int = 50,
+        approximate: bool = False,
+    ) -> list[list[Hit]]:
+        """The texts nearest to each query, best first; of equal ones, the earlier text.
+
+        With `rerank`, of equal ones the text that is nearer to the query.
+
+        Args:
+            queries: one query, or any number.
+            top_k: number of texts per query.
+            rerank: a classifier or regression model for pairs (a cross-encoder), which scores each
+                query with each of its candidates and sets the final order.
+            candidates: number of texts to rerank; at least `top_k`.
+            approximate: search only part of the texts, with Faiss, which may miss some.
+
+        Raises:
+            DataError: a query is too long; or the texts have changed since the index was opened.
+            SettingsError: `top_k` is less than 1.
+            BertworksError: the reranker does not score pairs of texts; or Faiss
+                is not installed.
+        """
+        queries = [queries] if isinstance(queries, str) else list(queries)
+        if top_k < 1:
+            raise SettingsError(f"top_k={top_k}: must be at least 1")
+        if not queries:
+            return []
+        relevance = None if rerank is None else _relevance(rerank)
+        vectors = self.model.embed(
+            data=read_texts(queries, called="query"),
+            truncation="error",
+            prompt=_prompt(self.model, "query"),
+            **_comparison(self.model),
+            **self._engine,
+        )
+        count = min(top_k if rerank is None else max(top_k, candidates), len(self))
+        if approximate:
+            scores, rows = _ordered(*self._approximation.search(vectors, count))
+        else:
+            scores, rows = nearest(vectors, self.vectors, count)
+        if self.model.similarity_function == "cosine":
+            scores = np.clip(scores, -1, 1)  # products of rounded vectors may exceed 1
+        texts = self._texts_of(set(rows.ravel().tolist()))
+        found = [
+            [
+                Hit(score, score, *texts[row])
+                for score, row in zip(own_scores, own_rows, strict=True)
+                if row >= 0  # -1: Faiss has found none
+            ]
+            for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
+        ]
+        if rerank is not None and relevance is not None:
+            found = _reranked(queries, found, rerank, relevance, self._engine)
+        return [hits[:top_k] for hits in found]
+
+    @cached_property
+    def _approximation(self) -> Any:
+        return open_cells(self.vectors, self._cells)
+
+    def _texts_of(self, rows: set[int]) -> dict[int, tuple[int, str, str]]:
+        """Return the indices, places and texts of some rows of the vectors."""
+        filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
+        some = islice(filled, max(rows) + 1)
+        found = {row: placed for row, placed in enumerate(some) if row in rows}
+        what = ""
+        if len(found) < len(rows - {-1}):  # -1: Faiss has found none
+            what = "has fewer texts than when it was opened"
+        elif self._checksums and any(
+            self._checksums[row] != _checksum(text) for row, (*_, text) in found.items()
+        ):
+            what = "has other texts than when it was opened"
+        if what:
+            raise DataError(what, where=self._texts.rows.name, fix="Open it again.")
+        return found
+
+
+def _noted(texts: Texts, checksums: array[int]) -> Texts:
+    """The texts, whose checksums are noted each time that they are read."""
+
+    def rows() -> Iterator[PlacedRow]:
+        del checksums[:]
+        for row in texts.rows:
+            checksums.append(_checksum(str(row.values.get(texts.column))))
+            yield row
+
+    return replace(texts, rows=replace(texts.rows, read=rows))
+
+
+def _checksum(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def _comparison(model: Model) -> dict[str, Any]:
+    """Return settings of vectors whose inner products are the model's similarities.
+
+    Raises:
+        BertworksError: the model's files say that vectors are compared by a distance.
+    """
+    function = model.similarity_function
+    if function not in ("cosine", "dot"):
+        raise BertworksError(
+            f"the model's vectors are compared by similarity_fn_name={function!r}, which search "
+            "does not support",
+            fix="Compare texts with Model.similarity.",
+        )
+    return {"normalize": True} if function == "cosine" else {}
+
+
+def _prompt(model: Model, role: PromptRole) -> str:
+    """Return the prompt to put before texts."""
+    return "" if model.sentence is None else model.sentence.prompt(role)
+
+
+def _ordered(
+    scores: NDArray[np.float32], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Sort each query's results by score, and equal ones by the number of the text."""
+    order = np.lexsort((rows, -scores))
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+class Relevance(NamedTuple):
+    """The relevance of a text to a query."""
+
+    score: float
+    # rises with the score, but still differs where the score is rounded to 0 or 1
+    order: float
+
+
+def _reranked(
+    queries: Sequence[str],
+    found: Sequence[Sequence[Hit]],
+    model: Model,
+    relevance: Callable[[Prediction], Relevance],
+    engine: Mapping[str, Any],
+) -> list[list[Hit]]:
+    pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
+    predictions = iter(model.predict(pairs, **engine))
+    ranked = []
+    for hits in found:
+        scored = [(hit, relevance(next(predictions))) for hit in hits]
+        scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
+        ranked.append([hit._replace(score=relevance.score) for hit, relevance in scored])
+    return ranked
+
+
+def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
+    """Return the logarithm of a label's probability over that of all others."""
+    others = sum(share for name, share in probabilities.items() if name != label)
+    if not probabilities[label] or not others:
+        return math.inf if probabilities[label] else -math.inf
+    return math.log(probabilities[label]) - math.log(others)
+
+
+def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
+    """Return a function from a model's prediction for two texts to their relevance."""
+    task = model.task
+    if not isinstance(task, ClassificationTask | RegressionTask):
+        name = "nothing" if task is None else task.name
+        raise BertworksError(
+            f"the reranker was trained for {name}",
+            fix="Give a classifier or a regression of pairs of texts.",
+        )
+    if task.settings.columns.pair is None and not task.settings.takes_either:
+        raise BertworksError("the reranker takes single texts, not pairs")
+    if isinstance(task, RegressionTask):
+        return lambda answer: Relevance(answer["value"], answer["value"])
+    labels, positive = task.settings.labels, task.settings.positive
+    if positive is None or task.settings.multi_label:
+        raise BertworksError(
+            f"the reranker does not say which of its labels {', '.join(labels)} is the "
+            "positive one",
+            fix="Train it with positive_label=NAME.",
+        )
+
+    def of_classes(answer: Prediction) -> Relevance:
+        shares = answer["probabilities"]
+        return Relevance(shares[positive], _log_odds(shares, positive))
+
+    return of_classes
+
+
+_BLOCK = 65536
+_POINTS = 64  # vectors per cell to train its centre; Faiss recommends from 39 to 256
+_VISITED = 16  # a search visits one cell in this many,
+_LEAST = 8  # but at least this number
+
+
+def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
+    """Sort vectors into cells, or load cells that were saved before.
+
+    A query is compared only with the vectors of the nearest cells. Source: Jégou et al. (2011),
+    "Product Quantization for Nearest Neighbor Search", §4, without the quantization: products are
+    exact, but some of the nearest vectors may be missed.
+
+    Args:
+        vectors: `[vectors, width]` of length 1; may be memory-mapped.
+        file: file in which the cells are saved; they are not saved if omitted.
+
+    Raises:
+        BertworksError: Faiss is not installed.
+    """
+    faiss: Any = need("faiss", "search", "Approximate search")
+    count, width = vectors.shape
+    if file is not None and file.exists():
+        with suppress(RuntimeError):  # a damaged file, or one of other vectors, is replaced
+            kept = faiss.read_index(str(file))
+            if (kept.ntotal, kept.d) == (count, width):
+                return kept
+    number = max(1, min(int(4 * count**0.5), count // _POINTS))
+    centres = faiss.IndexFlatIP(width)
+    cells = faiss.IndexIVFFlat(centres, width, number, faiss.METRIC_INNER_PRODUCT)
+    cells.cp.min_points_per_centroid = 1  # else Faiss warns if there are few texts
+    chosen = np.random.default_rng(0).choice(count, min(count, _POINTS * number), replace=False)
+    cells.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
+    for start in range(0, count, _BLOCK):
+        cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
+    cells.nprobe = max(_LEAST, number // _VISITED)
+    if file is not None:
+        with claim(file), files.atomic(file) as new:
+            try:
+                faiss.write_index(cells, str(new))
+            except RuntimeError as error:
+                raise OSError(str(error)) from None
+    return cells

@@ -1,0 +1,186 @@
+"""Display for users: progress on standard error, results on standard output, in 80 columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from ..errors import DataError
+from ..utils.formatting import TimeLeft, clock, counted, wrapped
+from ..utils.formatting import as_json as json_of
+
+if TYPE_CHECKING:
+    from rich.progress import Task
+    from rich.text import Text
+
+    from ..data.lines import ReadCounts
+    from ..tasks.breakdown import Breakdown
+    from ..tasks.task import Shown
+
+Update = Callable[[int, int], None]
+"""Reports progress: how much is done, and the total (0 if unknown)."""
+
+
+@contextmanager
+def bar(title: str, unit: str = "MB") -> Iterator[Update]:
+    """A progress bar with rate and remaining time; with `unit` MB, it is updated in bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
+
+    scale = 1e6 if unit == "MB" else 1
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed or 0
+            return Text(f"{speed / scale:,.1f} {unit}/s", style="dim")
+
+    left = TimeLeft()
+
+    class Time(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            seconds = task.finished_time if task.finished else left.seconds
+            return Text(clock(seconds) + ("" if task.finished else " left"))
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        Rate(),
+        Time(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+
+        def update(done: int, total: int) -> None:
+            left.update(done, total)
+            progress.update(task, completed=done, total=total or None)
+
+        yield update
+
+
+@contextmanager
+def stopwatch() -> Iterator[Callable[[], float]]:
+    """Seconds since the start of the block; at least a microsecond, so that rates are finite."""
+    start = time.perf_counter()
+    yield lambda: max(time.perf_counter() - start, 1e-6)
+
+
+def facts(rows: Mapping[str, Any]) -> None:
+    """Print names and values, one per line."""
+    width = max([10, *map(len, rows)])
+    for name, value in rows.items():
+        typer.echo(f"  {name:<{width}}  {value}")
+
+
+def remarks(lines: Iterable[str]) -> None:
+    """Print remarks."""
+    for line in lines:
+        typer.echo(wrapped(f"  {line}"))
+
+
+def metrics(values: Mapping[str, float | None]) -> None:
+    """Print a table of metrics."""
+    if values:
+        table(("metric", "value"), list(values.items()), right="value")
+
+
+def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
+    """An evaluation's calibration and report in addition to its metrics, for `facts`."""
+    found = {"calibration": breakdown.calibration, "report": report}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def predictions(
+    rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
+    shown_by: Callable[[dict[str, Any]], list[Shown] | None],
+) -> None:
+    """Print predictions for users: each with its probability and text, in tables of 1,000 rows."""
+    rows = iter(rows)
+    while some := list(islice(rows, 1000)):
+        lines: list[tuple[Any, Any, str]] = []
+        for row, prediction in some:
+            text = " | ".join(" ".join(str(part).split()) for part in row.values())
+            answers = shown_by(prediction)
+            if answers is None:
+                as_json({**row, **prediction})
+            for what, probability in answers or ([("none", None)] if answers == [] else []):
+                lines.append((what, "" if probability is None else probability, text))
+        if lines:
+            columns = ("prediction", "probability", "text")
+            table(columns, lines, right="probability", cut="text")
+
+
+def must_hold_text(text: str) -> None:
+    """Raise DataError for an empty text on the command line."""
+    if not text.strip():
+        raise DataError("empty text", fix="Put the text in quotes.")
+
+
+def read_counts(counts: ReadCounts) -> None:
+    """Print what a user should know about the reading of a corpus: dropped and skipped input."""
+    excluded = len(counts.excluded)
+    rows = [
+        ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
+        ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
+        ("left out", f"{counted(counts.left_out, 'document')}, by weight", counts.left_out),
+        ("empty", counted(counts.empty, "document"), counts.empty),
+        ("cut", f"{counts.cut:,} times: a very long document was split", counts.cut),
+    ]
+    facts({name: text for name, text, count in rows if count})
+    for kind, count in counts.skipped.items():
+        typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: str | Sequence[str] = "",
+    cut: str = "",
+) -> None:
+    """Print a plain table.
+
+    Args:
+        rows: the cells, converted to strings here; floats get four decimals.
+        right: the headings of right-aligned columns; in a string, separated by spaces.
+        cut: the heading of the column whose cells are truncated if a line is too long.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    to_the_right = right.split() if isinstance(right, str) else right
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in to_the_right else "left"
+        shown.add_column(name, justify=justify, no_wrap=cut not in {"", name})
+    for row in rows:
+        cells = zip(columns, row, strict=True)
+        shown.add_row(
+            *(
+                Text(number(cell), no_wrap=name == cut or None, overflow="ellipsis")
+                for name, cell in cells
+            )
+        )
+    Console().print(shown)
+
+
+def number(value: Any) -> str:
+    """Format a value for users."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value)
+
+
+def as_json(value: Any) -> None:
+    """Print a JSON document on one line."""
+    typer.echo(json_of(value))

@@ -1,0 +1,303 @@
+"""Export of models for other tools: ONNX, and the layout of the original TensorFlow release.
+
+ONNX is for engines that support neither packs nor PyTorch. The input is a padded batch; outputs
+have the names that Hugging Face's models use.
+
+    model.onnx           input_ids, attention_mask (and token_type_ids): [rows, length] of any size;
+                         of a sentence encoder also sentence_embedding [rows, hidden_size], with the
+                         model's pooling and normalisation
+    config.json, tokenizer.json and the tokenizer's other files
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..checkpoints.bundle import write_bundle
+from ..checkpoints.families import family_of
+from ..checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
+from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.store import keys_of, own_tensors
+from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
+from ..errors import CheckpointError, need
+from ..model import BareEncoder, Model, load
+from ..nn.config import EncoderConfig
+from ..nn.heads import pool
+from ..packed import Padded
+from ..tasks.classification import ClassificationNetwork
+from ..tasks.task import Network, Task, encoder_outputs
+from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
+from ..text.tokenizer import Tokenizer
+from ..utils import files
+from ..utils.locks import claim
+
+
+class PaddedNetwork(nn.Module):
+    """A network on padded batches.
+
+    Args:
+        sentence: how a sentence encoder makes the vector of a text, if the network is one.
+    """
+
+    def __init__(
+        self, network: Network | BareEncoder, sentence: SentenceSettings | None = None
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.sentence = sentence
+
+    def named(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return the network's outputs for `[rows, length]` tensors, by name."""
+        padded = Padded.of(input_ids, attention_mask, token_type_ids)
+        if isinstance(self.network, Network):
+            outputs = self.network.padded(padded)
+        else:
+            outputs = encoder_outputs(self.network.encoder, padded)
+        if self.sentence is not None and "last_hidden_state" in outputs:
+            vectors = pool(
+                outputs["last_hidden_state"].flatten(0, 1), padded, self.sentence.pooling
+            )
+            if self.sentence.normalize:
+                vectors = F.normalize(vectors, dim=-1)
+            outputs["sentence_embedding"] = vectors
+        return outputs
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the same outputs without names."""
+        return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
+
+
+def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a model as ONNX, with its configuration and tokenizer in the same directory.
+
+    Args:
+        model: of any task, or a bare encoder. Each window of a long text is a separate row, and so
+            is each order of a pair that is read in both orders: the caller must pool their logits.
+        overwrite: replace an existing model in the directory.
+
+    Raises:
+        CheckpointError: the model has LSTMs, is two-way, or has weights behind its encoder without
+            outputs for padded batches, as for translation.
+        OutputError: the directory already exists, cannot be written, or is being written by another
+            process.
+        BertworksError: a package that is needed is not installed.
+    """
+    need("onnxscript", "onnx", "The ONNX format")
+    config, directory = model.encoder.config, Path(directory)
+    if not config.has_heads:
+        raise CheckpointError(
+            f"a model with mixer={config.mixer} and attention={config.attention} cannot be written "
+            "as ONNX"
+        )
+    _check_outputs(model)
+    network = PaddedNetwork(model.network, model.sentence).eval()
+    shape = (2, min(7, config.max_seqlen))
+    inputs = {
+        "input_ids": torch.ones(shape, dtype=torch.int64),
+        "attention_mask": torch.ones(shape, dtype=torch.int64),
+    }
+    if config.type_vocab_size > 1:
+        inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
+    with torch.no_grad():
+        names = list(network.named(**inputs))
+    rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
+    with _new_directory(directory, last="config.json", overwrite=overwrite) as new:
+        model.save(new)
+        for name in ("model.safetensors", "bertworks.json"):
+            (new / name).unlink(missing_ok=True)
+        with warnings.catch_warnings():
+            # The exporter warns about itself and about packages that are not needed.
+            warnings.simplefilter("ignore")
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+            torch.onnx.export(
+                network,
+                kwargs=inputs,
+                f=new / "model.onnx",
+                input_names=list(inputs),
+                output_names=names,
+                dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    return directory
+
+
+def _check_outputs(model: Model) -> None:
+    """Refuse a network whose output is that of its encoder alone, although it has more weights."""
+    network = model.network
+    if isinstance(network, Network) and type(network).padded is Network.padded:
+        rest = [name for name in own_tensors(network) if not name.startswith("encoder.")]
+        if rest:
+            task = "its task" if model.task is None else model.task.name
+            raise CheckpointError(
+                f"a model for {task} cannot be written as ONNX: only its encoder would be, without "
+                f"{rest[0]!r}",
+                fix="To write the encoder alone: --task encoder.",
+            )
+
+
+_ORIGINAL = tuple(
+    f"{name}." for name in ("encoder", *(h.name for h in (MLM, NSP, CLASSIFIER, SPANS)))
+)
+"""The beginnings of the names of what the original release has."""
+
+
+_ENTRIES = ("id2label", "label2id", "problem_type")
+"""A task's entries of `config.json` that are also written to `bert_config.json`. The original code
+ignores them."""
+
+
+def write_tensorflow(
+    directory: str | Path,
+    *,
+    network: nn.Module,
+    config: EncoderConfig,
+    tokenizer: Tokenizer,
+    task: Task[Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
+
+    Args:
+        network: BERT, with pre-training heads, a classification head, or no head.
+        task: what it was trained for; the names of its labels are written, and its limit on the
+            tokens of a text, in `tokenizer_config.json`. See also `missing_settings`.
+        overwrite: replace an existing model in the directory.
+
+    Raises:
+        CheckpointError: the model is not BERT, or the layout cannot express a setting, its
+            classifier or the tokenizer.
+        OutputError: the directory already exists, cannot be written, or is being written by another
+            process.
+    """
+    directory = Path(directory)
+    if config.family != "bert":
+        raise CheckpointError(f"the original release's layout has no {config.family} models")
+    family = family_of(config)
+    if not family.pools_as_published(config):
+        raise CheckpointError(
+            "the original release's classifiers use only the first token, not "
+            f"classifier_pooling={config.classifier_pooling}"
+        )
+    if config.attention != "bidirectional":
+        raise CheckpointError(
+            f"the original release's layout has no attention={config.attention}: its code would "
+            "read the model as a bidirectional one"
+        )
+    if isinstance(network, ClassificationNetwork) and network.multi_label:
+        raise CheckpointError(
+            "the original release's layout has no classifiers of several labels per row "
+            "(multi_label): it would be read as one of exactly one label per row"
+        )
+    for name in own_tensors(network):
+        if not name.startswith(_ORIGINAL):
+            raise CheckpointError(f"the original release's layout has no place for {name!r}")
+    tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
+    raw = family.write_config(config)
+    kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
+    if kept["hidden_act"] == "gelu_new":
+        kept |= TANH_GELU
+    if task is not None:
+        entries = task.config_entries()
+        kept |= {name: entries[name] for name in _ENTRIES if name in entries}
+    with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
+        files.write_json(new / CONFIG, kept)
+        write_bundle(new / CHECKPOINT, tensors)
+        _write_vocabulary(new, tokenizer)
+        limit = _limit_of(task)
+        if limit is not None and limit < config.max_seqlen:
+            file = new / "tokenizer_config.json"
+            casing = files.read_json(file, CheckpointError) if file.is_file() else {}
+            files.write_json(file, {**casing, "model_max_length": limit})
+    return directory
+
+
+def missing_settings(model: Model, directory: str | Path) -> list[str]:
+    """Return the settings of a model that its written form in another layout does not have.
+
+    Args:
+        directory: where the model was written; it is loaded and compared.
+    """
+    again = load(directory, device="cpu")
+    missing = []
+    if type(model.task) is not type(again.task):
+        assert model.task is not None, "the layout has no task of its own"
+        missing.append(f"the task {model.task.name!r} and its settings")
+    elif model.task is not None and again.task is not None:
+        before, after = model.task.to_dict(), again.task.to_dict()
+        missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
+    if model.sentence != again.sentence:
+        missing.append("how a text's vector is made (pooling, normalize, prompts)")
+    return missing
+
+
+_NONE = object()
+
+
+def _limit_of(task: Task[Any] | None) -> int | None:
+    """The most tokens of a text that a task reads, if it has a limit."""
+    values = {} if task is None else task.to_dict()
+    limit: int | None = values.get("max_seq_length", values.get("max_length"))
+    return limit
+
+
+def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
+    """Write `vocab.txt`, and `tokenizer_config.json` where readers would guess another casing.
+
+    Raises:
+        CheckpointError: the written files would be loaded as another tokenizer.
+    """
+    wanted = tokenizer.definition
+    if isinstance(wanted, WordPieceDefinition):
+        wanted = replace(
+            wanted,
+            # No text holds a special piece, so its place does not matter.
+            base_pieces=(*wanted.base_pieces, *(p.content for p in wanted.added if p.special)),
+            added=tuple(piece for piece in wanted.added if not piece.special),
+            max_word_characters=MAX_WORD_CHARACTERS,  # the original's
+        )
+        files.write(directory / "vocab.txt", "".join(f"{piece}\n" for piece in wanted.pieces))
+        if Tokenizer.load(directory).definition == wanted:
+            return
+        normalization = wanted.normalization
+        casing = {
+            "do_lower_case": normalization.lowercase,
+            "strip_accents": normalization.strip_accents,
+            "tokenize_chinese_chars": normalization.split_ideographs,
+        }
+        files.write_json(directory / "tokenizer_config.json", casing)
+        if Tokenizer.load(directory).definition == wanted:
+            return
+    raise CheckpointError(
+        "the original release's layout has no place for this tokenizer: it has only BERT's "
+        "WordPiece, without pieces of several words"
+    )
+
+
+@contextmanager
+def _new_directory(directory: Path, *, last: str, overwrite: bool) -> Iterator[Path]:
+    """Yield a directory to fill, which becomes `directory` at the end; see `files.new_directory`.
+
+    Raises:
+        OutputError: `directory` already exists, and `overwrite` is false.
+    """
+    with (
+        claim(directory, kind="whole directory", overwrite=overwrite),
+        files.new_directory(directory, last=last, replace=True) as new,
+    ):
+        yield new

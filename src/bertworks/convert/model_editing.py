@@ -1,0 +1,303 @@
+"""Changes to the vocabulary and the positions of a trained model that preserve its results.
+
+- `add_frame`: texts get GPT's start, delimiter and extract pieces;
+- `add_tokens`: words of a domain become pieces, each initialised as the mean of its former pieces;
+- `shrink`: pieces that a corpus does not use are removed; ids change, results do not;
+- `extend_positions`: more positions than a model was trained with.
+
+The results for a text that a change does not affect stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import DataError, SettingsError
+from ..inference.engine import chunks
+from ..model import BareEncoder, Model
+from ..settings.literals import MAX_POSITIONS
+from ..tasks.task import Network, Task
+from ..text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
+from ..text.normalization import is_unspaced
+from ..text.tokenizer import Tokenizer
+from ..text.tree import TreeDefinition
+from ..text.tree_changes import add_words, keep_pieces, places_of
+from ..text.trial import check_pieces_found, running_texts
+
+_ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
+"""The parameters with one row per piece."""
+
+GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
+"""GPT's pieces around a text, or around and between two texts; names as in the original code."""
+
+_POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
+
+_LIMITS = ("max_length", "max_seq_length")
+"""The names of a task's limit on the tokens of a text: of pre-training, and of other tasks."""
+
+
+@dataclass(frozen=True)
+class Addition:
+    """The result of `add_tokens`."""
+
+    model: Model  # the new model
+    added: tuple[str, ...]  # the words that became pieces
+    known: tuple[str, ...]  # the words that were pieces before
+    reused: int  # number of added words that replaced an unused piece
+
+
+def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model:
+    """Put special pieces around a model's texts, as a classifier of the first GPT needs.
+
+    The classifier reads the last token, which is then the extract piece. The pieces are new; their
+    embeddings are random, and fine-tuning trains them.
+
+    Source: Radford et al. (2018), §3.3 and figure 1: "randomly initialized start and end tokens".
+
+    Raises:
+        DataError: the tokenizer puts special pieces around texts already.
+    """
+    definition = model.tokenizer.definition
+    if not isinstance(definition, TreeDefinition) or definition.frame != Frame((), (), (), 0):
+        raise DataError("the tokenizer already puts special pieces around texts")
+    tokenizer = Tokenizer(definition.framed(frame))
+    config = model.encoder.config
+    known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
+
+    def change(tensor: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)  # the same for a matrix with two names
+        taken = tensor.new_zeros(size, *tensor.shape[1:])
+        taken[: len(tensor)] = tensor
+        new = taken[known : tokenizer.vocab_size]
+        if new.ndim == 2:
+            new.normal_(0, config.initializer_range, generator=generator)
+        return taken
+
+    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=size)
+
+
+def add_tokens(
+    model: Model, words: Iterable[str], *, where: Sequence[str] | None = None
+) -> Addition:
+    """Add words to the vocabulary as pieces.
+
+    A word is first normalised, as in texts. If running text has it as one word, it becomes a piece
+    of the vocabulary and replaces an `[unused…]` piece, as long as there are any. Otherwise it
+    becomes a piece that is searched for in texts before they are split: several words (such as
+    "covid-19", because of its hyphen), and words of scripts without spaces (such as "A股" or
+    "タワー"). For tokenizers other than WordPiece, see `text.tree_changes`: there, several words
+    are an error.
+
+    Each new piece is tried: the tokenizer must find it in the word alone, and in running text.
+
+    Args:
+        words: the words.
+        where: the place of each word, for errors; "word 1" and so on if omitted.
+
+    Raises:
+        DataError: a word is empty, has a lone surrogate, begins with `##`, or is a piece that no
+            text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
+            Unigram; or the new tokenizer does not find a word in texts.
+    """
+    definition, words = model.tokenizer.definition, list(words)
+    if isinstance(definition, TreeDefinition):
+        return _add_to_tree(model, definition, words, where)
+    assert isinstance(definition, WordPieceDefinition)
+    normalization = definition.normalization
+    pieces, before = list(definition.base_pieces), len(definition.base_pieces)
+    free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
+    sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
+    searched: dict[str, list[int]] = {}  # the same by new piece, for those searched for in texts
+    added: dict[str, str] = {}  # the place of each new piece
+    known: list[str] = []
+    for word, place in zip(words, places_of(words, where), strict=True):
+        parts, named = normalization.words(word, where=place), f"{place} ({word!r})"
+        if not parts:
+            raise DataError("nothing is left of it", where=named)
+        piece = parts[0] if len(parts) == 1 else normalization.piece(word)
+        former = model.tokenizer.piece_ids([word])[0].tolist()
+        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
+            known.append(word)
+            continue
+        if piece.startswith(CONTINUATION) and piece != CONTINUATION:
+            what = f"begins with {CONTINUATION}, which marks pieces inside a word"
+            raise DataError(what, where=named, fix="Give whole words only.")
+        if piece in definition.ids:
+            raise DataError("is a piece that no text gets", where=named, fix="Leave it out.")
+        is_word = all(piece in normalization.words(text) for text in running_texts(word))
+        if not is_word or len(piece) > definition.max_word_characters:
+            searched[piece] = former
+        elif free:
+            pieces[free[0]] = piece
+            sources[free.pop(0)] = former
+        else:
+            sources[len(pieces)] = former
+            pieces.append(piece)
+        added[piece] = named
+    reused = sum(at < before for at in sources)
+    order = [*range(before), *[-1] * (len(pieces) - before)]
+    order += range(before, before + len(definition.added))
+    sources |= enumerate(searched.values(), len(order))
+    order += [-1] * len(searched)
+    later = (AddedPiece(piece, single_word=not is_unspaced(piece)) for piece in searched)
+    changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
+    tokenizer = Tokenizer(changed)
+    check_pieces_found(tokenizer, [(piece, [piece], place) for piece, place in added.items()])
+    new = _with_rows(model, tokenizer, order, sources)
+    return Addition(new, tuple(added), tuple(known), reused)
+
+
+def _add_to_tree(
+    model: Model, definition: TreeDefinition, words: Sequence[str], where: Sequence[str] | None
+) -> Addition:
+    addition = add_words(definition, words, where)
+    before = len(definition.pieces)
+    sources = {before + at: list(former) for at, former in enumerate(addition.former)}
+    order = [*range(before), *[-1] * len(sources)]
+    new = _with_rows(model, Tokenizer(addition.definition), order, sources)
+    return Addition(new, addition.added, addition.known, 0)
+
+
+def _with_rows(
+    model: Model, tokenizer: Tokenizer, order: list[int], sources: dict[int, list[int]]
+) -> Model:
+    """Return the model with a row per piece: its former row, or the mean of its source rows."""
+    rows = order + list(range(len(order), model.encoder.config.vocab_size))  # rows without a piece
+
+    def change(tensor: Tensor) -> Tensor:
+        taken = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
+        for new, former in sources.items():
+            taken[new] = tensor[torch.tensor(former)].mean(0)
+        return taken
+
+    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=len(rows))
+
+
+def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
+    """Remove the pieces that do not occur in some texts.
+
+    Special pieces and single characters are kept, so that no known text becomes unknown. The given
+    texts are split into the same pieces as before.
+
+    Raises:
+        DataError: a text has a lone surrogate, or the tokenizer is neither WordPiece, byte-level
+            BPE nor Unigram.
+    """
+    tokenizer = model.tokenizer
+    used = np.zeros(tokenizer.vocab_size, np.bool_)
+    number = 0
+    for part in chunks(texts, batch):
+        places = [f"text {number + at + 1}" for at in range(len(part))]
+        for ids in tokenizer.piece_ids(part, where=places):
+            used[ids] = True
+        number += len(part)
+    changed: Definition
+    if isinstance(tokenizer.definition, TreeDefinition):
+        changed, kept = keep_pieces(tokenizer.definition, used)
+    else:
+        changed, kept = _keep_wordpieces(tokenizer, used)
+    return _rebuilt(model, Tokenizer(changed), _ROWS, _take(kept), vocab_size=len(kept))
+
+
+def _keep_wordpieces(
+    tokenizer: Tokenizer, used: NDArray[np.bool_]
+) -> tuple[WordPieceDefinition, list[int]]:
+    """Return the tokenizer's definition with only the used pieces, and their former ids."""
+    definition = tokenizer.definition
+    assert isinstance(definition, WordPieceDefinition)
+    used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
+    for at, piece in enumerate(tokenizer.pieces):
+        if len(piece.removeprefix("##")) == 1:
+            used[at] = True
+    base = len(definition.base_pieces)
+    kept: list[int] = np.flatnonzero(used).tolist()
+    changed = replace(
+        definition,
+        base_pieces=tuple(definition.base_pieces[at] for at in kept if at < base),
+        added=tuple(definition.added[at - base] for at in kept if at >= base),
+    )
+    return changed, kept
+
+
+def extend_positions(model: Model, positions: int) -> Model:
+    """Add positions to a model, initialised as repeated copies of the existing ones.
+
+    Source: Beltagy et al. (2020), "Longformer", §5: neighbouring positions keep their relation,
+    except where a copy begins.
+
+    A limit of the model's own (see `text_limit`) becomes the new maximum if it was the old one; a
+    smaller one stays.
+
+    Args:
+        model: a model with learned positions.
+        positions: the new maximum number of tokens in a sequence.
+
+    Raises:
+        SettingsError: the model already has as many positions, they are not learned, or there are
+            more than `MAX_POSITIONS`.
+    """
+    config = model.encoder.config
+    if config.positions != "learned":
+        raise SettingsError(f"the positions of {config.family!r} are not learned, and unlimited")
+    if positions > MAX_POSITIONS:
+        raise SettingsError(f"positions={positions}: must be at most {MAX_POSITIONS:,}")
+    if positions <= config.max_seqlen:
+        raise SettingsError(f"the model already has {config.max_seqlen} positions")
+    offset, length = config.position_offset, config.max_seqlen
+    rows = [*range(offset), *(offset + at % length for at in range(positions))]
+    changed = {"max_position_embeddings": offset + positions}
+    return _rebuilt(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
+
+
+def text_limit(model: Model) -> int:
+    """Return the most tokens of a text that a model reads: its positions, or a limit of its own.
+
+    A sentence encoder and most tasks have one, which is saved with them.
+    """
+    limits: list[int | None] = [model.encoder.config.max_seqlen]
+    if model.task is not None:
+        limits += map(model.task.to_dict().get, _LIMITS)
+    if model.sentence is not None:
+        limits.append(model.sentence.max_seq_length)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
+    """Return a function that selects these rows of a tensor."""
+    at = torch.tensor(rows)
+    return lambda tensor: tensor[at]
+
+
+def _rebuilt(
+    model: Model,
+    tokenizer: Tokenizer,
+    names: tuple[str, ...],
+    change: Callable[[Tensor], Tensor],
+    **geometry: int,
+) -> Model:
+    """Return a model with another geometry, and the named parameters changed by `change`."""
+    config = model.encoder.config.with_values(**geometry)
+    task: Task[Any] | None = None
+    network: Network | BareEncoder
+    sentence, before = model.sentence, model.encoder.config.max_seqlen
+    if sentence is not None and sentence.max_seq_length == before:
+        sentence = sentence.with_values(max_seq_length=config.max_seqlen)
+    if model.task is None:
+        network = BareEncoder(config, pooler=model.encoder.pooler is not None)
+    else:
+        values = model.task.to_dict()
+        # A limit that was all positions stays all of them; a smaller one was chosen.
+        values |= {name: config.max_seqlen for name in _LIMITS if values.get(name) == before}
+        task = type(model.task).from_dict(values, tokenizer)
+        network = task.network(config)
+    state = model.network.state_dict()
+    network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
+    rate = model.learning_rate
+    return Model(tokenizer, task, network.eval(), sentence=sentence, learning_rate=rate)

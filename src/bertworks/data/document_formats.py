@@ -1,0 +1,252 @@
+"""Readers of documents in text files: plain text, WikiExtractor, JSON Lines.
+
+Each reader yields `Document`s: the position (`file:line`), the non-empty lines of text, stripped,
+and the spans, if requested. Bad input raises DataError, or is skipped and counted (`Reading.bad`):
+always the smallest unit, which is a line of text, a record, an unclosed `<doc>`, or the rest of a
+damaged file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import html
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DataError, closest, some_of
+from ..settings.literals import CorpusFormat
+from .lines import HEAD_BYTES, Reading, read_head, read_lines
+from .spans import COLUMN as SPANS
+from .spans import Spans, of_paragraphs, parse_spans
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document."""
+
+    paragraphs: tuple[str, ...]  # its lines of text, stripped, without empty ones
+    where: str  # where it begins: `file:line`, or `file, row 12` in a table
+    # 0; or 1, 2, … for the further copies of a weight above 1, which follow it directly
+    copy: int = 0
+    spans: Spans | None = None  # in `text`, in order, if it has spans and they were requested
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.paragraphs)
+
+
+_DOC = re.compile(r"<doc\s[^\n]*>\s*")
+_TITLE = re.compile(r'\stitle="(.*?)"\s*>')
+_TABLES = {".parquet", ".pq"}
+_JSON_LINES = {".jsonl", ".ndjson", ".json"}
+_ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' converts an array."
+_COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
+
+
+def detect_format(path: str, encoding: str = "utf-8") -> CorpusFormat:
+    """Detect a file's format by its suffix, otherwise by its first line that is not blank.
+
+    Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a
+    file not named `.txt`, a first line that is a JSON object; WikiExtractor by a first line that
+    opens a `<doc …>`; everything else is plain text.
+
+    Args:
+        encoding: of the text; by default, UTF-16 is detected by its byte-order mark.
+
+    Raises:
+        DataError: the file cannot be opened, or is Parquet inside gzip or zstd.
+    """
+    stem = _COMPRESSED.sub("", path.lower())
+    suffix = stem[stem.rfind(".") :] if "." in stem else ""
+    head = read_head(path)
+    if suffix in _TABLES or head.startswith(b"PAR1"):
+        if stem != path.lower():
+            raise DataError("Parquet inside gzip or zstd", where=path, fix="Decompress it first.")
+        return "parquet"
+    if suffix in _JSON_LINES:
+        return "jsonl"
+    if encoding == "utf-8" and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"  # reading refuses it, and says which encoding to give
+    first = head.decode(encoding, "replace").lstrip("\ufeff").lstrip()
+    if _DOC.match(first):
+        return "wiki"
+    line, is_whole, _ = first.partition("\n")
+    is_cut = not is_whole and len(head) == HEAD_BYTES
+    if suffix != ".txt" and line.startswith("{") and _is_json_object(line, is_cut=is_cut):
+        return "jsonl"
+    return "text"
+
+
+def read_text(path: str, reading: Reading) -> Iterator[Document]:
+    """Plain text: one sentence or paragraph per line, a blank line between documents."""
+    paragraphs: list[str] = []
+    start = characters = 0
+    for number, line in read_lines(path, reading):
+        text = line.strip()
+        if paragraphs and (not text or characters >= reading.max_document_characters):
+            yield Document(tuple(paragraphs), f"{path}:{start}")
+            reading.counts.cut += bool(text)
+            paragraphs, characters = [], 0
+        if text:
+            start = start if paragraphs else number
+            paragraphs.append(text)
+            characters += len(text)
+    if paragraphs:
+        yield Document(tuple(paragraphs), f"{path}:{start}")
+
+
+def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
+    """WikiExtractor's output: `<doc id= url= title=>`, the title, paragraphs, `</doc>`.
+
+    The title, which WikiExtractor repeats as the first line, is dropped (the paper's section 3.1
+    uses text passages only, no headers).
+    """
+    paragraphs: list[str] | None = None
+    start, characters, titles = 0, 0, set[str]()
+    for number, line in read_lines(path, reading):
+        text = line.strip()
+        if line.startswith("<doc ") and _DOC.fullmatch(line):
+            if paragraphs is not None:
+                _report_unclosed(path, start, f"another <doc> begins on line {number}", reading)
+            paragraphs, start, titles = [], number, _titles(line)
+            characters = 0
+        elif not text:
+            continue
+        elif paragraphs is None:
+            what = "</doc> without a <doc>" if text == "</doc>" else "text outside of any <doc>"
+            reading.bad("text outside <doc>", what, where=f"{path}:{number}")
+        elif text.endswith("</doc>"):
+            if last := text.removesuffix("</doc>").rstrip():
+                paragraphs.append(last)
+            yield Document(tuple(paragraphs), f"{path}:{start}")
+            paragraphs = None
+        elif text in titles:
+            titles = set()
+        else:
+            titles = set()
+            if characters >= reading.max_document_characters:
+                yield Document(tuple(paragraphs), f"{path}:{start}")
+                reading.counts.cut += 1
+                paragraphs, start, characters = [], number, 0
+            paragraphs.append(text)
+            characters += len(text)
+    if paragraphs is not None:
+        _report_unclosed(path, start, "the file ends", reading)
+
+
+def read_json_lines(path: str, reading: Reading) -> Iterator[Document]:
+    """JSON Lines, one document (an object) per line; line feeds in its text separate paragraphs."""
+    return documents_of(_json_objects(path, reading), reading)
+
+
+def _json_objects(path: str, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in read_lines(path, reading):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            fix = _ONE_A_LINE if line.strip() in ("[", "{") else None
+            reading.bad("bad JSON", f"not valid JSON ({error})", where=where, fix=fix)
+            continue
+        if isinstance(record, dict):
+            yield where, record
+        else:
+            reading.bad("bad JSON", "not a JSON object", where=where, fix=_ONE_A_LINE)
+
+
+def documents_of(
+    records: Iterable[tuple[str, Mapping[str, Any]]], reading: Reading
+) -> Iterator[Document]:
+    """Convert records, each with its position, to documents.
+
+    If no text column is given, it is chosen by the first record from which it is clear.
+    """
+    column = reading.column
+    for where, record in records:
+        if column is None:
+            strings = [name for name, value in record.items() if isinstance(value, str)]
+            column = choose_column(record, strings)
+        if column is None or column not in record:
+            report_missing_column(column, list(record), where, reading)
+            continue
+        text = record[column]
+        if not isinstance(text, str):
+            what = f"the value of {column!r} is not a string but {type(text).__name__}"
+            reading.bad("value is not a string", what, where=where)
+        elif has_lone_surrogate(text):
+            what = f"half a character (lone surrogate) in {column!r}"
+            reading.bad("lone surrogate", what, where=where)
+        elif document := document_of(text, record.get(SPANS), where, reading):
+            yield document
+
+
+def document_of(text: str, spans: Any, where: str, reading: Reading) -> Document | None:
+    """The document of a text and its optional spans; None if the spans are bad and skipped."""
+    found = None
+    if reading.spans and spans is not None:
+        try:
+            found = of_paragraphs(parse_spans(spans, text, where=where), text)
+        except DataError as error:
+            reading.bad("bad spans", error.what, where=where, fix=error.fix)
+            return None
+    return Document(split_paragraphs(text), where, spans=found)
+
+
+def choose_column(names: Collection[str], strings: Sequence[str]) -> str | None:
+    """The default text column: `text`, otherwise the only column with strings."""
+    return "text" if "text" in names else strings[0] if len(strings) == 1 else None
+
+
+def report_missing_column(
+    column: str | None, names: list[str], where: str, reading: Reading
+) -> None:
+    """Report the missing column, or that one must be chosen, and list the existing ones."""
+    close = None if column is None else closest(column, names)
+    fix = f"The columns are: {some_of(names)}. Name the one with the text (--column NAME)."
+    reading.bad(
+        "missing column",
+        f"no column {column!r}"
+        if column is not None
+        else "no column 'text', and no other candidate",
+        where=where,
+        fix=fix if close is None else f"The nearest is {close!r}.",
+    )
+
+
+def split_paragraphs(text: str) -> tuple[str, ...]:
+    """A text's lines, stripped, without the blank ones."""
+    return tuple(line for line in map(str.strip, text.split("\n")) if line)
+
+
+def _is_json_object(line: str, *, is_cut: bool) -> bool:
+    if is_cut:  # judge by its start
+        return re.match(r'\{\s*"', line) is not None
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _titles(line: str) -> set[str]:
+    found = _TITLE.search(line)
+    return {found[1].strip(), html.unescape(found[1]).strip()} if found else set()
+
+
+def _report_unclosed(path: str, start: int, what: str, reading: Reading) -> None:
+    reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{path}:{start}")
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

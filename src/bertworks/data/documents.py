@@ -1,0 +1,168 @@
+"""Stream documents from files and data sets of all supported formats.
+
+Memory holds one document at a time, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..errors import DataError
+from ..settings.literals import CorpusFormat
+from .document_formats import Document, detect_format, read_json_lines, read_text, read_wiki
+from .document_tables import read_dataset, read_parquet
+from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
+from .overlap import SeenTexts, SharedSequences
+from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, why_no_file
+
+__all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
+
+_READERS = {
+    "text": read_text,
+    "wiki": read_wiki,
+    "jsonl": read_json_lines,
+    "parquet": read_parquet,
+}
+
+
+def read_documents(
+    sources: Sources,
+    *,
+    format: CorpusFormat = "auto",
+    column: str | None = None,
+    skip_bad: bool = False,
+    drop_duplicates: bool = False,
+    exclude: SharedSequences | None = None,
+    seed: int = 0,
+    spans: bool = False,
+    encoding: str = "utf-8",
+    max_line_bytes: int = MAX_LINE_BYTES,
+    counts: ReadCounts | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of a corpus, source after source, file after file; none is empty.
+
+    Args:
+        sources: paths, folders, globs or `hf:NAME`, each optionally with `@WEIGHT`; or
+            `CorpusSource`s.
+        format: format of files whose source does not set one; "auto" detects it.
+        column: the text column, for JSON Lines, Parquet and data sets.
+        skip_bad: skip and count unreadable input, instead of raising an error.
+        drop_duplicates: drop and count documents whose whole text occurred before.
+        exclude: drop and record documents that share word sequences with this evaluation data.
+        seed: random seed for the fraction of a weight.
+        spans: whether to read the spans of documents (JSON Lines, Parquet, data sets).
+        encoding: text encoding, such as "latin-1".
+        max_line_bytes: longer lines are an error, so that memory is bounded.
+        counts: filled in as documents are read.
+
+    Raises:
+        DataError: a source is missing or empty, or (unless `skip_bad`) unreadable; raised when
+            the input is reached, but at once for missing sources, for an unknown encoding, and
+            for a column of sources without columns.
+    """
+    parsed = parse_sources(sources, format=format, column=column)
+    files = [source.files() for source in parsed]
+    for source, paths in zip(parsed, files, strict=True):
+        _check_column(source, paths, text_encoding(encoding))
+    counts = counts if counts is not None else ReadCounts()
+    counts.bytes_total += sum(map(bytes_of, files))
+    reading = Reading(
+        counts,
+        skip_bad,
+        spans=spans,
+        encoding=text_encoding(encoding),
+        max_line_bytes=max_line_bytes,
+    )
+    return _read(parsed, files, drop_duplicates, exclude, seed, reading)
+
+
+def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None:
+    """Check that a column is only given if at least one of the files may have columns."""
+    if source.column is None or source.is_dataset:
+        return
+
+    def format_of(file: str) -> CorpusFormat | None:
+        if not is_file(file):
+            return None
+        try:
+            return detect_format(file, encoding) if source.format == "auto" else source.format
+        except DataError:
+            return None  # reported when the file is read
+
+    if all(format_of(file) in ("text", "wiki") for file in files):
+        raise DataError(
+            f"plain text has no column {source.column!r}",
+            where=source.path,
+            fix="Leave the column out, or say what the files are: --format jsonl.",
+        )
+
+
+def _read(
+    sources: list[CorpusSource],
+    files: list[list[str]],
+    drop_duplicates: bool,
+    exclude: SharedSequences | None,
+    seed: int,
+    of_all: Reading,
+) -> Iterator[Document]:
+    counts, seen = of_all.counts, SeenTexts() if drop_duplicates else None
+    for index, source in enumerate(sources):
+        reading = replace(of_all, column=source.column)
+        number = 0
+        for document in _read_source(source, files[index], reading):
+            if not document.paragraphs:
+                counts.empty += 1
+                continue
+            number += 1
+            if seen is not None and not seen.add(document.text):
+                counts.duplicates += 1
+                continue
+            if exclude is not None and (overlap := exclude.find(document.text)) is not None:
+                beginning = document.paragraphs[0][:80]
+                counts.excluded.append(
+                    ExcludedDocument(document.where, beginning, overlap.sequences, overlap.words)
+                )
+                continue
+            copies = _copies(source.weight, f"{seed}:{index}:{number}")
+            counts.left_out += not copies
+            counts.documents += copies
+            if copies:
+                yield document
+            for copy in range(1, copies):
+                yield replace(document, copy=copy)
+
+
+def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Document]:
+    if source.is_dataset:
+        reading.counts.formats[source.path] = "data set"
+        yield from read_dataset(source, reading)
+    for file in files:
+        if not is_file(file):
+            reading.bad("no file", why_no_file(file), where=file)
+            continue
+        try:
+            format = source.format
+            if format == "auto":
+                format = detect_format(file, reading.encoding)
+        except DataError as error:
+            reading.bad("damaged file", error.what, where=file, fix=error.fix)
+            continue
+        reading.counts.formats[file] = format
+        found, skipped = False, reading.counts.num_skipped
+        for document in _READERS[format](file, reading):
+            found = True
+            yield document
+        if not found and reading.counts.num_skipped == skipped:
+            reading.bad("empty file", "the file holds no text", where=file)
+
+
+def _copies(weight: float, key: str) -> int:
+    """How many copies of a document a weight yields; the key decides about its fraction."""
+    whole = int(weight)
+    fraction = weight - whole
+    if not fraction:
+        return whole
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return whole + (int.from_bytes(digest, "big") < fraction * 2**64)

@@ -1,0 +1,101 @@
+"""Merge the parts of a prepared corpus."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import BertworksError, DataError
+from ..jobs.parts import in_order
+from ..text.files import write_definition
+from ..utils import files
+from ..utils.locks import claim
+from .manifest import EXCLUDED, MANIFEST, SUMMED, TOKENIZER, Manifest
+from .shards import Corpus, open_shard
+
+_READ = ("text", "duplicate_documents", "excluded_documents", "left_out_documents", "skipped")
+
+
+def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Manifest:
+    """Merge all parts of a corpus, to the same bytes that a single `prepare` writes.
+
+    Every shard's checksum is verified. Shards are hard-linked where the file system supports it,
+    otherwise copied.
+
+    Args:
+        parts: directories that `prepare --part` wrote, in any order.
+        out: the directory to write, new or empty. If it holds the merged corpus, nothing is done.
+        overwrite: replace another output in the directory.
+
+    Raises:
+        DataError: a part is missing, unfinished, given twice, or does not belong to the others; or
+            the corpus holds no text.
+        CheckpointError: a part is damaged.
+        OutputError: `out` holds something else, or cannot be written.
+    """
+    found = {path: Manifest.read(path) for path in parts}
+    paths = in_order((path, found[path].job.part) for path in parts)
+    first = found[paths[0]]
+    for path in paths[1:]:
+        part = found[path]
+        difference = first.job.first_difference(
+            part.job.model_copy(update={"part": first.job.part})
+        )
+        if difference or any(getattr(part, name) != getattr(first, name) for name in _READ):
+            raise DataError(
+                f"does not belong to {paths[0]}: {difference or 'the text has changed'}",
+                where=str(path),
+                fix="Prepare this part again, into another directory.",
+            )
+    manifests = [found[path] for path in paths]
+    shards = sorted(
+        (shard for manifest in manifests for shard in manifest.shards),
+        key=lambda shard: shard.place,
+    )
+    # Every part counts all documents without text; those without tokens only in its shards.
+    read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
+    whole = first.model_copy(
+        update={
+            **{name: sum(getattr(one, name) for one in manifests) for name in SUMMED},
+            "empty_documents": read_empty + sum(shard.empty_documents for shard in shards),
+            "text": None,
+            "job": first.job.model_copy(update={"part": None}),
+            "shards": tuple(shards),
+        }
+    )
+    if not whole.tokens:
+        raise DataError("the corpus is empty: no text gives tokens")
+    if _is_merged(out, whole) and not overwrite:
+        return whole
+    with claim(out, paths, kind="whole directory", overwrite=overwrite):
+        tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # compares it with the shards
+        with files.new_directory(out, last=MANIFEST, replace=True) as new:
+            (new / TOKENIZER).mkdir()
+            # Not copied: loading does not notice damage in files other than tokenizer.json.
+            write_definition(tokenizer.definition, new / TOKENIZER)
+            if first.job.exclude is not None:
+                shutil.copyfile(paths[0] / EXCLUDED, new / EXCLUDED)
+            for path in paths:
+                for shard in found[path].shards:
+                    open_shard(path, shard, first, verify=True)
+                    _link(path / shard.file, new / shard.file)
+            whole.write(new)
+    return whole
+
+
+def _is_merged(out: Path, whole: Manifest) -> bool:
+    """Whether a directory holds an undamaged corpus with this manifest."""
+    try:
+        return Corpus.open(out, verify=True).manifest == whole
+    except BertworksError:
+        return False
+
+
+def _link(source: Path, target: Path) -> None:
+    """Hard-link a file, which is never changed, or copy it."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(source, target)

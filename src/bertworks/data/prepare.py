@@ -1,0 +1,378 @@
+"""Convert a corpus of text to a directory of token ids that pre-training maps into memory.
+
+    documents ─ batches of text ─► workers: split, tokenise ─► shards ─► manifest
+
+The boundaries of the shards depend only on the text, so the bytes are the same for any number of
+workers. A killed run resumes: it reads the text again (which is quick), and skips the shards that
+the journal lists with the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Unpack
+
+from ..errors import BertworksError, DataError, OutputError, SettingsError
+from ..jobs import parallel
+from ..jobs.parts import Part
+from ..settings.keywords import PrepareKeywords
+from ..settings.literals import CorpusFormat
+from ..text.tokenizer import Tokenizer
+from ..utils import files
+from ..utils.formatting import printable
+from ..utils.locks import claim
+from .documents import read_documents
+from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
+from .manifest import (
+    EXCLUDED,
+    FORMAT_VERSION,
+    MANIFEST,
+    SUMMED,
+    TOKENIZER,
+    Job,
+    Journal,
+    Manifest,
+    ShardRecord,
+    SourceRecord,
+    remove_unfinished,
+)
+from .overlap import SharedSequences
+from .settings import PrepareSettings
+from .shard_builder import ShardMaker, TextBatch, batches
+from .shards import token_type
+from .sources import CorpusSource, Sources, bytes_of, parse_sources, paths_of
+
+_LIBRARIES = ("pyarrow", "sentencex", "tokenizers")
+
+
+def prepare(
+    sources: Sources,
+    *,
+    tokenizer: Tokenizer | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    workers: int | None = 1,
+    on: str | None = None,
+    format: CorpusFormat = "auto",
+    column: str | None = None,
+    skip_bad: bool = False,
+    drop_duplicates: bool = False,
+    exclude: Sequence[str | os.PathLike[str]] = (),
+    encoding: str = "utf-8",
+    max_line_bytes: int = MAX_LINE_BYTES,
+    part: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[PrepareProgress], None] | None = None,
+    **settings: Unpack[PrepareKeywords],
+) -> Manifest:
+    """Split a corpus into sentences, tokenise it, and write it as shards of token ids.
+
+    The directory holds the shards, `manifest.json`, and the tokenizer's files. After an
+    interruption, the same call resumes. The bytes do not depend on `workers`.
+
+    Args:
+        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
+            `encoding` and `max_line_bytes`.
+        tokenizer: a Tokenizer, or the path of its files.
+        out: output directory; new, empty, or of a run with the same arguments.
+        workers, on: how many processes, and where; see `parallel.map`.
+        exclude: files of evaluation data: documents that share 13 consecutive words with them are
+            dropped, and listed in `excluded.jsonl`; see `corpus.overlap`.
+        part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so
+            that the shards equal those of a single run; `merge` merges the parts.
+        overwrite: delete an existing corpus, finished or not, and start again.
+        progress: called after every shard and at the end.
+        settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
+            `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
+
+    Raises:
+        DataError: the corpus is missing, not valid or holds no text; or `out` holds a finished
+            corpus whose text has changed since.
+        OutputError: `out` cannot be written (finished shards are kept), is being written by another
+            process, or is, contains or is inside an input.
+        BertworksError: `out` holds something else.
+    """
+    how = PrepareSettings.parse(settings)
+    if workers is not None and workers < 1:
+        raise SettingsError(f"workers={workers}: must be at least 1")
+    from ..text.documents import split_sentences
+    from ..text.files import write_definition
+    from ..text.tokenizer import Tokenizer
+
+    split_sentences("", how.language)  # an unknown language is refused before anything is read
+    if how.sentences == "lines" and how.language != "en":
+        raise SettingsError(
+            f"language={how.language!r} is for sentences='split'",
+            fix="With sentences='lines' each line is a sentence: leave the language out.",
+        )
+    tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizer.load(Path(tokenizer))
+    parsed = parse_sources(sources, format=format, column=column)
+    shared = SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
+    job = Job(
+        sources=tuple(map(_source_record, parsed)),
+        vocabulary_hash=tokenizer.fingerprint,
+        encoding=text_encoding(encoding),
+        skip_bad=skip_bad,
+        drop_duplicates=drop_duplicates,
+        exclude=shared.digest if shared else None,
+        part=None if part is None else str(Part.parse(part)),
+        versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
+        **how.model_dump(),
+    )
+    counts = ReadCounts()
+    documents = read_documents(
+        parsed,
+        skip_bad=skip_bad,
+        drop_duplicates=drop_duplicates,
+        exclude=shared,
+        seed=how.seed,
+        spans=how.spans != "none",
+        encoding=encoding,
+        max_line_bytes=max_line_bytes,
+        counts=counts,
+    )
+    directory = Path(out)
+    inputs = [*paths_of(parsed), tokenizer_path, *exclude]
+    with claim(directory, inputs, kind="directory", overwrite=overwrite or None):
+        _check_ours(directory)
+        with closing(Journal(directory)) as journal:
+            run = _Run(directory, job, journal, counts, progress)
+            try:
+                if run.is_finished and (directory / TOKENIZER).exists():
+                    # File by file, so that concurrent readers find each; repairs damaged files.
+                    write_definition(tokenizer.definition, directory / TOKENIZER)
+                else:
+                    with files.new_directory(directory / TOKENIZER, replace=True) as new:
+                        write_definition(tokenizer.definition, new)
+                run.work(batches(documents, how.shard_bytes, counts), tokenizer, workers, on)
+                return run.finish(tokenizer)
+            except OutputError as error:
+                if not run.records:
+                    raise
+                kept = f"{len(run.records)} finished shards are kept"
+                fix = f"{kept}: make room, and run the same command again to resume."
+                raise OutputError(error.what, where=error.where, fix=fix) from None
+            finally:
+                run.leave_no_trace()
+
+
+class _Run:
+    """One call of `prepare`, from resuming to writing the manifest."""
+
+    def __init__(
+        self,
+        directory: Path,
+        job: Job,
+        journal: Journal,
+        counts: ReadCounts,
+        progress: Callable[[PrepareProgress], None] | None,
+    ) -> None:
+        self._directory, self._job, self._journal = directory, job, journal
+        self._counts, self._report = counts, progress
+        self.records: dict[str, ShardRecord] = {}
+        self._progress = PrepareProgress(bytes_total=counts.bytes_total, read=counts)
+        self._part = Part.parse(job.part) if job.part is not None else Part(1, 1)
+        self._text = hashlib.blake2b(digest_size=16)
+        self._bytes: dict[str, int] = {}
+        self._start = time.monotonic()
+        self.is_finished = (directory / MANIFEST).exists()
+        self._done = {record.file: record for record in self._resume()}
+
+    def _resume(self) -> list[ShardRecord]:
+        """The shards of earlier runs, after a check that they were the same job."""
+        remove_unfinished(self._directory)
+        if self.is_finished:
+            manifest = Manifest.read(self._directory)
+            before, records = manifest.job, list(manifest.shards)
+            difference = before.first_difference(self._job)
+        else:
+            unfinished, records = self._journal.read()
+            if unfinished is None or not records:
+                self._journal.restart(self._job)
+                shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
+                return []
+            # Repairing text after an error changes file sizes; shards are compared by their text.
+            difference = unfinished.without_sizes().first_difference(self._job.without_sizes())
+        if difference:
+            raise BertworksError(
+                f"the directory holds another preparation: {difference}",
+                where=str(self._directory),
+                fix="Choose another --out, or start again with --overwrite (overwrite=True).",
+            )
+        return records
+
+    def work(
+        self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int | None, on: str | None
+    ) -> None:
+        """Make all missing shards."""
+        job = self._job
+        make = ShardMaker(tokenizer, job.sentences, job.language, job.spans).make
+        with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
+            for record, content in shards:
+                files.write(self._directory / record.file, content)
+                self._journal.append(record)
+                self._progress.new_tokens += record.tokens
+                self._note(record)
+
+    def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
+        for batch in todo:
+            self._text.update(batch.digest.encode())
+            if batch.number % self._part.of != self._part.number - 1:
+                self._progress.bytes_read += batch.bytes_read
+                self._show()
+                continue
+            self._bytes[batch.file] = batch.bytes_read
+            done = self._done.pop(batch.file, None)
+            if done is not None and self._is_whole(done) and done.text == batch.digest:
+                self._progress.reused_shards += 1
+                self._note(done)
+                continue
+            if self.is_finished and (done is None or done.text != batch.digest):
+                raise self._changed()
+            yield batch
+
+    def _is_whole(self, record: ShardRecord) -> bool:
+        path = self._directory / record.file
+        return (
+            path.is_file()
+            and path.stat().st_size == record.bytes
+            and files.sha256_of(path) == record.sha256
+        )
+
+    def _note(self, record: ShardRecord) -> None:
+        self.records[record.file] = record
+        now = self._progress
+        now.shards += 1
+        now.documents += record.documents
+        now.sentences += record.sentences
+        now.tokens += record.tokens
+        now.unknown_tokens += record.unknown_tokens
+        now.bytes_read += self._bytes.pop(record.file)
+        self._show()
+
+    def _show(self) -> None:
+        self._progress.seconds = time.monotonic() - self._start
+        if self._report is not None:
+            self._report(self._progress)
+
+    def finish(self, tokenizer: Tokenizer) -> Manifest:
+        """Replace the journal by the manifest."""
+        text = None if self._job.part is None else self._text.hexdigest()
+        if self.is_finished and (self._done or Manifest.read(self._directory).text != text):
+            raise self._changed()
+        shards = sorted(self.records.values(), key=lambda shard: shard.place)
+        total: Counter[str] = Counter()
+        for record in shards:
+            total.update(record.model_dump(exclude={"file", "sha256", "text"}))
+        if not total["tokens"] and self._job.part is None:
+            raise DataError("the corpus is empty: no text gives tokens")
+        for file in self._done:  # the text is shorter than in the last run
+            (self._directory / file).unlink(missing_ok=True)
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            **{name: total[name] for name in SUMMED},
+            empty_documents=total["empty_documents"] + self._counts.empty,
+            duplicate_documents=self._counts.duplicates,
+            excluded_documents=len(self._counts.excluded),
+            left_out_documents=self._counts.left_out,
+            cut_documents=self._counts.cut,
+            skipped=dict(sorted(self._counts.skipped.items())),
+            token_type=token_type(tokenizer.vocab_size).name,
+            vocabulary_size=tokenizer.vocab_size,
+            text=text,
+            job=self._job,
+            shards=tuple(shards),
+        )
+        if self._job.exclude is not None:
+            lines = [json.dumps(asdict(one), ensure_ascii=False) for one in self._counts.excluded]
+            files.write(self._directory / EXCLUDED, "".join(f"{line}\n" for line in lines))
+        manifest.write(self._directory)
+        self._journal.remove()
+        self._progress.bytes_read = self._counts.bytes_read
+        self._show()
+        return manifest
+
+    def leave_no_trace(self) -> None:
+        """Remove the files of a run without tokens: the next run may prepare another corpus."""
+        if (self._directory / MANIFEST).exists():
+            return
+        _, records = self._journal.read()
+        if any(record.tokens for record in records):
+            return
+        # Also a shard whose line could not be written to the journal.
+        for shard in self._directory.glob("shard-*.arrow"):
+            shard.unlink(missing_ok=True)
+        shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
+        self._journal.remove()
+
+    def _changed(self) -> DataError:
+        return DataError(
+            "the directory holds a finished corpus, and its text has changed since",
+            where=str(self._directory),
+            fix="Choose another --out, or start again with --overwrite (overwrite=True).",
+        )
+
+
+def _check_ours(directory: Path) -> None:
+    """Check that a directory is empty or holds only a prepared corpus, finished or not."""
+    names = {path.name for path in directory.iterdir()}
+    known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
+    begun = Journal.path(directory).name in names and all(
+        name in known or name.endswith((".arrow", ".new")) for name in names
+    )
+    if not (MANIFEST in names or begun or files.is_empty(directory)):
+        raise BertworksError(
+            "the directory is not empty, and holds no prepared corpus",
+            where=str(directory),
+            fix="Choose another --out.",
+        )
+
+
+def _source_record(source: CorpusSource) -> SourceRecord:
+    found = source.files()
+    return SourceRecord(
+        name=printable(source.name),
+        weight=source.weight,
+        format=source.format,
+        column=source.column,
+        files=len(found),
+        bytes=bytes_of(found),
+    )
+
+
+@dataclass(slots=True)
+class PrepareProgress:
+    """The progress of `prepare`, passed to `progress` after every shard and at the end."""
+
+    bytes_total: int = 0  # of the corpus's files (0 for data sets)
+    documents: int = 0  # in the shards so far
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    shards: int = 0
+    reused_shards: int = 0  # how many of the shards were made by an earlier run
+    bytes_read: int = 0  # of the corpus's files, for these shards (0 for data sets)
+    seconds: float = 0.0  # since the start
+    new_tokens: int = 0  # made in this run
+    # counts of the input: skipped, duplicates, formats
+    read: ReadCounts = field(default_factory=ReadCounts)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.new_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def unknown_rate(self) -> float:
+        """The fraction of tokens that are `[UNK]`."""
+        return self.unknown_tokens / max(self.tokens, 1)

@@ -1,0 +1,156 @@
+"""Texts as input of a model, one per row: lines of a file, a table's column, or a list."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from ..errors import BertworksWarning, DataError, brief
+from .headers import classify_first_line
+from .rows import PlacedRow, Rows, is_missing, text_of, unframed
+from .schema import find_columns, not_found
+from .tables import Table, TableOptions, read_rows
+
+_LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, read anew at each iteration (standard input and iterators: once)."""
+
+    rows: Rows  # the table that they are read from
+    column: str  # the column of the texts
+    again: bool  # whether they can be read more than once
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Yield each text's place, and the text."""
+        for row in self.rows:
+            yield row.where, text_of(row.values, self.column, row.where)
+
+    def filled(self) -> Texts:
+        """Return the texts without blank ones, which are useless in a search."""
+
+        def rows() -> Iterator[PlacedRow]:
+            for row in self.rows:
+                if not is_missing(row.values.get(self.column)):
+                    yield row
+
+        return replace(self, rows=replace(self.rows, read=rows))
+
+
+def read_texts(
+    data: Table | Texts | Iterable[str],
+    *,
+    column: str | None = None,
+    called: str = "text",
+    **options: Any,
+) -> Texts:
+    """Open texts; they are read when they are iterated over.
+
+    Args:
+        data: a `.txt` file, in which each line is a text, even an empty line; a table that
+            `read_rows` accepts; texts or rows in memory; or `Texts`, returned unchanged.
+        column: the texts' column in a table, by name or number; detected if omitted.
+        called: the name of texts in memory, in errors; their number follows it.
+
+    Raises:
+        DataError: there is no such file or column, the column cannot be detected, or the table has
+            no rows.
+        SettingsError: an option is unknown or invalid.
+    """
+    said = TableOptions.parse(options)
+    if isinstance(data, Texts):
+        return data
+    data = unframed(data)
+    if isinstance(data, str | os.PathLike):
+        path = os.fspath(data)
+        is_guess = said.format == "auto" and path.endswith(_LINES)
+        if is_guess:
+            said = said.with_values(format="text")
+        if said.format == "text":
+            _check_no_table(path, column, said.header)
+        table = read_rows(path, columns=(column,) if column else (), **said.model_dump())
+        if is_guess:
+            _warn_of_header(table)
+        return _in_table(table, column, path != "-")
+    again = not isinstance(data, Iterator)
+    items: Iterator[Any] = iter(data)
+    first = next(items, _NOTHING)
+    if first is _NOTHING:
+        raise DataError("there are no texts")
+    whole: Iterable[Any] = data if again else chain([first], items)
+    if isinstance(first, Mapping):
+        return _in_table(read_rows(whole), column, again)
+    _check_no_table("the texts given", column, said.header)
+    warn_of_file(first)
+    return Texts(_in_memory(whole, called), "text", again)
+
+
+def as_texts(given: Any) -> Any:
+    """Return a user's texts as an iterable: one text or row as a list, a data frame as its rows.
+
+    Raises:
+        DataError: the argument is a path, or not iterable.
+    """
+    if isinstance(given, os.PathLike):
+        raise DataError(
+            "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
+        )
+    rows = [given] if isinstance(given, str | Mapping) else unframed(given)
+    if not isinstance(rows, Iterable):  # an Arrow table itself is not
+        raise DataError(f"expected a text, or several, got {type(given).__name__}")
+    return rows
+
+
+def not_empty(items: Iterable[Any]) -> Iterable[Any] | None:
+    """Return the items, none of them consumed; None if there are none."""
+    first = next(iter(items), _NOTHING)
+    if first is _NOTHING:
+        return None
+    return chain([first], items) if isinstance(items, Iterator) else items
+
+
+def warn_of_file(text: Any) -> None:
+    """Warn if the text is the name of a file, and name the option that reads files."""
+    if isinstance(text, str) and os.path.isfile(text):
+        what = f"{text!r} is read as a text; to read the file of that name, give it as data"
+        warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
+
+
+def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+    if not rows.sample:
+        raise DataError("there are no texts", where=rows.name)
+    found = find_columns(rows, text=column, labelled=False)
+    if found.pair is not None:
+        raise not_found(rows, "text", "Name it with column=NAME.")
+    return Texts(rows, found.text, again)
+
+
+def _warn_of_header(table: Rows) -> None:
+    """Warn if the first line of a file of texts could be a column's name."""
+    first, *rest = ([row["text"]] for row in table.sample)
+    if classify_first_line(first, rest).is_header:
+        what = f"{table.name}:1: {brief(first[0])} is read as a text, as any line of a .txt file"
+        fix = "If it is a column name, give --format tsv (format=tsv)"
+        warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=3)
+
+
+def _check_no_table(where: str, column: str | None, header: bool | None) -> None:
+    """Raise a DataError if options of tables are given for lines of text."""
+    if column is not None:
+        raise DataError("lines of text have no columns", where=where, fix="Leave the column out.")
+    if header:
+        raise DataError("lines of text have no header", where=where, fix="Leave header out.")
+
+
+def _in_memory(texts: Iterable[Any], called: str) -> Rows:
+    def rows() -> Iterator[PlacedRow]:
+        for number, text in enumerate(texts, 1):
+            yield PlacedRow(f"{called} {number}", {"text": text})
+
+    return Rows("the texts given", ("text",), None, (), rows)

@@ -1,0 +1,333 @@
+"""Apply a function to parts of a job: in this process, in other processes, or on Ray.
+
+Results are in the order of the parts, no matter where and how often a part was computed, so that
+outputs do not depend on this. Few parts are in progress at a time, so that memory is bounded: parts
+are read as results are taken.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from ..errors import BertworksError, SettingsError, need
+from ..utils.memory import is_memory_short, start_thread
+
+PartT = TypeVar("PartT")
+ResultT = TypeVar("ResultT")
+
+
+MAX_WORKERS = 1024
+"""Maximum number of processes on one machine."""
+
+
+def map(
+    function: Callable[[PartT], ResultT],
+    parts: Iterable[PartT],
+    *,
+    workers: int | None = 1,
+    on: str | None = None,
+    gpus: int = 0,
+) -> Generator[ResultT]:
+    """Apply a function to parts; yield the results in the order of the parts.
+
+    Function, parts and results are pickled, except with one worker on this machine. A worker
+    receives the function only once (it may hold a model), and no worker is started before there is
+    a part. Close the generator if not all results are taken, so that no worker is left.
+
+    Args:
+        function: the function to apply.
+        parts: any number; at most twice as many as there are workers are in progress.
+        workers: number of processes, 1: only this process; on Ray, number of tasks at a time. None:
+            the number of cores, of this machine or of the cluster.
+        on: "ray" (the cluster that `RAY_ADDRESS` names or that runs on this machine, or else a new
+            one on this machine) or `ray://HOST:PORT`; None: this machine.
+        gpus: number of GPUs per task on Ray.
+
+    Raises:
+        SettingsError: `on` is not valid, or there are too many workers for one machine.
+        BertworksError: a worker died; Ray is not installed, cannot be reached, or gave up a task.
+        Exception: what the function raised, with the worker's traceback as a note.
+    """
+    if on is not None:
+        yield from _on_ray(function, parts, on, workers, gpus)
+        return
+    workers = workers or os.cpu_count() or 1
+    if workers > MAX_WORKERS:
+        raise SettingsError(
+            f"workers={workers}: at most {MAX_WORKERS:,} processes are started on a machine"
+        )
+    if workers == 1:
+        for part in parts:
+            yield function(part)
+        return
+    yield from in_processes(function, parts, workers)
+
+
+def in_processes(
+    function: Callable[[PartT], ResultT], parts: Iterable[PartT], workers: int
+) -> Generator[ResultT]:
+    """Do as `map` on this machine, but never in this process, which can work at the same time.
+
+    Raises:
+        WorkerError: a worker died.
+    """
+    with closing(_Workers(workers, function)) as pool:
+        yield from pool.map(parts)
+
+
+class WorkerError(BertworksError):
+    """A worker process died."""
+
+
+class _Workers(Generic[PartT, ResultT]):
+    """Worker processes, each with one pipe and one part at a time.
+
+    A pool of the standard library would wait forever, or leave workers behind, when one side is
+    killed. Here a worker ends as soon as its parent has ended, and the death of a worker is an
+    error.
+    """
+
+    def __init__(self, count: int, function: Callable[[PartT], ResultT]) -> None:
+        self._count, self._function = count, function
+        self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
+        # An unclosed generator must not block the exit, which waits for all processes.
+        self.close = Finalize(None, self._end, exitpriority=0)
+
+    def map(self, parts: Iterable[PartT]) -> Iterator[ResultT]:
+        """Yield results in the order of the parts, none before all workers are busy."""
+        parts = iter(parts)
+        drawn: list[PartT] = []  # the next part, read while all workers are busy
+        idle: list[Connection[Any, Any]] = []
+        busy: dict[Connection[Any, Any], int] = {}
+        results: dict[int, ResultT] = {}
+        sent = taken = 0
+        while True:
+            while sent - taken < 2 * self._count and (drawn := drawn or list(islice(parts, 1))):
+                if not idle and len(self._processes) == self._count:
+                    break
+                connection = idle.pop() if idle else self._start()
+                try:
+                    connection.send(drawn.pop())
+                except OSError:
+                    raise self._death(connection) from None
+                busy[connection] = sent
+                sent += 1
+            if taken in results:
+                yield results.pop(taken)
+                taken += 1
+            elif busy:
+                for ready in wait(list(busy)):
+                    assert isinstance(ready, Connection)
+                    results[busy.pop(ready)] = self._receive(ready)
+                    idle.append(ready)
+            else:
+                return
+
+    def _start(self) -> Connection[Any, Any]:
+        ours, process = start(_work, self._function, daemon=True)
+        self._processes[ours] = process
+        return ours
+
+    def _end(self) -> None:
+        """Kill the processes."""
+        for connection, process in self._processes.items():
+            connection.close()
+            process.kill()
+            process.join()
+
+    def _receive(self, connection: Connection[Any, Any]) -> ResultT:
+        try:
+            answer = connection.recv()
+        except (EOFError, OSError):
+            raise self._death(connection) from None
+        value: ResultT = _value(answer)
+        return value
+
+    def _death(self, connection: Connection[Any, Any]) -> WorkerError:
+        process = self._processes[connection]
+        process.join(timeout=10)
+        code = process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+        return WorkerError(
+            f"a worker process died ({how})", fix="If memory was short, use fewer workers."
+        )
+
+
+def start(
+    target: Callable[[Connection[Any, Any]], None], given: Any, *, daemon: bool
+) -> tuple[Connection[Any, Any], SpawnProcess]:
+    """Start a process that calls a function with one end of a pipe.
+
+    Args:
+        target: the function.
+        given: the first object to send through the pipe; if it refers to definitions in the user's
+            script, the process runs the script again, to find them.
+        daemon: whether the process ends with this one, and cannot start processes.
+
+    Returns:
+        The other end of the pipe, and the process. If the process has died, receiving from the pipe
+        raises an error.
+    """
+    context = multiprocessing.get_context("spawn")
+    hidden: Callable[[], AbstractContextManager[None]] = _without_main
+    try:
+        with hidden():
+            pickled = ForkingPickler.dumps(given)
+    except (pickle.PicklingError, AttributeError):
+        hidden = nullcontext
+        pickled = ForkingPickler.dumps(given)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs,), daemon=daemon)
+    with hidden():
+        process.start()
+    theirs.close()
+    # Not an argument of the process: `process.start` would wait forever if the process were killed
+    # before reading an argument larger than the pipe's buffer, since both ends are open here.
+    with suppress(OSError):
+        ours.send_bytes(pickled)
+    return ours, process
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program's main module from processes that start now.
+
+    Otherwise they would run it again, to find definitions that these workers do not need. So a
+    script that uses workers needs no `if __name__ == "__main__":`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def end_with_parent() -> None:
+    """Wait in a thread for the parent to end, then exit: a killed parent does not end workers."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _work(connection: Connection[Any, Any]) -> None:
+    # A signal to all processes is for the parent, which may still need results.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        start_thread(end_with_parent)
+        with suppress(EOFError, ConnectionError):  # the parent has ended
+            function = connection.recv()  # unpickling imports what it needs
+            while True:
+                connection.send(_answer(function, connection.recv()))
+    except BaseException as error:
+        if not is_memory_short(error):
+            raise
+        connection.send((False, _no_memory(error)))
+
+
+def _answer(function: Callable[[Any], Any], part: Any) -> tuple[bool, Any]:
+    """Apply a function to a part; return True and its value, or False and its exception."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already run in parallel
+    try:
+        return True, function(part)
+    except BaseException as error:  # not hidden: `_value` raises it
+        if is_memory_short(error):  # its class may not support pickling
+            return False, _no_memory(error)
+        if not isinstance(error, Exception):
+            raise
+        if not isinstance(error, BertworksError):
+            error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        return False, error
+
+
+def _no_memory(error: BaseException) -> MemoryError:
+    """Return the error that the waiting process raises for a worker's lack of memory."""
+    return MemoryError(f"in a worker process: {error}")
+
+
+def _value(answer: tuple[bool, Any]) -> Any:
+    is_value, value = answer
+    if not is_value:
+        raise value
+    return value
+
+
+def _on_ray(
+    function: Callable[[PartT], ResultT],
+    parts: Iterable[PartT],
+    on: str,
+    workers: int | None,
+    gpus: int,
+) -> Iterator[ResultT]:
+    """Apply a function on Ray, which handles placement, lost nodes and the cluster's size."""
+    if on != "ray" and not on.startswith("ray://"):
+        raise SettingsError(f"on={on!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
+    ray: Any = need("ray", "ray", f"on={on}")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
+    try:
+        if not ray.is_initialized():
+            address = None if on == "ray" else on
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BertworksError(
+            f"Ray cannot be reached ({str(error).splitlines()[0]})", where=on
+        ) from None
+    missing = "Install on each node what this process imports."
+    try:
+        shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
+    except ImportError as error:  # on the server
+        raise BertworksError(f"Ray cannot run the work ({error})", where=on, fix=missing) from None
+    call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
+    pending: deque[Any] = deque()
+
+    def result() -> ResultT:
+        try:
+            value: ResultT = _value(ray.get(pending.popleft()))
+        except ray.exceptions.RayError as error:
+            is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
+            what = str(error).splitlines()[-1 if is_traceback else 0]
+            fix = missing if "No module named" in what else "Run the same command again."
+            raise BertworksError(f"Ray gave up a task ({what})", where=on, fix=fix) from None
+        return value
+
+    try:
+        for part in parts:
+            while len(pending) >= 2 * (workers or int(ray.cluster_resources().get("CPU", 1))):
+                yield result()
+            pending.append(call.remote(shared, part))
+        while pending:
+            yield result()
+    finally:
+        for one in pending:
+            ray.cancel(one)
+
+
+_fetched: dict[str, Callable[[Any], Any]] = {}
+
+
+def _call(shared: list[Any], part: Any) -> tuple[bool, Any]:
+    """Apply a function to a part in a Ray worker, which caches the last function."""
+    import ray
+
+    (reference,) = shared
+    if reference.hex() not in _fetched:
+        _fetched.clear()
+        _fetched[reference.hex()] = ray.get(reference)
+    return _answer(_fetched[reference.hex()], part)

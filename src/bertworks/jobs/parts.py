@@ -1,0 +1,74 @@
+"""Jobs that are split into parts, each computed by an independent process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ..errors import DataError, SettingsError
+from ..utils.formatting import listed
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """One of several parts of the same job.
+
+    Attributes:
+        number: from 1.
+        of: the number of parts.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `I/N`.
+
+        Raises:
+            SettingsError: the text has another form, or I is not from 1 to N.
+        """
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise SettingsError(
+                f"part={text!r} is not valid",
+                fix="Give I/N, I from 1 to N: 2/8, the second of eight.",
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
+    """Return the paths of all parts of a job, in the order of the parts.
+
+    Args:
+        parts: paths, each with the part that it holds: `I/N`, or None.
+
+    Raises:
+        DataError: a path holds no part, two paths hold the same part or parts with different N, or
+            parts are missing.
+    """
+    paths: dict[Part, Path] = {}
+    for path, text in parts:
+        if not text:
+            raise DataError("is not a part", where=str(path), fix="Make parts with --part I/N.")
+        part = Part.parse(text)
+        first = next(iter(paths), part)
+        if part.of != first.of:
+            raise DataError(f"is part {part}, and {paths[first]} is part {first}", where=str(path))
+        if part in paths:
+            raise DataError(f"is part {part}, as {paths[part]} is", where=str(path))
+        paths[part] = path
+    if not paths:
+        raise DataError("there are no parts")
+    count = next(iter(paths)).of
+    missing = [str(part) for i in range(count) if (part := Part(i + 1, count)) not in paths]
+    if missing:
+        what = f"of {count:,} parts, these are missing: {listed(missing)}"
+        raise DataError(what, fix="Make them, and name all the parts.")
+    return [paths[part] for part in sorted(paths)]

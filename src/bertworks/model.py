@@ -1,0 +1,1090 @@
+"""`Model`: a tokenizer, a task and its network, which are loaded, used and saved together."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, Unpack, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .checkpoints.families import family_of
+from .checkpoints.heads import Published
+from .checkpoints.locate import locate
+from .checkpoints.saving import save_model
+from .checkpoints.sentence import (
+    SentenceSettings,
+    read_cross_encoder,
+    read_sentence_settings,
+    with_limit,
+)
+from .checkpoints.store import (
+    LoadReport,
+    TaskFile,
+    check_geometry,
+    load_weights,
+    read_config,
+    read_limit,
+    read_task,
+    read_tensors,
+)
+from .data.rows import Row, Rows
+from .data.tables import Table, TableOptions, read_rows
+from .data.text_inputs import Texts, as_texts, not_empty, read_texts, warn_of_file
+from .data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
+from .errors import BertworksError, CheckpointError, DataError, SettingsError, method_elsewhere
+from .inference import engine
+from .inference.calibration import calibrate
+from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
+from .inference.features import Embedder, TokenFeatures, embed
+from .inference.generate import generate
+from .inference.settings import (
+    EmbeddingSettings,
+    EngineSettings,
+    FeatureSettings,
+    GenerateSettings,
+    MeasuredSettings,
+)
+from .inference.similarity import similarities
+from .inference.vectors import (
+    WrittenVectors,
+    begun_with,
+    fingerprint,
+    remove_vectors,
+    write_vectors,
+)
+from .inference.writers import OutputFormat, to_frame, write_part, write_predictions
+from .jobs import parallel
+from .nn.config import Activation, EncoderConfig
+from .nn.cpu import keep_freed_memory
+from .nn.device import dtype_of, pick_device, without_weights
+from .nn.encoder import Encoder, HasEncoder
+from .settings.keywords import (
+    EmbedKeywords,
+    EngineKeywords,
+    EvaluateKeywords,
+    FeatureKeywords,
+    GenerateKeywords,
+    RowKeywords,
+)
+from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
+from .tasks import is_registered, is_user_task, published_task, task_class
+from .tasks.breakdown import Evaluation
+from .tasks.classification import ClassificationTask
+from .tasks.gold import GoldRows
+from .tasks.inputs import open_table, task_rows
+from .tasks.labelled import LabelledTask
+from .tasks.pretraining.candidates import (
+    pieces_of,
+    probabilities_at_masks,
+    rank,
+    score,
+    variants,
+)
+from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from .tasks.task import Network, Prediction, Task
+from .text.tokenizer import Tokenizer
+from .utils.formatting import html_facts, listed, short
+from .utils.locks import claim
+from .utils.remote import is_remote, written_here
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Inputs: TypeAlias = str | Iterable[Any]
+"""A text; or texts, pairs of texts or rows."""
+
+_SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+
+class WritingOptions(NamedTuple):
+    """How `embed_to` and `features_to` write a file."""
+
+    part: str | None
+    workers: int | None
+    on: str | None
+    overwrite: bool
+    progress: Callable[[int, int], None] | None
+
+
+class BareEncoder(HasEncoder):
+    """An encoder without a task, to fine-tune or to embed texts."""
+
+    def __init__(self, config: EncoderConfig, *, pooler: bool) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=pooler)
+
+
+class Model:
+    """A tokenizer, a task and its network.
+
+    Args:
+        tokenizer: the model's.
+        task: what the network was trained for; None for a bare encoder.
+        network: the task's network, or a `BareEncoder`.
+        report: how each tensor was used when loading.
+        sentence: how `embed` makes vectors by default; if omitted, as the task defines.
+        source: the directory or name it was loaded from.
+        learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
+            the usual one. It is saved with the model.
+
+    In methods that take texts (`predict`, `embed`, …), a string is one text, and `data=` reads a
+    file. In methods that take a table (`evaluate`), a string is a path.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        task: Task[Any] | None,
+        network: Network | BareEncoder,
+        report: LoadReport | None = None,
+        sentence: SentenceSettings | None = None,
+        source: str | None = None,
+        learning_rate: float | None = None,
+    ) -> None:
+        self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
+        self.sentence = sentence or (None if task is None else task.sentence)
+        self.source, self.learning_rate = source, learning_rate
+
+    def __getattr__(self, name: str) -> Any:
+        hint = method_elsewhere(name)
+        raise AttributeError(f"Model has no {name!r}" + (f". {hint}" if hint else ""))
+
+    def __repr__(self) -> str:
+        config = self.encoder.config
+        facts = [
+            f"{config.family}: {config.num_hidden_layers} layers",
+            f"hidden_size {config.hidden_size}",
+            f"{config.num_attention_heads} heads",
+            f"{short(self.num_parameters)} parameters",
+        ]
+        task = "bare encoder" if self.task is None else self.task.name
+        labels = f" into {listed(self.labels)}" if self.labels else ""
+        source = " in memory" if self.source is None else f" {self.source}"
+        return f"<Model{source}; {', '.join(facts)}; {task}{labels}>"
+
+    def _repr_html_(self) -> str:
+        config = self.encoder.config
+        facts = {
+            "family": config.family,
+            "layers": config.num_hidden_layers,
+            "hidden_size": config.hidden_size,
+            "heads": config.num_attention_heads,
+            "parameters": f"{self.num_parameters:,}",
+            "pieces": f"{self.tokenizer.vocab_size:,}",
+            "task": "none: a bare encoder" if self.task is None else self.task.name,
+            **({"labels": ", ".join(self.labels)} if self.labels else {}),
+        }
+        return html_facts(f"Model {self.source or 'in memory'}", facts)
+
+    @classmethod
+    def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
+        """A bare encoder with random weights, to fine-tune as a baseline."""
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return cls(tokenizer, None, BareEncoder(config, pooler=config.has_pooler).eval())
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder module: `Packed` in, `[tokens, hidden_size]` out."""
+        return self.network.encoder
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of trainable parameters; shared ones count once."""
+        return sum(weight.numel() for weight in self.network.parameters())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the task's classes or tags, in order; empty if there are none."""
+        return () if self.task is None else self.task.labels
+
+    @overload
+    def predict(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        as_frame: Literal[False] = False,
+        **settings: Unpack[RowKeywords],
+    ) -> list[Prediction]: ...
+
+    @overload
+    def predict(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        as_frame: Literal[True],
+        **settings: Unpack[RowKeywords],
+    ) -> pd.DataFrame: ...
+
+    def predict(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        as_frame: bool = False,
+        **settings: Unpack[RowKeywords],
+    ) -> list[Prediction] | pd.DataFrame:
+        """The task's prediction for each row, in the order of the rows.
+
+        Args:
+            rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
+                memory, such as a pandas `DataFrame`; any number, including none.
+            data: a table instead: a path, or rows in memory (see `tables.reading.Table`).
+            as_frame: return a pandas `DataFrame`: the columns of the rows, then those of the
+                predictions, named as in the files of `predict_to`. A `DataFrame` keeps its index.
+            settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
+                and of `EngineSettings`, such as `precision="bf16"`.
+
+        Raises:
+            DataError: a row does not fit the task; or, with `as_frame`, the rows already have a
+                column that would be added.
+            BertworksError: the model has no task.
+        """
+        predictions = self.stream(rows, data=data, **settings)
+        if not as_frame:
+            return [prediction for _, prediction in predictions]
+        table = rows if data is None else data
+        return to_frame(predictions, index=getattr(table, "index", None))
+
+    def predict_proba(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        **settings: Unpack[RowKeywords],
+    ) -> NDArray[np.float64]:
+        """The probability of each label for each row, as in scikit-learn's classifiers.
+
+        Args:
+            rows, data, settings: as in `predict`.
+
+        Returns:
+            float64 `[rows, labels]`; the columns are in the order of `labels`.
+
+        Raises:
+            DataError: a row does not fit the task.
+            BertworksError: the model is not a classifier.
+        """
+        task, _ = self._task_and_network()
+        if not isinstance(task, ClassificationTask):
+            raise BertworksError(
+                f"the model was trained for {task.name}, not for classification",
+                fix="Use predict.",
+            )
+        found = [
+            [answer["probabilities"][label] for label in self.labels]
+            for answer in self.predict(rows, data=data, **settings)
+        ]
+        return np.array(found, np.float64).reshape(-1, len(self.labels))
+
+    def stream(
+        self,
+        rows: Inputs | None = None,
+        *,
+        data: Table | None = None,
+        **settings: Unpack[RowKeywords],
+    ) -> Iterator[tuple[Row, Prediction]]:
+        """Yield each row with its prediction while rows are read; arguments as in `predict`.
+
+        Raises:
+            DataError: a row does not fit the task.
+            BertworksError: the model has no task, or was only pre-trained.
+        """
+        self._check_predicts()
+        options, others = TableOptions.split(settings)
+        how = EngineSettings.parse(others)
+        given = _one_of(rows, data)
+        if data is None:
+            task, _ = self._task_and_network()
+            inputs = not_empty(as_texts(given))
+            if inputs is None:
+                return iter(())
+            given = task_rows(task, _checked_for_files(inputs))
+        task, network, table = self._opened(given, labelled=False, **options)
+        return engine.predict(network, task, table, how)
+
+    def predict_to(
+        self,
+        out: str | Path,
+        data: Table,
+        *,
+        json: bool = False,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
+        overwrite: bool = False,
+        **settings: Unpack[RowKeywords],
+    ) -> int:
+        """Write the rows of a table with their predictions to a file.
+
+        Args:
+            out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
+            data: a path, or rows in memory (see `tables.reading.Table`).
+            json: write JSON Lines, whatever the file name.
+            part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            overwrite: replace an existing file.
+            settings: as in `predict`.
+
+        Returns:
+            The number of rows written.
+
+        Raises:
+            DataError, BertworksError: as in `stream`.
+            SettingsError: `part` is not valid; or the task comes from your own file, which workers
+                cannot load.
+            OutputError: the file already exists, cannot be written, is the table, or is being
+                written by another process.
+        """
+        self._check_predicts()
+        options, others = TableOptions.split(settings)
+        how = EngineSettings.parse(others)
+        self._check_workers(workers, on)
+        how = how.with_values(precision=self._precision(how.precision))
+        if os.fspath(out) != "-":
+            with claim(out, [data], overwrite=overwrite):
+                pass  # an output that exists is refused before any work
+        task, network, table = self._opened(data, labelled=False, **options)
+        format: OutputFormat = "jsonl" if json else "auto"
+        if part is None:
+            found = engine.predict(network, task, table, how, workers=workers, on=on)
+            return write_predictions(out, found, format=format, overwrite=overwrite)
+        return write_part(
+            out,
+            partial(engine.predict, network, task, table, how),
+            table,
+            part=part,
+            window_rows=how.window_rows,
+            made_with={
+                "model": fingerprint(self.encoder, self.tokenizer, network),
+                "task": task.name,
+                **task.to_dict(),
+                **how.model_dump(mode="json"),
+            },
+            format=format,
+            overwrite=overwrite,
+            workers=workers,
+            on=on,
+        )
+
+    def _check_predicts(self) -> None:
+        task, _ = self._task_and_network()
+        if isinstance(task, PretrainingTask):
+            verbs = (
+                "generate" if task.causal else "fill-mask",
+                *(("next-sentence",) if task.instances.next_sentence else ()),
+            )
+            raise BertworksError(
+                "the model was only pre-trained, and has no labels or values to predict",
+                fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
+            )
+
+    def _check_workers(self, workers: int | None, on: str | None) -> None:
+        """Check that other processes can load the task."""
+        if (workers != 1 or on is not None) and is_user_task(self.task):
+            raise SettingsError(
+                f"workers cannot load the file of the task {type(self.task).__name__}",
+                fix="Use one process (give it threads), or several with --part I/N.",
+            )
+
+    def _opened(
+        self, table: Table, *, labelled: bool, **options: Any
+    ) -> tuple[Task[Any], Network, Rows]:
+        """Return the task for a table, the network, and the table's rows."""
+        task, network = self._task_and_network()
+        task, rows = open_table(task, table, labelled=labelled, **options)
+        return task, network, rows
+
+    def _precision(self, asked: InferencePrecision) -> InferencePrecision:
+        """Return the precision to use; "auto" is resolved here, also for remote workers."""
+        if asked != "auto":
+            return asked
+        dtype = dtype_of("auto", next(self.network.parameters()).device)
+        return "fp32" if dtype is None else "bf16"
+
+    def evaluate(self, table: Table, **settings: Unpack[EvaluateKeywords]) -> Evaluation:
+        """The task's metrics on rows whose labels are known.
+
+        Args:
+            table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
+                or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
+                model, a directory written by `prepare`, whose held-out documents are used.
+            settings: settings of `LabelledTableOptions` and `EngineSettings`; for a corpus also of
+                `MeasuredSettings`, which default to the values of the run that the model was
+                loaded from.
+
+        Raises:
+            DataError: a row does not fit the task, or has no label; or a corpus does not fit the
+                model.
+            SettingsError: a setting is unknown or impossible, or needs a corpus.
+            BertworksError: the model has no task, or its metrics need another package.
+        """
+        task, network = self._task_and_network()
+        options, others = LabelledTableOptions.split(settings)
+        of_corpus = {k: others.pop(k) for k in MeasuredSettings.model_fields if k in others}
+        if is_corpus(table):
+            measured = MeasuredSettings.parse({**held_out_of_run(self.source), **of_corpus})
+            how = EngineSettings.parse(others)
+            return evaluate_held_out(network, task, str(table), measured, how)
+        if of_corpus:
+            key, value = next(iter(of_corpus.items()))
+            raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
+        how = EngineSettings.parse(others)
+        drops = LabelledTableOptions.parse(options).drop_unlabelled
+        options.pop("drop_unlabelled", None)
+        task, network, rows = self._opened(table, labelled=True, **options)
+        if drops and isinstance(task, LabelledTask):
+            rows = without_unlabelled(rows, task.label_columns)
+        cuts = engine.Cuts()
+        gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
+        rows = rows if gold is None else gold.rows
+        examples = cuts.add(engine.labelled_examples(task, rows))
+        with counted_unlabelled(rows):
+            found = evaluate(network, task, examples, how)
+        left_out = [] if gold is None else gold.remarks()
+        return replace(found, remarks=[*found.remarks, *left_out, *cuts.remarks()])
+
+    def evaluate_each(
+        self,
+        tables: Iterable[Table],
+        *,
+        workers: int | None = 1,
+        on: str | None = None,
+        **settings: Unpack[EvaluateKeywords],
+    ) -> list[Evaluation]:
+        """Run `evaluate` on each of several tables.
+
+        Args:
+            tables: as in `evaluate`; each is read by the process that evaluates it.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            settings: as in `evaluate`.
+
+        Raises:
+            DataError, SettingsError, BertworksError: as in `evaluate`; or the task comes from your
+                own file, which workers cannot load.
+        """
+        self._check_workers(workers, on)
+        settings["precision"] = self._precision(settings.get("precision", "auto"))
+        measure = partial(_measured, self, settings, engine.threads_of_worker(workers, on))
+        gpus = int(next(self.network.parameters()).is_cuda)
+        return list(parallel.map(measure, tables, workers=workers, on=on, gpus=gpus))
+
+    def embed(
+        self,
+        texts: str | Iterable[Any] | None = None,
+        *,
+        data: Table | Texts | None = None,
+        column: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[EmbedKeywords],
+    ) -> NDArray[np.float32]:
+        """One vector per text, in the order of the texts.
+
+        Args:
+            texts: a text (an array of one row is returned), or any number of texts of any length.
+            data: a `.txt` file (one text per line) or a table instead.
+            column: the text column of a table; detected if omitted.
+            progress: called with the number of texts done, and of all texts (0 if unknown).
+            settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
+                `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
+                "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat",
+                "sum", "mean"), `normalize`, `max_seq_length`, `prompt`. If omitted, they are read
+                from the model's files (sentence-transformers format), or else take their defaults.
+                For a table also those of `TableOptions`.
+
+        Returns:
+            float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
+            concatenated.
+
+        Raises:
+            DataError: a text cannot be tokenised.
+            SettingsError: a setting is unknown or impossible.
+        """
+        options, others = TableOptions.split(settings)
+        embedder = self.embedder(**others)
+        given = _one_of(texts, data)
+        if isinstance(texts, str) and column is None and progress is None and not options:
+            # `read_texts` would take longer than all else around the network.
+            warn_of_file(texts)
+            (vectors,) = embed(embedder, [("text 1", texts)])
+            return vectors
+        if data is None:
+            given = not_empty(as_texts(given))
+            if given is None:
+                return np.empty((0, embedder.width), np.float32)
+        rows = read_texts(given, column=column, **options)
+        total = sum(1 for _ in rows) if progress is not None and rows.again else 0
+        parts: list[NDArray[np.float32]] = []
+        done = 0
+        for part in embed(embedder, rows):
+            parts.append(part)
+            done += len(part)
+            if progress is not None:
+                progress(done, total)
+        return np.concatenate(parts)
+
+    def similarity(
+        self,
+        texts: str | Iterable[str] | NDArray[np.floating[Any]],
+        others: str | Iterable[str] | NDArray[np.floating[Any]],
+        **settings: Unpack[EmbedKeywords],
+    ) -> NDArray[np.float32]:
+        """The similarity of each text's vector with each of the other texts' vectors.
+
+        It is the cosine, or the function that the model's files name (`similarity_fn_name` of
+        sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
+
+        Args:
+            texts, others: a text, texts, or vectors that `embed` returned.
+            settings: as in `embed`.
+
+        Returns:
+            float32 `[texts, others]`.
+
+        Raises:
+            DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
+        """
+        one, other = (self._vectors(part, settings) for part in (texts, others))
+        return similarities(one, other, self.similarity_function)
+
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function with which `similarity` and `search` compare vectors."""
+        return "cosine" if self.sentence is None else self.sentence.similarity_function
+
+    def _vectors(
+        self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
+        if isinstance(given, np.ndarray) and given.dtype.kind == "f":
+            return np.atleast_2d(given).astype(np.float32)
+        return self.embed(given, **settings)
+
+    def embed_to(
+        self,
+        out: str | Path,
+        data: Table | Texts | Iterable[str],
+        *,
+        column: str | None = None,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[EmbedKeywords],
+    ) -> WrittenVectors:
+        """Write one vector per text to a file, in bounded memory; called again, it resumes.
+
+        Args:
+            out: the file, its name ending in `.npy` or `.parquet`. On another file system,
+                `s3://…`, it is uploaded when complete: an interrupted run starts again.
+            data: texts, rows, a `.txt` file (one text per line), or a table.
+            column: the text column of a table; detected if omitted.
+            part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
+            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            overwrite: delete an existing file, finished or not, and start again.
+            progress: called with the number of rows done, and of all rows (0 if unknown).
+            settings: as in `embed`.
+
+        Raises:
+            DataError: a text is not valid (for a file, this is checked before the first vector is
+                computed), or the file has other texts, settings or another model.
+            SettingsError: a setting is unknown or impossible.
+        """
+        options, others = TableOptions.split(settings)
+        texts = read_texts(data, column=column, **options)
+        how = WritingOptions(part, workers, on, overwrite, progress)
+        return self._write(out, [data], texts, self.embedder(**others), how)
+
+    def features_to(
+        self,
+        out: str | Path,
+        data: Table | Texts | Iterable[str],
+        *,
+        column: str | None = None,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[FeatureKeywords],
+    ) -> WrittenVectors:
+        """Write one vector per token or word of the texts; see `embed_to`.
+
+        Args:
+            out: the file, its name ending in `.parquet`.
+            data, column, part, workers, on, overwrite, progress: as in `embed_to`.
+            settings: settings of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
+                "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
+                `TableOptions`.
+
+        Raises:
+            DataError: as in `embed_to`.
+            SettingsError: a setting is unknown or impossible.
+        """
+        options, others = TableOptions.split(settings)
+        how = FeatureSettings.resolve(**others)
+        made = TokenFeatures(self.network, self.tokenizer, how, how)
+        texts = read_texts(data, column=column, **options)
+        return self._write(
+            out, [data], texts, made, WritingOptions(part, workers, on, overwrite, progress)
+        )
+
+    def _write(
+        self,
+        out: str | Path,
+        inputs: Iterable[object],
+        texts: Texts,
+        made: Embedder | TokenFeatures,
+        options: WritingOptions,
+    ) -> WrittenVectors:
+        part, progress = options.part, options.progress
+        if part is not None and not texts.again:
+            raise DataError(
+                "part= needs texts that can be read twice", fix="Give a file, or leave part out."
+            )
+        total = sum(1 for _ in texts) if texts.again and part is None else 0
+        if options.overwrite and not is_remote(out):
+            remove_vectors(out, inputs)
+        if made.engine.precision == "auto":
+            precision = begun_with(out).get("precision", self._precision(made.engine.precision))
+            made.engine = made.engine.with_values(precision=precision)
+        made_with = {
+            "model": fingerprint(self.encoder, self.tokenizer),
+            **made.settings.model_dump(mode="json"),
+            **made.engine.model_dump(mode="json"),
+        }
+        report = None if progress is None else lambda rows: progress(rows, total)
+        with written_here(out, overwrite=options.overwrite) as file:
+            return write_vectors(
+                file,
+                texts,
+                made,
+                made_with=made_with,
+                part=part,
+                inputs=inputs,
+                progress=report,
+                workers=options.workers,
+                on=options.on,
+            )
+
+    def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
+        """The object that computes the vectors of `embed`, with the same settings.
+
+        Raises:
+            SettingsError: a setting is unknown or impossible.
+        """
+        known: dict[str, Any] = {}
+        if self.sentence is not None:
+            known = {**self.sentence.model_dump(exclude={"more"}), "prompt": self.sentence.prompt()}
+        asked = {**known, **settings}
+        how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
+        return Embedder(self.network, self.tokenizer, how, how)
+
+    def fill_mask(
+        self,
+        text: str,
+        *,
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
+        **settings: Unpack[EngineKeywords],
+    ) -> list[list[dict[str, Any]]]:
+        """The most likely pieces for each `[MASK]` in a text, or the probabilities of given words.
+
+        Args:
+            text: a text with `[MASK]` in place of each word to predict.
+            top_k: number of pieces per mask; ignored with `candidates`.
+            candidates: words to compare; see `tasks.pretraining.candidates`.
+            settings: settings of `EngineSettings`, such as `precision="fp32"`.
+
+        Returns:
+            A list for each `[MASK]`, the most likely first: `top_k` entries with `token`, `id` and
+            `probability`; or an entry for each candidate with `candidate` and `probability`.
+
+        Raises:
+            DataError: the text is too long, or the vocabulary has no pieces for a candidate.
+            SettingsError: `top_k` is less than 1, or a setting is unknown or impossible.
+            BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
+                text.
+        """
+        if top_k < 1:
+            raise SettingsError(f"top_k={top_k}: must be at least 1")
+        if isinstance(self.task, PretrainingTask) and self.task.causal:
+            raise BertworksError(
+                "the model was not pre-trained with masks: it predicts what comes next",
+                fix=f"Use {'generate' if self.encoder.config.continues else 'embed'}.",
+            )
+        masks = self._pretrained(text, top_k=top_k, **settings)["masks"]
+        mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
+        if masks and candidates is not None:
+            return self._score_candidates(text, mask, candidates, EngineSettings.parse(settings))
+        if not masks:
+            raise BertworksError(
+                f"there is no {mask} in the text", fix=f"Put {mask} in place of a word."
+            )
+        found: list[list[dict[str, Any]]] = masks
+        return found
+
+    def _score_candidates(
+        self, text: str, mask: str, candidates: Sequence[str], how: EngineSettings
+    ) -> list[list[dict[str, Any]]]:
+        """Return the candidates for each mask with their probabilities, the most likely first."""
+        task, network = self._task_and_network()
+        pieces = pieces_of(self.tokenizer, candidates)
+        needed = variants(text, mask, pieces)
+        rows = [task.text_row(variant.text) for variant in needed]
+        examples = task.examples(rows, 0, labelled=False)
+        scores: dict[int, list[float]] = {}
+        for outputs, batch in engine.outputs_of(network, task, examples, how):
+            for row, probabilities in probabilities_at_masks(outputs["mlm_logits"], batch):
+                scores[row] = score(probabilities, needed[row].scored)
+        in_order = (scores[number] for number in range(len(needed)))
+        return rank(text.count(mask), pieces, in_order)
+
+    def generate(
+        self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]
+    ) -> list[str]:
+        """Continue each text.
+
+        Args:
+            prompts: one text or several, each at least one token long.
+            settings: settings of `GenerationSettings`: `max_new_tokens`, `temperature` (0: always
+                the most likely token), `top_k`, `top_p`, `stop_ids`, `seed`; and of
+                `EngineSettings`.
+
+        Returns:
+            Only the new text, for each prompt.
+
+        Raises:
+            DataError: a prompt is empty or too long.
+            SettingsError: the model is not causal, or a setting is unknown or impossible.
+        """
+        task, network = self._task_and_network()
+        if not isinstance(network, PretrainingNetwork):
+            raise BertworksError(f"the model was trained for {task.name}, not to continue texts")
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
+        how = GenerateSettings.parse(settings)
+        made = generate(network, ids, how, how, self.tokenizer.vocab_size)
+        return [self.tokenizer.decode(row) for row in made]
+
+    def next_sentence(self, first: str, second: str, **settings: Unpack[EngineKeywords]) -> float:
+        """The probability that the second text follows the first.
+
+        Args:
+            first, second: the texts.
+            settings: settings of `EngineSettings`, such as `precision="fp32"`.
+
+        Raises:
+            SettingsError: a setting is unknown or impossible.
+            BertworksError: the model was not pre-trained on pairs of texts.
+        """
+        answer = self._pretrained(first, second, **settings)
+        if "next_sentence_probability" not in answer:
+            raise BertworksError("the model has no next-sentence head")
+        probability: float = answer["next_sentence_probability"]
+        return probability
+
+    def save(
+        self,
+        directory: str | Path,
+        *,
+        precision: SavedPrecision = "fp32",
+        overwrite: bool = False,
+        keep_others: bool = False,
+    ) -> Path:
+        """Write the model in the Hugging Face layout; `load` reads it again.
+
+        Args:
+            directory: new or empty; with `overwrite` also one that holds a saved model, such as the
+                one that this model was loaded from.
+            precision: precision of the saved weights; bf16 rounds them and halves the file; int8
+                stores the layers' matrices as 8-bit numbers with a scale per row, which no other
+                software reads, and the rest in bf16.
+            overwrite: replace an existing model, once the new one is complete.
+            keep_others: with `overwrite`: keep files that are not part of a saved model; otherwise,
+                they are an error.
+
+        Raises:
+            CheckpointError: the model cannot be saved in its family's layout.
+            OutputError: the directory already exists or, with `overwrite`, holds something other
+                than a saved model; it cannot be written, or is being written by another process.
+        """
+        task = self.task
+        return save_model(
+            directory,
+            network=self.network,
+            config=self.encoder.config,
+            task=None if task is None else task.name,
+            task_settings={} if task is None else task.to_dict(),
+            model_class="encoder" if task is None else task.model_class,
+            config_entries={} if task is None else task.config_entries(),
+            head_dropout=None if task is None else task.head_dropout,
+            tokenizer=self.tokenizer,
+            sentence=self.sentence,
+            learning_rate=self.learning_rate,
+            dtype=_SAVED_AS[precision],
+            overwrite=overwrite,
+            keep_others=keep_others,
+        )
+
+    def calibrate(
+        self,
+        texts: str | Iterable[str] | None = None,
+        *,
+        data: Table | Texts | None = None,
+        column: str | None = None,
+    ) -> None:
+        """Fix the scales of 8-bit numbers with sample texts, for `precision="int8"`.
+
+        Without calibration, scales are computed for each token. Fixed scales are faster on
+        processors that multiply 8-bit numbers (VNNI), with about the same error: measure it. For
+        parts of the model in which their error would be much larger, scales are still computed for
+        each token. Fixed scales are saved by `save(precision="int8")` and are valid until weights
+        change. A few hundred texts similar to the later inputs are enough. Other precisions are not
+        affected.
+
+        Args:
+            texts, data, column: as in `embed`.
+
+        Raises:
+            DataError: there is no text, or one cannot be tokenised.
+        """
+
+        def run(network: Any) -> None:
+            watched = Model(self.tokenizer, self.task, network, sentence=self.sentence)
+            watched.embed(texts, data=data, column=column, precision="fp32")
+
+        calibrate(self.network, run)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the network to a device."""
+        self.network.to(device)
+        return self
+
+    def _task_and_network(self) -> tuple[Task[Any], Network]:
+        if self.task is None or not isinstance(self.network, Network):
+            raise BertworksError(
+                "the model is a bare encoder, which was trained for no task",
+                fix="Fine-tune it first: bertworks finetune.",
+            )
+        return self.task, self.network
+
+    def _pretrained(
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        top_k: int = 1,
+        **settings: Unpack[EngineKeywords],
+    ) -> Prediction:
+        task, network = self._task_and_network()
+        if not isinstance(task, PretrainingTask):
+            raise BertworksError(
+                f"the model was trained for {task.name}, not for masked words or next sentences"
+            )
+        for given in (text, *([] if pair is None else [pair])):
+            if not isinstance(given, str):
+                raise DataError(f"expected a text, got {type(given).__name__}")
+        asked = copy.copy(task)
+        asked.top_k = top_k
+        rows = read_rows([task.text_row(text, pair)])
+        how = EngineSettings.parse(settings)
+        ((_, answer),) = engine.predict(network, asked, rows, how)
+        return answer
+
+
+def _measured(
+    model: Model, settings: EvaluateKeywords, threads: int | None, table: Table
+) -> Evaluation:
+    """Evaluate a model on a table, in a worker."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return model.evaluate(table, **settings)
+
+
+def load(
+    name: str | Path,
+    *,
+    task: str | type[Task[Any]] | None = None,
+    device: torch.device | str = "auto",
+    hidden_act: Activation | None = None,
+    allow_non_finite: bool = False,
+) -> Model:
+    """Load a model.
+
+    Args:
+        name: a model directory (including the original TensorFlow release's), a run directory, or
+            a name on the Hugging Face hub.
+        task: your own task class, or `path/to/file.py:Class`, for a model trained with it; a
+            model's files never cause an import. "encoder" loads neither task nor head.
+        device: device to load the network to.
+        hidden_act: the activation, overriding the files: the original release's "gelu" was the
+            erf form until February 2019 (`gelu`, the default reading), and the tanh form since
+            (`gelu_new`).
+        allow_non_finite: also load weights with NaN or infinity; `report.non_finite` names the
+            tensors.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
+            or a weight is not finite.
+    """
+    directory = locate(name)
+    config, raw = read_config(directory)
+    if hidden_act is not None:
+        config = config.with_values(hidden_act=hidden_act)
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
+            f"{config.vocab_size} rows",
+            where=str(name),
+        )
+    family = family_of(config)
+    tensors, dropped = read_tensors(directory, family)
+    check_geometry(config, tensors, family, str(name))
+    described = read_task(directory)
+    limit = read_limit(directory, config)
+    found_task: Task[Any] | None = None
+    if described is not None and task != "encoder":
+        found_task = _described_task(described, task, tokenizer, directory)
+    elif task is not None and task != "encoder":
+        raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
+    elif task is None:
+        pairs = read_cross_encoder(directory, raw)
+        try:
+            found_task = published_task(
+                Published(
+                    raw,
+                    config,
+                    family,
+                    tensors,
+                    tokenizer,
+                    limit,
+                    takes_pairs=pairs is not None,
+                    activation=None if pairs is None else pairs.activation,
+                )
+            )
+        except BertworksError as error:
+            raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+
+    def build() -> Network | BareEncoder:
+        if found_task is None:
+            return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
+        return found_task.network(config)
+
+    try:
+        with without_weights():  # no random weights, which would be replaced
+            network = build()
+    except SettingsError as error:  # the task and the encoder do not fit together
+        raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+    if any(True for _ in network.buffers()):  # a task's constants, which are in no file
+        network = build()
+    report = load_weights(
+        network,
+        tensors,
+        family,
+        str(name),
+        allow_non_finite=allow_non_finite,
+        unused_heads=described.heads if described is not None and found_task is None else (),
+    )
+    report = replace(report, dropped={**report.dropped, **dropped})
+    if report.initialized:
+        raise CheckpointError(
+            f"the weights {', '.join(report.initialized)} are missing, or of another shape",
+            where=str(name),
+        )
+    keep_freed_memory()
+    network = network.to(pick_device(device)).eval()
+    sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
+    if sentence is not None:
+        sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
+    rate = None if described is None else described.learning_rate
+    return Model(tokenizer, found_task, network, report, sentence, str(name), rate)
+
+
+def _described_task(
+    described: TaskFile,
+    task: str | type[Task[Any]] | None,
+    tokenizer: Tokenizer,
+    directory: Path,
+) -> Task[Any]:
+    """Return the task that a directory's `bertworks.json` describes.
+
+    Args:
+        task: its class, if the user gives one; by default this package's task of that name.
+
+    Raises:
+        SettingsError: the class that the user gives cannot be loaded.
+        CheckpointError: the class is that of another task, this package has no such task, or the
+            task's settings are not valid.
+    """
+    where = str(directory / "bertworks.json")
+    if task is None and not is_registered(described.task):
+        raise CheckpointError(
+            f"the task {described.task!r} is not one of this package",
+            where=where,
+            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
+            'load only the encoder: --task encoder (load(…, task="encoder")).',
+        )
+    kind = task_class(described.task if task is None else task)
+    if kind.name != described.task:
+        raise CheckpointError(f"its task is {described.task!r}, not {kind.name!r}", where=where)
+    try:
+        return kind.from_dict(described.task_settings, tokenizer)
+    except BertworksError as error:
+        raise CheckpointError(error.what, where=where, fix=error.fix) from None
+
+
+@lru_cache(maxsize=64)
+def _resolved(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    return EmbeddingSettings.resolve(**{name: value for name, _, value in asked})
+
+
+def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    """Return the settings of names, types (1 is not True) and values.
+
+    They are cached, since checking settings takes longer than embedding a text.
+    """
+    is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
+    return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
+
+
+def _checked_for_files(inputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield inputs; warn if the text of the first one is the name of a file."""
+    for number, item in enumerate(inputs):
+        if not number:
+            warn_of_file(item[0] if isinstance(item, list | tuple) and item else item)
+        yield item
+
+
+def _one_of(texts: Any, data: Any) -> Any:
+    """Return the one that is given, texts or `data`.
+
+    Raises:
+        DataError: both or neither are given.
+    """
+    if (texts is None) == (data is None):
+        raise DataError(
+            "give either texts or data=",
+            fix='For example predict("a text"), predict(data="f.tsv").',
+        )
+    return texts if data is None else data
+
+
+def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors divided by their lengths; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
+        np.float32, copy=False
+    )
+    return found

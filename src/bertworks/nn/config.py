@@ -1,0 +1,353 @@
+"""The geometry of an encoder: the settings that distinguish BERT and related models."""
+
+from __future__ import annotations
+
+from typing import Literal, Self, Unpack
+
+from pydantic import Field, model_validator
+
+from ..errors import SettingsError, nearest
+from ..settings.base import Settings
+from ..settings.keywords import EncoderKeywords
+
+Activation = Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
+"""`gelu` is the erf form (paper, Hugging Face); `gelu_new` the tanh form, which the original code
+has used since February 2019."""
+
+Positions = Literal["learned", "rotary", "sinusoidal", "none"]
+"""How the encoder represents positions. Models with one of the last two, or with another setting
+that no published family has, are saved as `family: bertworks`."""
+
+Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
+"""The layer between a sequence's vector and a classifier's output layer; see
+`heads.ClassificationHead`."""
+
+ClassifierPooling = Literal["cls", "mean", "last"]
+"""A classifier's input: the vector of the first token, the mean of all tokens, special ones
+included, or the vector of the last token."""
+
+# The bytes of a matrix of this size can still be counted in 64 bits.
+MOST_ROWS = 2**26
+MOST_COLUMNS = 2**20
+
+_GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+STATIC = {
+    **{"family": "bertworks", "num_hidden_layers": 0, "num_attention_heads": 1},
+    **{"positions": "none", "type_vocab_size": 0, "embedding_norm": False},
+    **{"hidden_dropout_prob": 0.0, "classifier": "none", "classifier_pooling": "mean"},
+}
+"""Settings of an encoder with static vectors: a piece has the same vector in every context."""
+
+HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
+"""Settings of the heads that tasks add; the encoder does not depend on them."""
+
+
+class EncoderConfig(Settings):
+    """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
+
+    Users choose the first group of fields. The second group distinguishes the families: each
+    family's file under `checkpoints` sets it.
+
+    Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
+    """
+
+    vocab_size: int = Field(30522, ge=1, le=MOST_ROWS, description="vocabulary size")
+    hidden_size: int = Field(768, ge=1, le=MOST_COLUMNS, description="width of the layers")
+    num_hidden_layers: int = Field(12, ge=0, le=10_000, description="number of layers")
+    num_attention_heads: int = Field(
+        12,
+        ge=1,
+        description="attention heads per layer; must divide hidden_size",
+    )
+    intermediate_size: int = Field(
+        3072, ge=1, le=MOST_ROWS, description="width of the feed-forward layers"
+    )
+    hidden_act: Activation = Field(
+        "gelu",
+        description="activation function; gelu is the erf form, gelu_new the tanh form",
+    )
+    hidden_dropout_prob: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="dropout after the embeddings and after each half of a layer",
+    )
+    attention_probs_dropout_prob: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="dropout on the attention probabilities",
+    )
+    max_position_embeddings: int = Field(
+        512,
+        ge=1,
+        le=MOST_ROWS,
+        description="number of positions, as published: RoBERTa's 514 allow 512 tokens, since "
+        "its positions begin at 2",
+    )
+    type_vocab_size: int = Field(
+        2, ge=0, le=MOST_ROWS, description="number of token types: first and second segment"
+    )
+    initializer_range: float = Field(
+        0.02,
+        gt=0,
+        le=10,
+        description="standard deviation of newly initialised weights",
+    )
+    layer_norm_eps: float = Field(
+        1e-12, gt=0, le=1, description="added to the variance in layer norms"
+    )
+
+    family: str = Field(
+        "bert", description="model family, which sets tensor names and settings of checkpoints"
+    )
+    embedding_size: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_COLUMNS,
+        description="width of the embeddings, if a linear map widens them to hidden_size "
+        "(ALBERT §3.1, ELECTRA); null: no such map",
+    )
+    num_hidden_groups: int | None = Field(
+        None,
+        ge=1,
+        description="number of distinct layers; neighbouring layers share their weights "
+        "(ALBERT §3.1); null: no sharing",
+    )
+    positions: Positions = Field(
+        "learned",
+        description="learned: one vector per position; rotary: rotated queries and keys (Su et "
+        "al. 2021); sinusoidal (Vaswani et al. 2017, §3.5); none: token order is "
+        "lost",
+    )
+    position_offset: int = Field(
+        0, ge=0, le=MOST_ROWS, description="index of a sequence's first position"
+    )
+    task_type_vocab_size: int = Field(
+        0,
+        ge=0,
+        le=MOST_ROWS,
+        description="size of the table of task embeddings; its first entry is added to every "
+        "token (ERNIE 2.0)",
+    )
+    mixer: Literal["attention", "lstm"] = Field(
+        "attention",
+        description="how a layer combines the tokens of a sequence; lstm: a recurrent network "
+        "from left to right, with attention=causal or two-way",
+    )
+    attention: Literal["bidirectional", "causal", "two-way"] = Field(
+        "bidirectional",
+        description="bidirectional: a token sees all tokens; causal: none after it; two-way "
+        "(ELMo): two encoders side by side, of half the width and half the heads; "
+        "the first sees no later tokens, the second no earlier ones",
+    )
+    local_attention: int | None = Field(
+        None,
+        ge=1,
+        description="width of the window in local layers, centred on the token; null: no local "
+        "layers",
+    )
+    global_attention_every: int = Field(
+        1,
+        ge=1,
+        description="every n-th layer is global, starting with the first",
+    )
+    rope_theta: float = Field(
+        10_000.0,
+        gt=0,
+        description="base of the rotations in global layers",
+    )
+    local_rope_theta: float = Field(
+        10_000.0,
+        gt=0,
+        description="base of the rotations in local layers",
+    )
+    norm_first: bool = Field(
+        False,
+        description="normalise the input of each half of a layer, not its output; a norm "
+        "follows the last layer, and with embedding_norm the first layer has none",
+    )
+    embedding_norm: bool = Field(True, description="normalise the embeddings")
+    use_bias: bool = Field(True, description="biases in the layers' linear maps")
+    norm_bias: bool = Field(True, description="biases in the layers' norms")
+    gated: bool = Field(
+        False,
+        description="multiply the feed-forward activation by a second map (Shazeer 2020)",
+    )
+    classifier: Classifier = Field(
+        "pooler",
+        description="layer before a classifier's output layer",
+    )
+    classifier_pooling: ClassifierPooling = Field(
+        "cls",
+        description="input of a classifier: the first token's vector, the mean of all tokens' "
+        "vectors, or the last token's vector",
+    )
+    classifier_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="dropout before the output layer of a classifier, a regression or a "
+        "choice; hidden_dropout_prob if null",
+    )
+    tagging_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="dropout before the output layer of tagging; hidden_dropout_prob if null",
+    )
+    answering_dropout: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="dropout before the output layer of spans; 0 if null",
+    )
+    mlm_transform: bool = Field(
+        True,
+        description="the masked-language-model head has a layer before its decoder",
+    )
+    mlm_act: Activation | None = Field(
+        None,
+        description="activation of that layer; hidden_act if null",
+    )
+    mlm_bias: bool = Field(True, description="bias in the masked-language-model decoder")
+    tie_word_embeddings: bool = Field(
+        True,
+        description="share the decoder's matrix with the embeddings",
+    )
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not divisible by "
+                f"num_attention_heads={self.num_attention_heads}"
+            )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} over num_attention_heads="
+                f"{self.num_attention_heads} is odd, and cannot be rotated in pairs"
+            )
+        if self.max_seqlen < 1:
+            raise ValueError(
+                f"max_position_embeddings={self.max_position_embeddings} leaves no position, since "
+                f"the first is number {self.position_offset}"
+            )
+        groups = self.num_hidden_groups
+        if groups is not None and groups > max(1, self.num_hidden_layers):
+            raise ValueError(
+                f"num_hidden_groups={groups} is more than num_hidden_layers="
+                f"{self.num_hidden_layers}"
+            )
+        if not self.mlm_transform and self.embedding_size is not None:
+            raise ValueError("embedding_size needs mlm_transform, which maps back to it")
+        if self.mixer == "lstm":
+            if self.attention == "bidirectional":
+                raise ValueError("mixer=lstm needs attention=causal, or two-way")
+            if self.local_attention is not None or self.positions == "rotary":
+                raise ValueError("local_attention and positions=rotary do nothing with mixer=lstm")
+        if self.attention == "two-way":
+            if self.hidden_size % 2 or self.num_attention_heads % 2:
+                raise ValueError("attention=two-way needs an even hidden_size and number of heads")
+            if self.norm_first:  # its final norm would mix the two directions
+                raise ValueError("attention=two-way needs norm_first=false")
+        return self
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the layers have attention heads that all see the same tokens."""
+        return self.mixer == "attention" and self.attention != "two-way"
+
+    @property
+    def continues(self) -> bool:
+        """Whether the encoder can generate text, token by token."""
+        return self.has_heads and self.attention == "causal"
+
+    @property
+    def one_way(self) -> Self:
+        """The geometry of each half of a two-way encoder, as a causal one; else the same."""
+        if self.attention != "two-way":
+            return self
+        halves = ("hidden_size", "num_attention_heads", "intermediate_size")
+        return self.with_values(
+            attention="causal", **{name: max(1, getattr(self, name) // 2) for name in halves}
+        )
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a classifier needs the encoder's pooler, whose input is the first token."""
+        return self.classifier == "pooler" and self.classifier_pooling == "cls"
+
+    def head_dropout(self, name: str) -> float:
+        """Return one of `HEAD_DROPOUTS`, or its default if it is None."""
+        value: float | None = getattr(self, name)
+        default = 0.0 if name == "answering_dropout" else self.hidden_dropout_prob
+        return default if value is None else value
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def max_seqlen(self) -> int:
+        """The maximum number of tokens of a sequence."""
+        return self.max_position_embeddings - self.position_offset
+
+    @property
+    def num_weighted_layers(self) -> int:
+        """The number of layers with distinct weights."""
+        groups, layers = self.num_hidden_groups, self.num_hidden_layers
+        return layers if groups is None else min(groups, layers)
+
+    @property
+    def layer_groups(self) -> tuple[int, ...]:
+        """For each layer, the index of its weights."""
+        layers, groups = self.num_hidden_layers, self.num_weighted_layers
+        # In floating point, as in Hugging Face's code: 9 / (18 / 14) is just below 7.
+        return tuple(int(number / (layers / groups)) for number in range(layers))
+
+    def window(self, layer: int) -> int | None:
+        """Return the largest distance between tokens that attend to each other; None: unlimited."""
+        if self.local_attention is None or layer % self.global_attention_every == 0:
+            return None
+        return self.local_attention // 2
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer's attention is limited to a window."""
+        return self.window(layer) is not None
+
+    @classmethod
+    def of_size(cls, size: str, **values: Unpack[EncoderKeywords]) -> Self:
+        """Return the geometry of a released size: tiny, mini, small, medium, base, large.
+
+        Args:
+            size: the name of the size.
+            values: settings that differ from the released ones, such as `vocab_size`.
+
+        Raises:
+            SettingsError: no such size, or a value is not valid.
+        """
+        if size not in _GEOMETRIES:
+            raise SettingsError(f"no size is called {size!r}", fix=nearest(size, _GEOMETRIES))
+        layers, hidden_size, heads = _GEOMETRIES[size]
+        geometry = {
+            "num_hidden_layers": layers,
+            "hidden_size": hidden_size,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * hidden_size,
+        }
+        return cls.parse({**geometry, **values})

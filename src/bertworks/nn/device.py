@@ -1,0 +1,151 @@
+"""Devices, and the precision to compute in: float32, or bfloat16 if the device is fast at it."""
+
+from __future__ import annotations
+
+import math
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..errors import BertworksError, BertworksWarning
+from ..settings.literals import InferencePrecision
+from .encoder import Encoder
+
+_DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
+
+
+def pick_device(name: str | torch.device = "auto") -> torch.device:
+    """Return the device with this name; "auto" is CUDA if available, else the CPU.
+
+    Raises:
+        BertworksError: the name is not auto, cpu, cuda or mps, or there is no such device.
+    """
+    if isinstance(name, torch.device):
+        return name
+    if name == "auto":
+        return fastest_device()
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda", "mps"):
+        raise BertworksError(f"unknown device {name!r}", fix="Valid: auto, cpu, cuda, mps.")
+    missing = (kind == "cuda" and not torch.cuda.is_available()) or (
+        kind == "mps" and not torch.backends.mps.is_available()
+    )
+    if missing:
+        raise BertworksError(f"there is no {kind} device on this machine", fix="Use auto or cpu.")
+    return torch.device(name)
+
+
+def fastest_device() -> torch.device:
+    """Return the device that "auto" means: CUDA if available, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Build networks without weights (on the device "meta"), which are loaded later."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Skip random initialisation.
+
+    On the device "meta" it has no effect, but makes PyTorch import its compiler. This takes
+    seconds, much longer than mapping a checkpoint.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS:
+            return args[0]
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def has_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device has bfloat16 instructions; without them, bfloat16 is twenty times slower."""
+    if torch.device(device).type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if torch.device(device).type != "cpu":
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        supported = (torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported())
+        return any(supported)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def is_fast_at_bfloat16(device: torch.device | str) -> bool:
+    """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
+
+    Intel processors without AMX may have bfloat16 instructions, but are only half as fast with it.
+    """
+    if torch.device(device).type == "cpu" and _processor_vendor() == "GenuineIntel":
+        return torch.cpu._is_amx_tile_supported()
+    return has_bfloat16(device)
+
+
+@cache
+def _processor_vendor() -> str:
+    """Return the processor's vendor as Linux names it; empty if unknown."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "vendor_id":
+                return value.strip()
+    return ""
+
+
+def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch.dtype | None:
+    """Return the dtype to compute in; None: the dtype of the parameters.
+
+    With int8, it is the dtype of everything that is not computed in int8.
+    """
+    if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
+        return None
+    if not has_bfloat16(device):
+        warnings.warn(
+            "precision=bf16: this device has no bfloat16 instructions, and is many times "
+            "slower than with fp32; precision=auto chooses",
+            BertworksWarning,
+            stacklevel=2,
+        )
+    return torch.bfloat16
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinity.
+
+    A sum of finite numbers is finite unless it overflows, and takes one pass without a copy. Only
+    if it is not finite, each number is checked.
+    """
+    if not tensor.is_floating_point():
+        return True
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
+@contextmanager
+def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Make every encoder compute in a dtype until the block ends; parameters keep their dtype."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    before = [encoder.compute_dtype for encoder in encoders]
+    for encoder in encoders:
+        encoder.compute_dtype = dtype
+    try:
+        yield
+    finally:
+        for encoder, previous in zip(encoders, before, strict=True):
+            encoder.compute_dtype = previous

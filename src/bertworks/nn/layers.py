@@ -1,0 +1,274 @@
+"""Embeddings, and the parts of every layer: linear maps, layer norm, dropout, initialisation.
+
+Parameters keep their dtype (float32 while training). Each part computes in the dtype of the hidden
+states, to which it casts its weights inside the autograd graph, so that gradients accumulate in the
+dtype of the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..native import training as native
+from ..packed import Sequences
+from .config import EncoderConfig
+
+if TYPE_CHECKING:
+    from .quantized import InputCodes
+
+
+def gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x Φ(x)`, with the exact distribution (paper §A.2; Hendrycks and Gimpel 2016)."""
+    return native.gelu(x) if native.can_compute(x) else F.gelu(x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class Linear(nn.Linear):
+    """`x Wᵀ + b` in the precision of `x`."""
+
+    input_codes: InputCodes | None = None
+    """Fixed codes of the inputs for computing in 8-bit numbers, if calibrated."""
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+    def plus(
+        self, x: Float[Tensor, "*batch inputs"], residual: Float[Tensor, "*batch outputs"]
+    ) -> Float[Tensor, "*batch outputs"]:
+        """Return the result plus a residual."""
+        result: Tensor = residual + self(x)
+        return result
+
+
+class OutputLinear(Linear):
+    """The last map of a head: `x Wᵀ + b` in float32 at least, whatever the precision of `x`.
+
+    In bfloat16 many rows would get the same score: it has eight bits.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        return super().forward(wide(x))
+
+
+def wide(values: Tensor) -> Tensor:
+    """Return the values in float32 or wider."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation in the precision of `x`, with sums in float32 at least."""
+
+    def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+        if x.is_cpu:  # the CPU's kernel takes float32 weights with bfloat16 values
+            norm = torch.layer_norm  # called directly: less overhead for short texts
+            return norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        weight = self.weight.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class Dropout(nn.Module):
+    """Dropout that is fast on the CPU too."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return dropout(x, self.p) if self.training else x
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
+    """Zero each value with probability `p` and divide the others by `1 - p`."""
+    if p == 0:
+        return x
+    if not x.is_cpu:
+        return F.dropout(x, p)
+    return _dropout(x, p)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        keep = keep_mask(x.shape, p, x.device)
+        ctx.save_for_backward(keep)
+        ctx.scale = 1 / (1 - p)
+        return kept(x, keep).mul_(ctx.scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        return kept(gradient, keep).mul_(ctx.scale), None
+
+
+_dropout: Callable[..., Tensor] = _Dropout.apply
+
+
+def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor, "*shape"]:
+    """A random mask in which each value is False with probability `p`.
+
+    On the CPU each 64-bit draw decides four values, by comparing 16 bits with a threshold (so `p`
+    is rounded to a multiple of 1 / 65,536, but not to 0 or 1). PyTorch's mask needs one draw per
+    value, and takes seven times as long.
+    """
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1 - p)
+    count = shape.numel()
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    below = min(max(round(p * 2**16), 1), 2**16 - 1) - 2**15 - 1  # the largest that is dropped
+    # 0 up to `below`, else 1; PyTorch's comparison takes five times as long.
+    ones = bits.view(torch.int16)[:count].clamp_(below, below + 1).sub_(below)
+    return ones.to(torch.int8).view(torch.bool).view(shape)
+
+
+_INTEGERS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+
+
+def kept(x: Float[Tensor, "*shape"], keep: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return the values where a mask is True, and zeros elsewhere."""
+    integers = _INTEGERS.get(x.dtype) if x.is_cpu else None
+    if integers is None:
+        return x * keep
+    # The bits of each value times 0 or 1: a product with the mask itself takes ten times as long.
+    return keep.to(integers).mul_(x.view(integers)).view(x.dtype)
+
+
+def add_and_norm(
+    x: Float[Tensor, "tokens width"],
+    residual: Float[Tensor, "tokens width"],
+    dropout: Dropout,
+    norm: nn.Module,
+) -> Float[Tensor, "tokens width"]:
+    """Return `norm(residual + dropout(x))`."""
+    if (
+        native.can_compute(x)
+        and residual.dtype is x.dtype
+        and residual.shape == x.shape
+        and residual.is_contiguous()
+        and type(dropout) is Dropout
+        and type(norm) is LayerNorm
+        and norm.normalized_shape == x.shape[-1:]
+        and all(part.dtype is torch.float32 for part in norm.parameters())
+    ):
+        return native.added_norm(x, residual, norm, dropout.p if dropout.training else 0.0)
+    result: Tensor = norm(residual + dropout(x))
+    return result
+
+
+def initialize(module: nn.Module, initializer_range: float) -> None:
+    """Initialise every parameter of a new module as the original code does.
+
+    Weights are drawn from a normal distribution with standard deviation `initializer_range`,
+    truncated at two standard deviations (`truncated_normal_initializer`); biases are 0, layer norms
+    the identity.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            draw_weight(part.weight, initializer_range)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def draw_weight(weight: Tensor, initializer_range: float) -> None:
+    """Draw a matrix as `initialize` does.
+
+    By the inverse of the distribution function: one draw a number. `nn.init.trunc_normal_` of
+    PyTorch 2.13 draws the whole matrix again until no number is outside the bounds.
+    """
+    if weight.is_meta:
+        return
+    bound, scale = 2 * initializer_range, initializer_range * math.sqrt(2)
+    share = math.erf(math.sqrt(2))  # of a normal distribution within two standard deviations
+    with torch.no_grad():
+        weight.uniform_(-share, share).erfinv_().mul_(scale).clamp_(-bound, bound)
+
+
+class Embeddings(nn.Module):
+    """The sum of token, position and segment embeddings, normalised (paper §3, figure 2).
+
+    Computed in the precision of the parameters, since a few small numbers are added. Parts that a
+    family lacks (learned positions, segments, the norm) are None.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.position_offset = config.position_offset
+        self.word_embeddings = nn.Embedding(config.vocab_size, width)
+        learned = config.positions == "learned"
+        self.sinusoidal = config.positions == "sinusoidal"
+        positions = config.max_position_embeddings if learned else 0
+        types, tasks = config.type_vocab_size, config.task_type_vocab_size
+        self.position_embeddings = nn.Embedding(positions, width) if positions else None
+        self.token_type_embeddings = nn.Embedding(types, width) if types else None
+        self.task_type_embeddings = nn.Embedding(tasks, width) if tasks else None
+        norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
+        self.norm = norm if config.embedding_norm else None
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        has_projection = config.embedding_size is not None
+        self.projection = Linear(width, config.hidden_size) if has_projection else None
+
+    def words(self, packed: Sequences) -> Float[Tensor, "tokens width"]:
+        """Return the tokens' word embeddings.
+
+        With sinusoidal positions they are multiplied by the square root of their width, since the
+        sinusoids' values are about 1 (Vaswani et al. 2017, §3.4).
+        """
+        found: Tensor = self.word_embeddings(packed.input_ids)
+        return found * found.shape[-1] ** 0.5 if self.sinusoidal else found
+
+    def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        total = self.words(packed)
+        if self.sinusoidal:
+            total = total + sinusoids(packed.position_ids, total)
+        if self.position_embeddings is not None:
+            total = total + self.position_embeddings(packed.position_ids + self.position_offset)
+        if self.token_type_embeddings is not None:
+            table = self.token_type_embeddings
+            is_single = table.num_embeddings == 1  # then the ids, which may be 1, are ignored
+            total = total + (table.weight[0] if is_single else table(packed.token_type_ids))
+        if self.task_type_embeddings is not None:
+            total = total + self.task_type_embeddings.weight[0]
+        if self.norm is not None:
+            total = self.norm(total)
+        result: Tensor = self.dropout(total)
+        return result if self.projection is None else self.projection(result)
+
+
+def sinusoids(
+    position_ids: Int[Tensor, " tokens"], like: Float[Tensor, "tokens width"]
+) -> Float[Tensor, "tokens width"]:
+    """Return alternating sines and cosines of positions, at wavelengths from 2π to 20,000π.
+
+    Source: Vaswani et al. (2017), §3.5.
+    """
+    width = like.shape[-1]
+    pairs = torch.arange(0, width, 2, device=like.device, dtype=torch.float64)
+    angles = position_ids[:, None] * 10_000.0 ** (-pairs / width)
+    both = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+    return both[:, :width].to(like.dtype)

@@ -1,0 +1,174 @@
+"""Routes of BERT's tasks: masks, labels, tags, answers, next sentences, generation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from ...errors import DataError
+from ...inference.settings import GenerationSettings
+from ...tasks.answering.task import AnsweringTask
+from ...tasks.pretraining.candidates import pieces_of, rank, variants
+from ...text.tokenizer import Tokenizer
+from ..failures import invalid
+from ..job import job_of, placed, reply, text_of_row
+from ..runners import AnswerRunner, Masked, MaskedRunner, TaskRunner
+from ..schemas import (
+    AnswerRequest,
+    ClassifyRequest,
+    FilledMasks,
+    FillMaskRequest,
+    Generated,
+    GenerateRequest,
+    NextSentence,
+    NextSentenceRequest,
+    RowsRequest,
+    TagRequest,
+)
+from ..scores import score_texts
+from .tei import text_rows
+
+_MOST_CANDIDATES = 1000
+
+
+router = APIRouter(tags=["BERT"])
+
+
+@router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})
+async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
+    job = await job_of(request, body.model)
+    runner = job.served.runner("fill-mask", MaskedRunner)
+    texts = job.texts("inputs", body.inputs)
+    tokenizer = job.served.model.tokenizer
+    mask = tokenizer.id_to_token(tokenizer.mask_id)
+    for place, text in texts:
+        if mask not in text:
+            raise invalid(place, f"there is no {mask} in the text")
+    candidates = body.candidates
+    pieces = {} if candidates is None else _pieces(tokenizer, candidates)
+    items = [
+        Masked(place, variant.text, None, body.top_k, variant.scored)
+        for place, text in texts
+        for variant in variants(text, mask, pieces)
+    ]
+    job.service.check_count("inputs", len(items))
+    answers = iter(await job.compute(runner, items, limit=runner.task.max_length))
+    filled = []
+    for _, text in texts:
+        answer = next(answers)
+        scores = chain([answer["candidates"]], (other["candidates"] for other in answers))
+        ranked = rank(text.count(mask), pieces, scores)
+        more = {} if candidates is None else {"candidates": ranked}
+        filled.append({"masks": answer["masks"], **more})
+    return reply(request, filled)
+
+
+@router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
+async def next_sentence(body: NextSentenceRequest, request: Request) -> Response:
+    job = await job_of(request, body.model)
+    runner = job.served.runner("next-sentence", MaskedRunner)
+    rows = text_rows(job.service, body.inputs)
+    for place, row in rows:
+        if len(row) != 2:
+            raise invalid(place, "two texts, of which the second may follow the first", 422)
+    answers = await job.compute(
+        runner,
+        [Masked(place, *row) for place, row in rows],
+        [" ".join(row) for _, row in rows],
+        limit=runner.task.max_length,
+    )
+    name = "next_sentence_probability"
+    return reply(request, [{name: answer[name]} for answer in answers])
+
+
+@router.post("/classify", responses={200: {"model": list[dict[str, Any]]}})
+async def classify(body: ClassifyRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    given: Any = body.inputs
+    if given and isinstance(given, list) and isinstance(given[0], str):
+        given = [[text] for text in given]  # here a list of strings is a batch, not a pair
+    rows = text_rows(job.service, given)
+    found = await score_texts(job, "classify", rows, truncate=body.truncate, windows=body.windows)
+    return reply(request, [scored.prediction for scored in found])
+
+
+@router.post("/tag", responses={200: {"model": list[dict[str, Any]]}})
+async def tag(body: TagRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("tag", TaskRunner)
+    texts = job.texts("inputs", body.inputs)
+    return reply(request, await job.predictions(runner, texts))
+
+
+@router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
+async def answer(body: AnswerRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("answer", AnswerRunner)
+    asked = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    job.service.check_count("inputs", len(asked))
+    for at, one in enumerate(asked):
+        job.service.check_text(f"inputs[{at}].question", one.question)
+        job.service.check_text(f"inputs[{at}].context", one.context)
+    task = runner.task
+    pairs = placed("inputs", [[one.question, one.context] for one in asked])
+    found = await job.predictions(runner, pairs)
+    if body.null_threshold is not None:
+        changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
+        task = AnsweringTask(task.tokenizer, changed)
+    predictions = [task.answer(*spans) for spans in found]
+    for prediction in predictions:
+        prediction["alternatives"] = prediction["alternatives"][: body.n_best]
+    return reply(request, predictions)
+
+
+@router.post("/generate", responses={200: {"model": list[Generated]}})
+async def generate(body: GenerateRequest, request: Request) -> Response:
+    job = await job_of(request, body.model)
+    job.served.check("generate")
+    limits = job.service.settings
+    if body.max_new_tokens > limits.max_new_tokens:
+        raise invalid("max_new_tokens", f"at most {limits.max_new_tokens}")
+    values = body.model_dump(exclude={"model", "inputs", "copies"})
+    settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
+    runner = job.served.generate(limits.batch_tokens)
+    found = await job.compute(
+        runner,
+        job.texts("inputs", body.inputs),
+        limit=job.served.model.encoder.config.max_seqlen,
+        prepare=partial(runner.prepare, settings=settings, seen=Counter(), copies=body.copies),
+    )
+    return reply(request, [{"generated": text} for text in found])
+
+
+@router.post("/predict-rows", responses={200: {"model": list[dict[str, Any]]}})
+async def predict_rows(body: RowsRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    runner = job.served.runner("predict-rows", TaskRunner)
+    job.service.check_count("rows", len(body.rows))
+    rows = placed("rows", body.rows)
+    for place, row in rows:
+        if isinstance(row, list) and not 1 <= len(row) <= 2:
+            raise invalid(place, f"one text or two, not {len(row)}", 422)
+        if text := text_of_row(row if isinstance(row, dict) else {"text": row}):
+            job.service.check_text(place, text)
+    found = await job.predictions(runner, rows)
+    return reply(request, [getattr(answer, "prediction", answer) for answer in found])
+
+
+def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+    """Return the piece ids of each candidate.
+
+    Raises:
+        RequestError: there are no candidates or too many, or one has no pieces in the vocabulary.
+    """
+    if not 1 <= len(candidates) <= _MOST_CANDIDATES:
+        raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
+    try:
+        return pieces_of(tokenizer, candidates)
+    except DataError as error:
+        raise invalid(error.where or "candidates", error.what) from None

@@ -1,0 +1,378 @@
+"""Strict settings, from YAML files and `key=value` words.
+
+Settings are subclasses of `Settings`, defined near the code that they configure. An unknown key, a
+wrong type or an invalid combination is an error that names the key, the value, and the nearest
+valid name.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from ..errors import DataError, SettingsError, nearest_setting
+from ..utils.files import check_format, read_bytes
+
+_TYPES = {("int",), ("float",), ("str",), ("bool",)}
+
+REQUIRED = "REQUIRED"
+"""Value in a settings file that marks a setting which the user must give."""
+
+
+RUN_FORMAT = 1
+"""The format of all files of a run's directory: the `format_version` in its `settings.yaml`."""
+
+MAX_INTEGER = 2**53
+"""Maximum of an integer without a bound of its own; every format records it exactly."""
+
+
+class Settings(BaseModel):
+    """A frozen, strictly typed group of settings; numbers are finite, and integers bounded."""
+
+    # the settings that `--help` lists if there are too many to list all; all, if empty
+    common: ClassVar[tuple[str, ...]] = ()
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @classmethod
+    def resolve(
+        cls,
+        file: str | Path | None = None,
+        overrides: Sequence[str] = (),
+        **values: Any,
+    ) -> Self:
+        """Build settings from a YAML file, then keyword values, then `key=value` words.
+
+        Later sources override earlier ones. Keys of nested groups are joined with dots, as in
+        `model.size=mini`. Values are parsed as YAML, except for text settings: these are used as
+        typed, so that a label may be called 1 and a column "#1 String". A setting whose value in
+        the file is `REQUIRED` must come from a later source. The file may be the `settings.yaml`
+        of a run.
+
+        Raises:
+            DataError: the file is of a run in another format.
+            SettingsError: the file is missing or not a mapping, or a key or value is not valid, or
+                a setting that the file requires is not given.
+        """
+        tree: dict[str, Any] = {}
+        if file is not None:
+            content = read_yaml(Path(file))
+            is_of_run = "format_version" in content
+            _merge(tree, without_format_version(content, Path(file)) if is_of_run else content)
+        _merge(tree, values)
+        given: set[str] = set()
+        typed = _names(values)
+        for word in overrides:
+            key, separator, value = word.partition("=")
+            if not separator or not key:
+                raise SettingsError(
+                    f"{word!r} is not of the form key=value", fix="For example: seed=1"
+                )
+            field = cls.field(key)
+            parsed = _parsed(value, None if field is None else field.annotation)
+            for name in reversed(key.split(".")):
+                parsed = {name: parsed}
+            names = _names(parsed)
+            if twice := sorted(given & names):
+                raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
+            given |= names
+            _merge(tree, parsed)
+        where = str(file) if file is not None else None
+        for key, field in _required(cls, tree):
+            meaning = f" ({field.description})" if field.description else ""
+            raise SettingsError(
+                f"the setting {key!r}{meaning} must be given",
+                where=where,
+                fix=f"Give it as {key}=VALUE",
+            )
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            in_file = not _is_of(error.errors()[0], typed | given)
+            raise _translate(cls, error, where if in_file else None) from None
+
+    @classmethod
+    def parse(cls, tree: Mapping[str, Any], *, where: str | None = None) -> Self:
+        """Validate a nested mapping.
+
+        Raises:
+            SettingsError: a key is unknown, or a value is of the wrong type or impossible.
+        """
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            raise _translate(cls, error, where) from None
+
+    @classmethod
+    def field(cls, key: str) -> FieldInfo | None:
+        """Return the field of a dotted key; None if there is none."""
+        name, _, rest = key.partition(".")
+        field = cls.model_fields.get(name)
+        if not rest or field is None:
+            return None if rest else field
+        owner = group_in(field.annotation)
+        if owner is None:
+            return None
+        return owner.field(rest) if issubclass(owner, Settings) else owner.model_fields.get(rest)
+
+    @model_validator(mode="after")
+    def _integers_are_bounded(self) -> Self:
+        for name, value in self.__dict__.items():
+            if isinstance(value, int) and abs(value) > MAX_INTEGER and not self._has_bound(name):
+                raise ValueError(f"{name}={value}: must be at most {MAX_INTEGER:,}")
+        return self
+
+    @classmethod
+    def _has_bound(cls, name: str) -> bool:
+        """Whether a setting declares an upper bound of its own."""
+        metadata = cls.model_fields[name].metadata
+        return any(hasattr(one, "le") or hasattr(one, "lt") for one in metadata)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the defaults of all settings that have one, as JSON-compatible values."""
+        optional = {name: info for name, info in cls.model_fields.items() if not info.is_required()}
+        values = {
+            name: info.get_default(call_default_factory=True) for name, info in optional.items()
+        }
+        return cls.model_construct(**values).model_dump(mode="json", include=set(values))
+
+    def with_values(self, **values: Any) -> Self:
+        """Return the same settings with some values replaced, validated again."""
+        return type(self).parse({**self.model_dump(), **values})
+
+    def to_yaml(self) -> str:
+        """Return the settings as YAML, in the order in which they are declared."""
+        return dump_yaml(self.model_dump(mode="json"))
+
+
+def with_default(
+    settings: type[BaseModel], name: str, default: Any, *, description: str | None = None
+) -> Any:
+    """Return a base class's setting with another default, to declare in a subclass.
+
+    Args:
+        description: another description, if it differs.
+    """
+    field = copy.copy(settings.model_fields[name])
+    field.default = default
+    field.description = description or field.description
+    return field
+
+
+_MOST_NODES = 100_000
+"""Maximum number of values in a YAML document; aliases could expand ten lines to billions."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that limits the size and rejects duplicate keys (else the last would count)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        node = super().compose_node(parent, index)
+        children = list(node.value) if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            children = [one for pair in children for one in pair]
+        size = 1 + sum(self._sizes.get(id(child), 1) for child in children)
+        if node is not None and size > _MOST_NODES:
+            raise yaml.composer.ComposerError(
+                None, None, f"it has more than {_MOST_NODES:,} values", node.start_mark
+            )
+        self._sizes[id(node)] = size
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def load_yaml(text: str) -> Any:
+    """Parse a YAML document.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is not valid YAML, or too large.
+    """
+    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML, in its order."""
+    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the settings in a file, without validation.
+
+    Raises:
+        SettingsError: the file is missing, cannot be read, or is not a YAML mapping.
+    """
+    try:
+        tree = load_yaml(read_bytes(path).decode("utf-8"))
+    except FileNotFoundError:
+        raise SettingsError("no such file", where=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
+    except (ValueError, RecursionError) as error:  # 2024-99-99 is not a date; [[[… is too deep
+        raise SettingsError(f"not valid YAML ({_reason(error)})", where=str(path)) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        problem = " ".join(str(getattr(error, "problem", error)).split())
+        raise SettingsError(f"not valid YAML ({problem})", where=where) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise SettingsError("the file must hold `key: value` lines", where=str(path))
+    return tree
+
+
+def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a run's `settings.yaml` without its format version, which is checked.
+
+    Raises:
+        DataError: the run was written in another format.
+    """
+    fix = "Run the training again, with --overwrite (overwrite=True) or in another directory."
+    check_format(tree, RUN_FORMAT, path, DataError, fix=fix)
+    return {key: value for key, value in tree.items() if key != "format_version"}
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    """Parse the value that a user types for a setting: text as it is, other types as YAML."""
+    if kind in (str, str | None):
+        return _as_typed(text)
+    is_list = any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
+    if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
+        text = f"[{text}]"  # layers=-2,-1
+    return _parse_scalar(text)
+
+
+def _parse_scalar(text: str) -> Any:
+    try:
+        value = load_yaml(text)
+    except yaml.constructor.ConstructorError as error:
+        raise SettingsError(f"{text}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
+        return text
+    if isinstance(value, str):  # YAML 1.1 reads 1e-4, without a point, as text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _as_typed(text: str) -> str | None:
+    """Return text as typed, but without YAML's quotes, and None for YAML's null."""
+    if text in ("", "~", "null"):
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        try:
+            return str(yaml.safe_load(text))
+        except (yaml.YAMLError, ValueError):
+            return text
+    return text
+
+
+def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
+    """Return the dotted names of the values in a nested mapping."""
+    found: set[str] = set()
+    for key, value in tree.items():
+        is_group = isinstance(value, Mapping) and value
+        found |= _names(value, f"{before}{key}.") if is_group else {f"{before}{key}"}
+    return found
+
+
+def _is_of(error: ErrorDetails, names: set[str]) -> bool:
+    """Whether an error concerns settings of these names, or a missing setting."""
+    key = ".".join(map(str, error["loc"]))
+    parts = (
+        not key or f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in names
+    )
+    return error["type"] == "missing" or any(parts)
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _required(
+    cls: type[BaseModel], tree: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted name and field of each setting whose value is `REQUIRED`."""
+    for name, field in cls.model_fields.items():
+        value = tree.get(name)
+        if isinstance(value, str) and value == REQUIRED:
+            yield f"{prefix}{name}", field
+        owner = group_in(field.annotation)
+        if isinstance(value, Mapping) and owner is not None:
+            yield from _required(owner, value, f"{prefix}{name}.")
+
+
+def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) -> SettingsError:
+    first = error.errors()[0]
+    path = [part for part in first["loc"] if isinstance(part, str)]
+    # For a value with several allowed types, the last part is the type that was tried.
+    loc = first["loc"][:-1] if first["loc"][-1:] in _TYPES else first["loc"]
+    key = ".".join(str(part) for part in loc)
+    if first["type"] == "extra_forbidden":
+        owner: type[BaseModel] | None = cls
+        for name in path[:-1]:
+            if owner is not None and name in owner.model_fields:
+                owner = group_in(owner.model_fields[name].annotation)
+        names = list(owner.model_fields) if owner else []
+        fix = nearest_setting(path[-1], names)
+        return SettingsError(f"unknown setting {key!r}", where=where, fix=fix)
+    if first["type"] == "missing":
+        return SettingsError(
+            f"the setting {key!r} is missing", where=where, fix=f"Give it as {key}=VALUE"
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if not key:
+        return SettingsError(message, where=where)
+    return SettingsError(f"{key}={_shown(first['input'])}: {message}", where=where)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text for an error, truncated to 200 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python converts no integer of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def group_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings class in a field's type (alone, optional or in a list), or None."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None

@@ -1,0 +1,107 @@
+"""Types of settings and options that allow only a few words.
+
+The command line and the library share them; nothing is imported here, so that `--help` is fast.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
+"""Device on which a network runs."""
+
+Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
+"""`auto` is bf16 if the device is faster at it, else fp32; a resumed run keeps its precision.
+
+In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
+"""
+
+InferencePrecision: TypeAlias = Literal["auto", "fp32", "bf16", "int8"]
+"""Precision of inference. `int8`: the linear maps of the layers have 8-bit weights and 8-bit
+inputs, with a scale for each output and each token; the rest is as with `auto`.
+"""
+
+SavedPrecision: TypeAlias = Literal["fp32", "bf16", "int8"]
+"""Precision of the weights in a model's file."""
+
+TableFormat: TypeAlias = Literal[
+    "auto",
+    "tsv",
+    "csv",
+    "jsonl",
+    "json",
+    "parquet",
+    "conll",
+    "conllu",
+    "label-text",
+    "text",
+]
+"""Format of a table's file. `json`: one document, an array of objects or SQuAD's; `label-text`: a
+label, a space and a text on each line; `text`: a text on each line; auto: by suffix, else by
+content."""
+
+Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation", "skip_gram"]
+"""Objective of pre-training: predict masked tokens (BERT), each next token (GPT), which tokens were
+replaced (ELECTRA), masked tokens with a teacher (DistilBERT), or nearby tokens (word2vec)."""
+
+InitialAttention: TypeAlias = Literal["random", "neighbours"]
+"""Initialisation of attention: random weights, or weights that attend to neighbouring tokens."""
+
+CorpusFormat: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
+"""Format of the files of a corpus."""
+
+Sentences: TypeAlias = Literal["split", "lines"]
+"""How paragraphs are split into sentences: by rules, or each line is a sentence."""
+
+SpanSource: TypeAlias = Literal["none", "given", "rules"]
+"""Source of the spans to mask: none; the documents; or rules, for documents without spans."""
+
+ScoredTask: TypeAlias = Literal["answering", "tagging", "classification", "regression"]
+"""Task whose predictions are scored."""
+
+Pooling: TypeAlias = Literal[
+    "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
+]
+"""How the vectors of a sequence's tokens, special tokens included, become one vector.
+
+- `mean`: the mean;
+- `cls`: the first token's vector, that of `[CLS]`;
+- `max`: the largest value of each feature;
+- `mean-sqrt`: the sum divided by the square root of the length;
+- `weighted-mean`: the mean with weights 1, 2, 3, …: for causal models, whose later tokens have seen
+  more. Source: Muennighoff (2022), "SGPT", §4.1.1;
+- `sep`: the last token's vector, in BERT that of `[SEP]`;
+- `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C";
+- `mean+max`: mean and max, concatenated.
+"""
+
+Combine: TypeAlias = Literal["concat", "sum", "mean"]
+"""How the vectors of several layers are combined."""
+
+SimilarityFunction: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How the vectors of two texts are compared; distances are negative, so that more is more similar.
+"""
+
+MAX_POSITIONS = 1_000_000
+"""Maximum number of positions that a model is extended to: their vectors take gigabytes."""
+
+VERB_SETTINGS = {
+    "vocab": "data.settings:VocabularySettings",
+    "prepare": "data.settings:PrepareSettings",
+    "pretrain": "training.recipe:PretrainSettings",
+    "finetune": "training.settings:FinetuneSettings",
+    "glue": "training.settings:FinetuneSettings",
+    "probe": "inference.settings:TextProbeSettings",
+    "lab": "inference.settings:TextProbeSettings",  # compare takes them
+    "ablate": "lab.features:FeatureAblationSettings",
+    "evaluate": "inference.settings:EvaluateSettings",
+    "predict": "inference.settings:EngineSettings",
+    "fill-mask": "inference.settings:EngineSettings",
+    "next-sentence": "inference.settings:EngineSettings",
+    "generate": "inference.settings:GenerateSettings",
+    "embed": "inference.settings:EmbeddingSettings",
+    "features": "inference.settings:FeatureSettings",
+    "search": "inference.settings:EngineSettings",
+    "serve": "serving.settings:ServeSettings",
+}
+"""The class of the settings of each verb that has some."""

@@ -1,0 +1,50 @@
+"""The environment variables of this package; any other `BERTWORKS_…` variable is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..errors import SettingsError, brief, nearest
+
+PREFIX = "BERTWORKS_"
+VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "BERTWORKS_API_KEYS": (),  # keys of `serve`, separated by commas
+    "BERTWORKS_DATA": (),  # the data of tests and benchmarks
+    "BERTWORKS_NATIVE": ("", "0", "1"),  # 0: without native code
+}
+"""Each variable with its allowed values; any value if there are none."""
+
+# Kubernetes describes each service of a namespace to all containers. Those of a service `bertworks`
+# are BERTWORKS_SERVICE_HOST, BERTWORKS_SERVICE_PORT_HTTP, BERTWORKS_PORT_8080_TCP_ADDR and so on.
+_HOST = "_SERVICE_HOST"
+_OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?")
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Check that this package knows each variable that is addressed to it.
+
+    Raises:
+        SettingsError: a variable is unknown, or has an impossible value.
+    """
+    services = {name.removesuffix(_HOST) for name in environment if name.endswith(_HOST)}
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX):
+            continue
+        if name not in VARIABLES:
+            if any(
+                name.startswith(service) and _OF_SERVICE.fullmatch(name, len(service))
+                for service in services
+            ):
+                continue
+            raise SettingsError(
+                f"the environment variable {name} is unknown",
+                fix=f"{nearest(name.upper(), VARIABLES)}; unset this one.",
+            )
+        allowed = VARIABLES[name]
+        if allowed and environment[name] not in allowed:
+            values = ", ".join(filter(None, allowed))
+            raise SettingsError(
+                f"the environment variable {name} is {brief(environment[name])}",
+                fix=f"Allowed values: {values}.",
+            )

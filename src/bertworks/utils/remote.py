@@ -1,0 +1,208 @@
+"""Files on other file systems: paths with a scheme, such as `s3://bucket/corpus`.
+
+Corpora and tables are read as a stream. Models and prepared corpora are first copied to a cache on
+this machine. Vectors are written on this machine, and uploaded when complete. The file systems are
+those of `pyarrow.fs` (S3, GCS, HDFS) and those that fsspec supports. Keys and region of S3 are
+found as Amazon's tools find them; `AWS_ENDPOINT_URL` names another server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..errors import DataError, OutputError
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
+_ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+:(?://[^/?]*)?)([^?]*)(.*)", re.DOTALL)
+"""Scheme and server or bucket; name; parameters."""
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is on another file system, that is, has a scheme."""
+    return isinstance(path, str | os.PathLike) and bool(_SCHEME.match(os.fspath(path)))
+
+
+def remote_files(url: str) -> list[str]:
+    """Return a file, or all files below a folder except hidden ones, sorted; none if it is missing.
+
+    Raises:
+        DataError: the file system cannot be reached, or denies access.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    with _reading(url):
+        system, path = _opened(url)
+        info = system.get_file_info(path)
+        if info.type == FileType.File:
+            return [url]
+        below = FileSelector(path, recursive=True, allow_not_found=True)
+        start, top = url.rstrip("/"), path.rstrip("/")
+        names = (
+            found.path[len(top) :]
+            for found in system.get_file_info(below)
+            if found.type == FileType.File
+        )
+        return sorted(start + name for name in names if "/." not in name)
+
+
+def size_of(path: str) -> int:
+    """Return the size of a local or remote file in bytes; 0 for a remote file that is missing.
+
+    Raises:
+        OSError: a local file is missing, or a file system cannot be reached.
+    """
+    if not is_remote(path):
+        return os.path.getsize(path)
+    system, name = _opened(path)
+    return int(system.get_file_info(name).size or 0)
+
+
+def open_raw(path: str) -> Any:
+    """Open a local or remote file, to read bytes without a buffer.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if not is_remote(path):
+        return open(path, "rb", buffering=0)
+    system, name = _opened(path)
+    return system.open_input_file(name)
+
+
+def fetched(url: str) -> Path:
+    """Return a copy of a folder in the cache; it is renewed when a file of the folder has changed.
+
+    Raises:
+        DataError: there is no such folder, or the file system cannot be reached.
+    """
+    from pyarrow.fs import LocalFileSystem, copy_files
+
+    url = url.rstrip("/")
+    names = remote_files(url)
+    if not names or names == [url]:
+        raise DataError("no such folder", where=url)
+    with _reading(url):
+        system, top = _opened(url)
+        infos = system.get_file_info([_opened(name)[1] for name in names])
+        state = [(info.path, info.size, info.mtime_ns) for info in infos]
+        cache = cache_directory()
+        copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
+        sizes = {info.path[len(top) + 1 :]: info.size for info in infos}
+
+        def is_whole() -> bool:
+            return all(_size_here(copy / name) == size for name, size in sizes.items())
+
+        if is_whole():
+            return copy
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as new:
+            made, here = os.path.join(new, "copy"), LocalFileSystem()
+            os.mkdir(made)  # `copy_files` makes the folders below it alone
+            copy_files(top, made, source_filesystem=system, destination_filesystem=here)
+            if not is_whole():  # else another process has been faster, and may be reading it
+                shutil.rmtree(copy, ignore_errors=True)
+            try:
+                os.replace(made, copy)
+            except OSError:
+                if not copy.is_dir():
+                    raise
+    return copy
+
+
+def cache_directory() -> Path:
+    """Return the directory of this package's cache, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
+
+
+@contextmanager
+def written_here(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a local path to write; if `path` is remote, the file is uploaded when the block ends.
+
+    Other files that were written in the same directory are uploaded first. Object stores show a
+    file completely or not at all. Nothing is locked there.
+
+    Args:
+        path: a file.
+        overwrite: replace an existing file on the other file system.
+
+    Raises:
+        OutputError: the file already exists on the other file system, or cannot be written.
+        DataError: the file system cannot be reached.
+    """
+    if not is_remote(path):
+        yield Path(path)
+        return
+    url = os.fspath(path)
+    folder, _, name = url.rpartition("/")
+    if not overwrite and remote_files(url):
+        fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
+        raise OutputError("already exists", where=url, fix=fix)
+    with tempfile.TemporaryDirectory() as here:
+        file = Path(here, name)
+        yield file
+        for made in sorted(Path(here).iterdir(), key=lambda made: made == file):
+            try:
+                _put(made, f"{folder}/{made.name}")
+            except OSError as error:
+                what = f"cannot be written ({str(error).splitlines()[0]})"
+                raise OutputError(what, where=url) from None
+
+
+def _put(file: Path, url: str) -> None:
+    system, name = _opened(url)
+    with file.open("rb") as source, system.open_output_stream(name) as target:
+        shutil.copyfileobj(source, target, 1 << 22)
+
+
+def _size_here(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return -1
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path on it."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem, S3FileSystem
+
+    if one_slash := _ONE_SLASH.match(url):
+        url = f"{one_slash[1]}//{url[one_slash.end() :]}"
+    if url.startswith("s3://") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
+        return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
+    try:
+        system, path = FileSystem.from_uri(_escaped(url))
+    except ArrowInvalid:  # not one of Arrow's file systems
+        system, path = FileSystem.from_uri(f"fsspec+{url}")
+    return system, path
+
+
+def _escaped(url: str) -> str:
+    """Return a URL with the characters of its name escaped, as Arrow expects them.
+
+    Names are given, and listed, as the file system has them. Unescaped, a name would end at `#`,
+    `%41` would become `A`, and a space would be an error.
+    """
+    found = _URL.fullmatch(url)
+    if found is None or url.startswith(("fsspec+", "hf:")):  # which expect names as they are
+        return url
+    # Addresses of local files are written escaped (`Path.as_uri`).
+    return found[1] + quote(found[2], safe="/%" if url.startswith("file:") else "/") + found[3]
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        what = str(error).splitlines()[0]
+        raise DataError(f"cannot be read ({what})", where=url) from None

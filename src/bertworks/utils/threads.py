@@ -1,0 +1,54 @@
+"""How the threads of a computation wait for one another.
+
+GNU OpenMP's threads, which PyTorch uses on Linux, wait by spinning, by default 300,000 times (16 ms
+on some processors). On an idle machine that is fastest. Beside other programs, a spinning thread
+takes the processor from the thread that it waits for, and training is several times slower
+(docs/performance.md). The library reads its environment once, when it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+
+_LOAD = Path("/proc/loadavg")
+
+
+def limit_spinning(environment: MutableMapping[str, str], load: Path = _LOAD) -> None:
+    """Let waiting threads sleep at once, if other programs use the processors now.
+
+    A variable that the user has set is not changed. The number of threads is not changed either,
+    because results depend on it.
+
+    Args:
+        environment: the variables of this process, before PyTorch is imported.
+        load: Linux's file with the number of running threads; without it nothing changes.
+    """
+    if environment.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+        return
+    processors = os.cpu_count() or 1
+    value = environment.get("OMP_NUM_THREADS", "")
+    threads = int(value) if value.isdecimal() else processors
+    if threads > 1 and _is_busy(load, max(0, processors - threads)):
+        environment["GOMP_SPINCOUNT"] = "0"
+
+
+def _is_busy(load: Path, num_free: int) -> bool:
+    """Whether other processes run more than `num_free` threads during all of 40 ms.
+
+    A program that runs for a moment is no reason to let threads sleep, which takes half of the
+    speed of small models. On an idle machine the first reading decides.
+    """
+    for reading in range(20):
+        if reading:
+            time.sleep(0.002)
+        try:
+            running, _, _ = load.read_text().split()[3].partition("/")
+            num_others = int(running) - 1  # this process runs
+        except (OSError, ValueError, IndexError):
+            return False
+        if num_others <= num_free:
+            return False
+    return True

@@ -1,0 +1,307 @@
+"""Search: what a full sort finds, kept vectors that are of this file and model, and rerankers."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bertworks as bw
+from bertworks.analysis.search import Hit, Index, _ordered, _relevance, _reranked
+from bertworks.data.schema import Columns
+from bertworks.data.text_inputs import read_texts
+from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
+from bertworks.model import Model, load
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.regression import RegressionSettings, RegressionTask
+from bertworks.text.tokenizer import Tokenizer
+
+from ..tasks.hard_cases import CONFIG, LETTERS, PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+RANDOM = np.random.default_rng(0)
+TEXTS = [" ".join(RANDOM.choice(list(LETTERS), RANDOM.integers(1, 9))) for _ in range(200)]
+QUERIES = ["a b c", "x y", "q"]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.fresh(CONFIG, TOKENIZER)
+
+
+def by_full_sort(model: Model, queries: list[str], k: int) -> list[list[tuple[int, float]]]:
+    products = model.embed(queries, normalize=True) @ model.embed(TEXTS, normalize=True).T
+    orders = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    return [
+        [(int(row), float(own[row])) for row in order]
+        for own, order in zip(products, orders, strict=True)
+    ]
+
+
+def check(found: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> None:
+    for hits, rows in zip(found, expected, strict=True):
+        assert [hit.row for hit in hits] == [row for row, _ in rows]
+        assert [hit.score for hit in hits] == pytest.approx([score for _, score in rows], abs=1e-6)
+        assert [hit.similarity for hit in hits] == [hit.score for hit in hits]
+        assert [hit.text for hit in hits] == [TEXTS[row] for row, _ in rows]
+
+
+def test_search_finds_what_a_full_sort_finds(model: Model, tmp_path: Path) -> None:
+    expected = by_full_sort(model, QUERIES, 7)
+    found = bw.Index.open(model, TEXTS).search(QUERIES, top_k=7)
+    check(found, expected)
+    assert found[0][0].where == f"text {found[0][0].row + 1}"
+    check(Index.open(model, iter(TEXTS)).search(QUERIES, top_k=7), expected)
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{text}\n \n" for text in TEXTS))  # blank lines are no texts
+    found = Index.open(model, file, tmp_path / "kept").search(QUERIES, top_k=7)
+    assert all(hit.where == f"{file}:{hit.row + 1}" for hits in found for hit in hits)
+    check([[hit._replace(row=hit.row // 2) for hit in hits] for hits in found], expected)
+    table = tmp_path / "texts.jsonl"
+    table.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in TEXTS))
+    check(Index.open(model, table, column="body").search(QUERIES, top_k=7), expected)
+    every = Index.open(model, TEXTS).search(["a"], top_k=1000)[0]
+    assert sorted(hit.row for hit in every) == list(range(len(TEXTS)))
+
+
+def test_rows_are_those_of_the_texts_given(model: Model) -> None:
+    """Blank texts have no vector, and keep their numbers."""
+    texts = [" ", "a b", "", "\t", "c d", "x", ""]
+    index = Index.open(model, texts)
+    assert len(index) == len(index.vectors) == 3
+    (hits,) = index.search("a b", top_k=9)
+    assert sorted(hit.row for hit in hits) == [1, 4, 5]
+    for hit in hits:
+        assert (hit.text, hit.where) == (texts[hit.row], f"text {hit.row + 1}")
+
+
+def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Path) -> None:
+    file, kept = tmp_path / "texts.txt", tmp_path / "kept"
+    file.write_text("\n".join(TEXTS))
+    first = Index.open(model, file, kept)
+    before = (kept / "vectors.npy").stat().st_mtime_ns
+    reported: list[int] = []
+    again = Index.open(model, file, kept, progress=lambda done, total: reported.append(done))
+    assert not reported
+    assert (kept / "vectors.npy").stat().st_mtime_ns == before
+    assert isinstance(again.vectors, np.memmap)
+    assert len(again) == len(TEXTS)
+    assert again.search(QUERIES) == first.search(QUERIES)
+    with pytest.raises(DataError, match=r"vectors\.npy: was started with another model"):
+        Index.open(Model.fresh(CONFIG, TOKENIZER, seed=1), file, kept)
+    file.write_text("\n".join(["z", *TEXTS[1:]]))
+    with pytest.raises(DataError, match=r"started with other texts.*start again with --overwrite"):
+        Index.open(model, file, kept)
+
+
+def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(1)
+    centres = random.standard_normal((40, 32))
+    vectors = centres[random.integers(0, 40, 5000)] + 0.4 * random.standard_normal((5000, 32))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    texts = read_texts([LETTERS[at % 26] for at in range(5000)])
+    cells = tmp_path / "vectors.npy.faiss"
+    index = Index(model, texts, vectors, cells=cells)
+    queries = [" ".join(LETTERS[at : at + 3]) for at in range(20)]
+    exact, some = (index.search(queries, 10, approximate=which) for which in (False, True))
+    found = 0
+    for own, other in zip(exact, some, strict=True):
+        scores = {hit.row: hit.score for hit in own}
+        for hit in other:
+            assert hit.score == pytest.approx(scores.get(hit.row, hit.score), abs=1e-5)
+        assert max(hit.score for hit in other) <= own[0].score + 1e-5
+        found += len(scores.keys() & {hit.row for hit in other})
+    assert found >= 160  # of 200; one cell in 16 is looked at
+    made = cells.stat().st_mtime_ns
+    assert index.search(queries, 10, approximate=True) == some
+    assert cells.stat().st_mtime_ns == made
+
+
+def test_an_approximation_is_of_the_vectors_beside_it(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    for texts in (TEXTS, TEXTS[:50]):
+        index = Index.open(model, texts, tmp_path)
+        (hits,) = index.search(["a"], 1000, approximate=True)
+        assert sorted(hit.row for hit in hits) == list(range(len(texts)))
+        (tmp_path / "vectors.npy").unlink()
+
+
+def test_a_damaged_approximation_is_made_anew(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    search = {"top_k": 5, "approximate": True}
+    expected = Index.open(model, TEXTS, tmp_path).search(QUERIES, **search)
+    for content in (b"", b"damaged"):
+        (tmp_path / "vectors.npy.faiss").write_bytes(content)
+        assert Index.open(model, TEXTS, tmp_path).search(QUERIES, **search) == expected
+
+
+def test_what_went_wrong_since_is_said(model: Model, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("a\nb\nc\n")
+    index = Index.open(model, file, tmp_path / "index")
+    file.write_text("a\n")
+    with pytest.raises(DataError, match=r"texts\.txt: has fewer texts"):
+        index.search("c", top_k=3)
+    for kept in (tmp_path / "other", None):
+        file.write_text("a\n\nb\nc\n")
+        for _ in range(2):  # the second time, the vectors in the directory are reused
+            index = Index.open(model, file, kept)
+            assert {hit.text for hit in index.search("c", top_k=3)[0]} == {"a", "b", "c"}
+        file.write_text("new\na\nb\nc\n")  # as many, and more: hits would be of other lines
+        with pytest.raises(DataError, match=r"texts\.txt: has other texts than when"):
+            index.search("c", top_k=3)
+    with pytest.raises(OutputError, match=r"texts\.txt: is a file, not a directory"):
+        Index.open(model, TEXTS, file)
+    with pytest.raises(DataError, match=r"^query 2: .* tokens, but at most"):
+        index.search(["a", "a " * 1000])
+
+
+def reranker(task: Any) -> Model:
+    return Model(TOKENIZER, task, task.network(CONFIG).eval())
+
+
+PAIR = Columns(text="one", pair="two", label="label")
+
+
+def _scoring(columns: Columns) -> RegressionSettings:
+    return RegressionSettings(columns=columns, max_seq_length=32)
+
+
+@pytest.mark.long
+def test_a_reranker_has_the_last_word(model: Model) -> None:
+    regression = reranker(RegressionTask(TOKENIZER, _scoring(PAIR)))
+    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    classes = {
+        label: reranker(
+            ClassificationTask(
+                TOKENIZER, ClassificationSettings.parse({**settings, "positive_label": label})
+            )
+        )
+        for label in (None, "bad")
+    }
+    index = Index.open(model, TEXTS)
+    candidates = {
+        query: [hit.text for hit in hits]
+        for query, hits in zip(QUERIES, index.search(QUERIES, 20), strict=True)
+    }
+    for one, score in (
+        (regression, lambda reported: reported["value"]),
+        (classes[None], lambda reported: reported["probabilities"]["good"]),
+        (classes["bad"], lambda reported: reported["probabilities"]["bad"]),
+    ):
+        found = index.search(QUERIES, 3, rerank=one, candidates=20)
+        for query, hits in zip(QUERIES, found, strict=True):
+            texts = candidates[query]
+            scores = [
+                score(reported) for reported in one.predict([(query, text) for text in texts])
+            ]
+            best = sorted(scores, reverse=True)[:3]
+            assert [hit.score for hit in hits] == pytest.approx(best, abs=1e-6)
+            assert {hit.text for hit in hits} <= set(texts)
+            (own,) = model.embed([query], normalize=True)
+            (vector,) = model.embed([hits[0].text], normalize=True)
+            assert hits[0].similarity == pytest.approx(float(own @ vector), abs=1e-6)
+
+
+def test_equal_scores_keep_the_order_of_the_texts(model: Model) -> None:
+    texts = ["a b", "b a", "c"] * 40
+    index = Index.open(model, texts)
+    (hits,) = index.search("a b", 120)
+    numbers = [hit.row for hit in hits]
+    for text in set(texts):
+        same = [row for row in numbers if texts[row] == text]
+        assert same == sorted(same)
+    by_score = np.array([[0.5, 0.9, 0.5, 0.9]], np.float32), np.array([[7, 3, 2, 1]])
+    assert _ordered(*by_score)[1].tolist() == [[1, 3, 2, 7]]
+
+
+@pytest.mark.parametrize("texts", [["a b"] * 40, [*"abcdefghij"] * 4])
+def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {text: float(at // 3) for at, text in enumerate(sorted(set(texts)))}
+    task = RegressionTask(TOKENIZER, RegressionSettings(columns=PAIR, max_seq_length=32))
+    one = reranker(task)
+    monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
+    hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
+    (ranked,) = _reranked(["q"], [hits], one, _relevance(one), {})
+    keys = [(-scores[hit.text], hit.row) for hit in ranked]
+    assert keys == sorted(keys)
+    assert [hit.score for hit in ranked] == [scores[hit.text] for hit in ranked]
+
+
+def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
+    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    one = reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings)))
+    relevance = _relevance(one)
+    logits = np.array([40.0, 45.0, -800.0, 0.0, 42.0, -50.0, 900.0])
+    odds = torch.softmax(torch.tensor(np.stack([0 * logits, logits], 1)), -1).tolist()
+    scored = [relevance({"probabilities": {"bad": bad, "good": good}}) for bad, good in odds]
+    assert [one.score for one in scored].count(1.0) > 2
+    assert np.argsort([one.order for one in scored]).tolist() == np.argsort(logits).tolist()
+
+
+def test_rerankers_that_do_not_tell(model: Model) -> None:
+    index = Index.open(model, TEXTS)
+    single = Columns(text="one", label="label")
+    three = {"columns": PAIR, "labels": ("a", "b", "c"), "max_seq_length": 32}
+    for one, says in (
+        (model, "trained for nothing"),
+        (
+            reranker(RegressionTask(TOKENIZER, _scoring(single))),
+            "takes single texts",
+        ),
+        (
+            reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(three))),
+            "positive_label=NAME",
+        ),
+    ):
+        with pytest.raises(BertworksError, match=says):
+            index.search(QUERIES, rerank=one)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int) -> None:
+    from sentence_transformers import CrossEncoder
+
+    task = RegressionTask(TOKENIZER, _scoring(PAIR))
+    reranker(task).save(tmp_path / "ours")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sigmoid = torch.nn.Sigmoid()  # which published ones end with, and ours do not
+        theirs = CrossEncoder(str(tmp_path / "ours"), device="cpu", activation_fn=sigmoid)
+        theirs.save_pretrained(str(tmp_path / "theirs"))
+        pairs = [("a b", "c"), ("a", "x y z")]
+        expected = theirs.predict(pairs, activation_fn=None, convert_to_numpy=True)
+    if version == 4:  # of which the hub's are
+        for name in ("modules.json", "config_sentence_transformers.json"):
+            (tmp_path / "theirs" / name).unlink()
+        file = tmp_path / "theirs" / "config.json"
+        said = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "4.0.1"}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "sentence_transformers": said}))
+    again = load(tmp_path / "theirs", device="cpu")
+    assert again.sentence is None
+    reported = [answer["value"] for answer in again.predict(pairs)]
+    assert reported == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:
+    index = Index.open(model, TEXTS)
+    assert index.search([]) == []
+    with pytest.raises(SettingsError, match="top_k=0"):
+        index.search(["a"], 0)
+    with pytest.raises(DataError, match="query 1: 42 tokens, but at most 32 fit"):
+        index.search(["a " * 40])
+    with pytest.raises(DataError, match="there are no texts"):
+        Index.open(model, [" ", ""])
+    with pytest.raises(DataError, match="standard input"):
+        Index.open(model, "-")
+    with pytest.raises(DataError, match="no such file"):
+        Index.open(model, tmp_path / "none.txt")

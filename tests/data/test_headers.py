@@ -1,0 +1,225 @@
+"""Headers and first rows: the number of rows is right by construction, or the doubt is reported."""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import bertworks as bw
+from bertworks.data.headers import classify_first_line, is_known_name
+from bertworks.data.tables import read_rows
+from bertworks.data.text_inputs import read_texts
+from bertworks.errors import BertworksWarning
+
+PAIRS = [
+    *(("y_true", "y_pred"), ("truth", "guess"), ("gold", "pred"), ("target", "prediction")),
+    *(("reference", "hypothesis"), ("actual", "predicted"), ("expected", "actual")),
+    *(("label", "predicted_label"), ("Gold label", "Model prediction"), ("trueLabel", "predLabel")),
+    *(("gold_sentiment", "predicted_sentiment"), ("ground-truth", "guess"), ("true", "pred")),
+    *(("TRUE_LABEL", "PRED_LABEL"), ("ref", "hyp"), ("label", "output"), ("class", "y-hat")),
+]
+TEXT_HEADERS = [
+    *("comment", "Comment", "text", "review", "tweet", "message", "question", "utterance"),
+    *("comment_text", "tweetText", "review.body", "input_text", "sentence1", "text_en"),
+]
+# Names that no list can hold: other languages, and other fields.
+OTHER_NAMES = ["wahrheit", "vorhersage", "avis", "verbatim", "Betreff", "remark", "yolo", "stuff"]
+TEXTS = [
+    *("The screen stays black.", "it works, mostly", "Why does it stop after a minute?", "fine"),
+    *("Great product", "Never again!", "I would buy this for my brother at any time", "12 of 10"),
+    *("ok", "What a day", 'she said "no"', "Grüße aus Köln", "北京欢迎你", "no words; only signs"),
+]
+LABELS = [["pos", "neg"], ["0", "1", "2"], ["yes", "no", "maybe"], ["B1", "B2"], ["1.5", "2", "3"]]
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16"]
+
+
+def encode(
+    rows: list[list[str]], suffix: str, *, encoding: str, end: str, is_quoted: bool
+) -> bytes:
+    """The content of a file: by Python's writer for CSV, plain joins for TSV."""
+    text = io.StringIO()
+    if suffix == "csv":
+        quoting = csv.QUOTE_ALL if is_quoted else csv.QUOTE_MINIMAL
+        csv.writer(text, lineterminator=end, quoting=quoting).writerows(rows)
+    else:
+        text.writelines("\t".join(row) + end for row in rows)
+    return text.getvalue().encode(encoding)
+
+
+files = st.fixed_dictionaries(
+    {
+        "encoding": st.sampled_from(ENCODINGS),
+        "end": st.sampled_from(["\n", "\r\n"]),
+        "is_quoted": st.booleans(),
+    }
+)
+
+
+def write(folder: pytest.TempPathFactory, rows: list[list[str]], suffix: str, **file: str) -> Path:
+    path = folder.getbasetemp() / f"headers.{suffix}"
+    path.write_bytes(encode(rows, suffix, **file))
+    return path
+
+
+def options_of(file: dict[str, str]) -> dict[str, str]:
+    return {"encoding": "utf-16"} if file["encoding"] == "utf-16" else {}
+
+
+labels = st.sampled_from(LABELS).flatmap(
+    lambda names: st.lists(
+        st.tuples(st.sampled_from(names), st.sampled_from(names)), min_size=1, max_size=12
+    )
+)
+
+
+@pytest.mark.parametrize("names", PAIRS)
+@settings(max_examples=10, deadline=None)
+@given(pairs=labels, suffix=st.sampled_from(["csv", "tsv"]), file=files)
+def test_score_counts_rows_below_known_names(
+    tmp_path_factory: pytest.TempPathFactory, names: tuple[str, str], pairs: list, suffix, file
+) -> None:
+    rows = [list(names), *map(list, pairs)]
+    path = write(tmp_path_factory, rows, suffix, **{**file, "encoding": "utf-8-sig"})
+    result = bw.score("classification", path)
+    assert result.rows == len(pairs)
+    assert result.metrics["accuracy"] == sum(a == b for a, b in pairs) / len(pairs)
+    wrong = {(one.truth, one.told) for one in result.breakdown.mistakes}
+    assert wrong == {(a, b) for a, b in pairs if a != b}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(TEXT_HEADERS),
+    texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=8),
+    suffix=st.sampled_from(["csv", "tsv"]),
+    file=files,
+)
+def test_texts_begin_below_a_known_name(
+    tmp_path_factory: pytest.TempPathFactory, name: str, texts: list[str], suffix, file
+) -> None:
+    path = write(tmp_path_factory, [[name], *([text] for text in texts)], suffix, **file)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [text for _, text in read_texts(path, **options_of(file))] == texts
+    is_clear = 2 * sum(" " in text or "京" in text for text in texts) > len(texts)
+    assert not (is_clear and caught)
+
+
+def is_reported(path: Path, **options: str) -> tuple[int, bool]:
+    """The number of rows, and whether a doubt about the first line was reported."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = sum(1 for _ in read_rows(path, **options))
+    says = [str(one.message) for one in caught if "header" in str(one.message)]
+    return count, bool(says)
+
+
+labelled_texts = st.sampled_from(LABELS).flatmap(
+    lambda names: st.lists(
+        st.tuples(st.sampled_from(TEXTS), st.sampled_from(names)), min_size=1, max_size=14
+    )
+)
+names = st.sampled_from(OTHER_NAMES + TEXT_HEADERS + [name for pair in PAIRS for name in pair])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    header=st.none() | st.tuples(names, names).filter(lambda pair: pair[0] != pair[1]),
+    table=labels | labelled_texts,
+    suffix=st.sampled_from(["csv", "tsv"]),
+    file=files,
+)
+@example(("name", "city"), [("Anna", "Bonn")], "csv", {"encoding": "utf-8", "end": "\n"})
+@example(None, [("positive", "negative"), ("negative", "positive")], "csv", {"end": "\n"})
+@example(None, [("what is an atom", "question"), ("play music", "music")], "tsv", {"end": "\n"})
+@example(None, [("Hello", "question"), ("play it again", "music")], "tsv", {"end": "\n"})
+def test_a_wrong_number_of_rows_is_reported(
+    tmp_path_factory: pytest.TempPathFactory, header, table: list, suffix: str, file: dict
+) -> None:
+    file = {"encoding": "utf-8", "is_quoted": False, **file}
+    rows = [list(row) for row in ([header] if header else []) + table]
+    path = write(tmp_path_factory, rows, suffix, **file)
+    count, said = is_reported(path, **options_of(file))
+    assert count == len(table) or said
+    for has_header in {False, len(set(rows[0])) == 2}:
+        told = read_rows(path, header=has_header, **options_of(file))
+        assert len(list(told)) == len(rows) - has_header
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    texts=st.lists(st.sampled_from(TEXTS), min_size=2, max_size=8),
+    name=st.sampled_from([None, *OTHER_NAMES, *TEXT_HEADERS]),
+)
+def test_a_wrong_number_of_texts_is_reported(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], name: str | None
+) -> None:
+    rows = [[text] for text in ([] if name is None else [name]) + texts]
+    path = write(tmp_path_factory, rows, "csv", encoding="utf-8", end="\n", is_quoted=False)
+    count, said = is_reported(path)
+    single_words = 2 * sum(" " in text for text in texts) <= len(texts)
+    assert count == len(texts) or said or single_words
+
+
+@pytest.mark.parametrize(
+    ("frame", "index", "count"),
+    [
+        (pd.DataFrame({"text": TEXTS, "label": "ab" * 7}), True, 14),
+        (pd.DataFrame({"Unnamed: 0": range(14), "text": TEXTS}), True, 14),
+        (pd.DataFrame(TEXTS), False, 14),
+        (pd.DataFrame(TEXTS), True, 14),
+        (pd.DataFrame({0: TEXTS, 1: list("ab" * 7)}), False, 14),
+        (pd.Series(TEXTS, name="comment").to_frame(), False, 14),
+    ],
+)
+def test_headers_of_pandas(tmp_path: Path, frame: pd.DataFrame, index: bool, count: int) -> None:
+    frame.to_csv(tmp_path / "a.csv", index=index)
+    found, said = is_reported(tmp_path / "a.csv")
+    assert found == count
+    assert said == any(isinstance(name, int) for name in frame.columns)
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_header"),
+    [
+        (["1,2", "1,0", "2,2"], False),
+        (["0,2", "1,0", "2,2"], False),
+        (["1,some words", "0,others; so"], False),
+        (["pos,pos", "neg,pos"], False),
+        (["pos,neg", "neg,neg", "pos,pos"], False),
+        (["text,label", "a,b"], True),
+        (["word,count", "the,12", "a,8"], True),
+        (["", "comment", "a"], False),
+        (["a good one,pos", "it is bad,neg", "not good,pos"], False),
+    ],
+)
+def test_clear_first_lines_are_read_without_a_remark(lines: list[str], is_header: bool) -> None:
+    first, *rows = (line.split(",") for line in lines)
+    assert classify_first_line(first, rows) == (is_header, True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        *(["king,queen", "man,woman"], ["text", "word", "image"], ["title,stuff", "a,b"]),
+        *(["0,1", "1,1", "0,0"], [",0,1", "0,1,1", "1,0,0"], ["text,label", "a,b", "text,label"]),
+    ],
+)
+def test_doubts_name_the_option_that_says_otherwise(tmp_path: Path, lines: list[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines) + "\n")
+    says = r"a\.csv:1: .* read as (data.*--header|a column name.*--no-header|column names.*--no)"
+    with pytest.warns(BertworksWarning, match=says):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("word", ["the", "12", "Great product", "McDonald review now", "", "a.b"])
+def test_words_of_texts_are_no_known_names(word: str) -> None:
+    assert not is_known_name(word)

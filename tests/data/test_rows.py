@@ -1,0 +1,351 @@
+"""Labelled tables: real ones with the right counts, round trips, and every malformed row."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertworks.data.rows import NoLabel
+from bertworks.data.schema import Columns, find_columns
+from bertworks.data.tables import read_rows, replayable
+from bertworks.data.text_inputs import read_texts
+from bertworks.errors import BertworksWarning, DataError
+from bertworks.inference.writers import write_predictions
+
+
+def columns_of(path: Path, **given_columns: str) -> Columns:
+    rows = read_rows(path)
+    return find_columns(rows, **given_columns)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("file", "count", "has_header", "columns"),
+    [
+        ("glue/sst2/train.tsv", 67_349, True, Columns(text="sentence", label="label")),
+        ("glue/sst2/dev.tsv", 872, True, Columns(text="sentence", label="label")),
+        (
+            "glue/mrpc/train.tsv",
+            3_668,
+            True,
+            Columns(text="#1 String", pair="#2 String", label="Quality"),
+        ),
+        (
+            "glue/mrpc/dev.tsv",
+            408,
+            True,
+            Columns(text="#1 String", pair="#2 String", label="Quality"),
+        ),
+        ("glue/cola/train.tsv", 8_551, False, Columns(text="4", label="2")),
+        ("glue/cola/dev.tsv", 1_043, False, Columns(text="4", label="2")),
+        (
+            "glue/rte/train.tsv",
+            2_490,
+            True,
+            Columns(text="sentence1", pair="sentence2", label="label"),
+        ),
+        ("glue/rte/dev.tsv", 277, True, Columns(text="sentence1", pair="sentence2", label="label")),
+        (
+            "glue/qnli/dev.tsv",
+            5_463,
+            True,
+            Columns(text="question", pair="sentence", label="label"),
+        ),
+        ("sst2-tutorial/train.tsv", 6_920, False, Columns(text="1", label="2")),
+    ],
+)
+def test_real_tables(
+    data_dir: Path, file: str, count: int, has_header: bool, columns: Columns
+) -> None:
+    rows = read_rows(data_dir / file)
+    assert rows.has_header is has_header
+    assert columns_of(data_dir / file) == columns
+    last = None
+    for number, last in enumerate(rows, 1 + has_header):
+        assert last.where == f"{data_dir / file}:{number}"
+        assert last.values[columns.text]
+        assert last.values[columns.label] in {"0", "1", "entailment", "not_entailment"}
+    assert number == count + has_header
+
+
+def test_same_rows_in_every_format(tmp_path: Path) -> None:
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(30)]
+    plain = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows)
+    files = [
+        write(tmp_path / "a.tsv", plain),
+        write(tmp_path / "crlf.tsv", plain.replace("\n", "\r\n")),
+        write(tmp_path / "bom.tsv", b"\xef\xbb\xbf" + plain.encode()),
+        write(tmp_path / "no-last-newline.tsv", plain[:-1]),
+        write(tmp_path / "blank-end.tsv", plain + "\n\n"),
+        write(tmp_path / "a.tsv.gz", gzip.compress(plain.encode())),
+        write(tmp_path / "a.csv", plain.replace("\t", ",")),
+        write(
+            tmp_path / "quoted.csv",
+            plain.replace("\t", '","').replace("\n", '"\n"')[:-1].join('""')[:-1],
+        ),
+        write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))),
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for file in [*files, tmp_path / "a.parquet"]:
+        read = read_rows(file)
+        assert [row.values for row in read] == rows, file
+        assert [row.values for row in read] == rows, "a second pass"
+        assert columns_of(file) == Columns(text="text", label="label")
+    assert [row.values for row in read_rows(rows)] == rows
+    assert read_rows(iter(rows)).columns == ("text", "label")
+
+
+def test_data_set_with_named_labels(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    data = datasets.Dataset.from_dict(
+        {"text": ["x", "y", "z"], "label": [0, 1, -1]}, features=features
+    )
+    data.save_to_disk(tmp_path / "data")
+    for table in (data, tmp_path / "data"):
+        labels = [row.values["label"] for row in read_rows(table)]
+        assert labels == ["bad", "good", "-1"]
+        assert [isinstance(label, NoLabel) for label in labels] == [False, False, True]
+
+
+def test_numbers_of_named_labels_that_name_none_are_not_known() -> None:
+    datasets = pytest.importorskip("datasets")
+    label = datasets.ClassLabel(names=["O", "B-X"])
+    features = datasets.Features({"tags": datasets.Sequence(label)})
+    # What tools put at pieces without a tag: Python would take -1 for the last.
+    data = datasets.Dataset.from_dict({"tags": [[1, -1, -100, None]]}, features=features)
+    (row,) = read_rows(data)
+    assert row.values["tags"] == ["B-X", None, None, None]
+
+
+def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
+    rows = [{"text": "a"}, {"text": "b"}]
+    table = read_rows(replayable(row for row in rows))
+    for _ in range(3):
+        assert [row.values for row in table] == rows
+    assert replayable(rows) is rows  # a data set keeps the names of its labels
+    assert replayable(tmp_path) is tmp_path
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = "text\tlabel\n" + "".join(f"a text {i}\t{i % 3}\n" for i in range(2000))
+
+    class Input:
+        buffer = io.BytesIO(content.encode())
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    rows = read_rows("-")
+    assert rows.columns == ("text", "label")
+    assert [row.values["text"] for row in rows] == [f"a text {i}" for i in range(2000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "text\tlabel\nx\ty\nz\n", ":3: 1 field(s), where the header has 2"),
+        ("a.tsv", "text\tlabel\nx\ty\nz\t1\t2\n", ":3: 3 field(s), where the header has 2"),
+        ("a.tsv", "text\tlabel\n\nx\ty\n", ":2: 1 field(s)"),
+        ("a.tsv", "text\ttext\n", ":1: 2 columns are called 'text'"),
+        ("a.tsv", b"text\tlabel\nx\ty\n\xff\t1\n", ":3: not UTF-8 (byte 0xff at byte 1"),
+        ("a.tsv", "text\tlabel\n".encode("utf-16"), ":1: not UTF-8"),
+        ("a.tsv", "", ": the file is empty"),
+        ("a.csv", 'text,label\nx,1\n"a quote,1\nb,0\n', ":3: a quote is opened here and never"),
+        (
+            "a.csv",
+            'text,label\n"a,1\nb,"x",0\n',
+            ":2: the quote that is opened here ends in line 3",
+        ),
+        ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
+        ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
+        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be separated by ';'. Separate"),
+        (
+            "a.tsv",
+            "text,label\na,x\nb,y\n",
+            ": its fields seem to be separated by ','. --format csv",
+        ),
+        ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end only with carriage returns"),
+        ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is not the id of a word"),
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: not valid JSON"),
+        ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
+        ("a.jsonl", "[" * 100_000, ":1: JSON that cannot be read"),
+        ("a.jsonl", "\n", ": the file is empty"),
+        ("a.jsonl", '{"label": ' + "9" * 5000 + "}", ":1: JSON that cannot be read: a number"),
+        ("a.parquet", "no parquet", ": cannot be read as Parquet"),
+        ("a.tsv.gz", "no gzip", ": cannot be read"),
+        ("a.xlsx", "x", ": neither its suffix '.xlsx' nor its content shows its format; its first"),
+    ],
+)
+def test_malformed_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        list(read_rows(write(tmp_path / name, content)))
+    assert str(caught.value).startswith(f"{tmp_path / name}{message}")
+
+
+def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: 2 columns are called 'text'"):
+        read_rows(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("lines", "read_as"),
+    [
+        (["kind", "a text of words", "yet another, longer"], "data"),
+        (["row\tprose", "1\tsome words, in a row", "2\tand others; longer"], "column names"),
+        (["warm", "cold", "cool"], None),
+        (["a b, c", "d"], None),
+        (["text", "some words, in a row"], None),
+        (["Abstract", "some words, in a row"], "a column name"),
+        (["Comment Text (en)\tSentiment", "some words, in a row\tgood", "others\tbad"], None),
+        (["Notes[1]\tShare (%)", "some words, in a row\t3", "others; so\t4"], "column names"),
+        (["warm (very)", "cold", "cool [1]"], None),
+    ],
+)
+def test_a_first_line_that_may_be_names_is_told(
+    tmp_path: Path, lines: list[str], read_as: str | None
+) -> None:
+    path = write(tmp_path / "a.tsv", "\n".join(lines) + "\n")
+    warned = pytest.warns(BertworksWarning, match=rf"a\.tsv:1: .* read as {read_as}")
+    with warned if read_as else contextlib.nullcontext():
+        rows = read_rows(path)
+    assert len(list(rows)) == len(lines) - bool(rows.has_header)
+    assert len(list(read_rows(path, header=True))) == len(lines) - 1
+    assert len(list(read_rows(path, header=False))) == len(lines)
+
+
+def test_a_first_text_with_a_rare_label_is_no_header(tmp_path: Path) -> None:
+    below = "".join(f"some words, and the number {at}\t{'ab'[at % 2]}\n" for at in range(12))
+    text = write(tmp_path / "a.tsv", f"a text, the only one of its class\tc\n{below}")
+    assert len(list(read_rows(text))) == 13
+    names = write(tmp_path / "b.tsv", f"What they wrote\tc\n{below}")
+    with pytest.warns(BertworksWarning, match="are read as column names"):
+        assert read_rows(names).columns == ("What they wrote", "c")
+
+
+def test_a_frame_is_its_rows() -> None:
+    frame = pd.DataFrame({"text": ["a", "b"], "label": [0, 1]})
+    assert [row.values for row in read_rows(frame)] == [
+        {"text": "a", "label": 0},
+        {"text": "b", "label": 1},
+    ]
+    assert [text for _, text in read_texts(frame)] == ["a", "b"]
+    numbered = pd.DataFrame([["a", 0], ["b", 1]])
+    assert [text for _, text in read_texts(numbered, column="0")] == ["a", "b"]
+
+
+def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> None:
+    scores = write(tmp_path / "scores.tsv", "2\ta text\n3\tanother\n")
+    assert read_rows(scores, columns=["1", "2"]).has_header is False
+    assert read_rows(scores, columns=["another", "a text"]).has_header is True
+
+
+@pytest.mark.parametrize(
+    "lines", [["text, she said", "no", "a, b"], ["a; b", "c; d"], ["text;"], ["text", "a;b", "c;d"]]
+)
+def test_signs_in_texts_part_no_fields(tmp_path: Path, lines: list[str]) -> None:
+    texts = write(tmp_path / "texts.tsv", "".join(f"{line}\n" for line in lines))
+    assert len(read_rows(texts).columns) == 1
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(DataError, match="a pipe, but tables are read more than once"):
+        read_rows(tmp_path / "pipe.tsv")
+    with pytest.raises(DataError, match="no such file"):
+        read_rows(tmp_path / "none.tsv")
+    with pytest.raises(DataError, match="a folder, not a table"):
+        read_rows(tmp_path)
+
+
+def test_columns_are_named_or_guessed(tmp_path: Path) -> None:
+    lines = [f"{i}\tsome longer text, number {i}\t{'pos' if i % 2 else 'neg'}\n" for i in range(40)]
+    unknown = write(tmp_path / "unknown.tsv", "nr\ttweet\tmood\n" + "".join(lines))
+    assert columns_of(unknown) == Columns(text="tweet", label="mood")
+    headless = write(tmp_path / "headless.tsv", "".join(lines))
+    assert columns_of(headless) == Columns(text="2", label="3")
+    assert columns_of(headless, text="2", label="1") == Columns(text="2", label="1")
+    assert columns_of(unknown, text="2", label="mood") == Columns(text="tweet", label="mood")
+    with pytest.raises(
+        DataError, match=r"no column 'tweets'; its columns are 'nr', 'tweet', 'mood'"
+    ):
+        columns_of(unknown, text="tweets")
+    vague = write(tmp_path / "vague.tsv", "a\tb\tc\nlong enough\tlong as well\tx\n")
+    with (
+        pytest.warns(BertworksWarning, match="'a', 'b', 'c' are read as data"),
+        pytest.raises(DataError, match="which column holds the text; its columns are"),
+    ):
+        columns_of(vague)
+    with pytest.raises(DataError, match=r"cannot tell which column holds the label"):
+        columns_of(write(tmp_path / "t.tsv", "text\tnotes\nx\ty\n"))
+
+
+fields = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+tables = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(fields, min_size=width, max_size=width), min_size=1, max_size=8)
+)
+HEADER = ["text", "label", "c", "d"]
+
+
+def as_rows(table: list[list[str]]) -> list[dict[str, str]]:
+    return [dict(zip(HEADER, row, strict=False)) for row in table]
+
+
+@pytest.mark.long
+@settings(max_examples=150, deadline=None)
+@given(tables)
+def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, table: list) -> None:
+    file = tmp_path_factory.getbasetemp() / "round-trip.csv"
+    with file.open("w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows([HEADER[: len(table[0])], *table])
+    assert [row.values for row in read_rows(file, header=True)] == as_rows(table)
+
+
+@pytest.mark.long
+@settings(max_examples=150, deadline=None)
+@given(tables, st.sampled_from(["tsv", "csv", "jsonl"]))
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, table: list, suffix: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"round-trip.{suffix}"
+    rows = [(row, {"label": "x"}) for row in as_rows(table)]
+    if suffix == "tsv" and any(set(value) & set("\t\r\n") for row in table for value in row):
+        with pytest.raises(DataError, match="tab or line end"):
+            write_predictions(file, rows, overwrite=True)
+        return
+    write_predictions(file, rows, overwrite=True)
+    header = None if suffix == "jsonl" else True
+    read = [dict(row.values) for row in read_rows(file, header=header)]
+    key = "prediction" if suffix == "jsonl" else "prediction.label"
+    written = {"label": "x"} if suffix == "jsonl" else "x"
+    assert [row.pop(key) for row in read] == [written] * len(rows)
+    assert read == as_rows(table)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
+    file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
+    said = f"a.jsonl: header={str(header).lower()} is for tsv, csv and conll; jsonl has no header"
+    with pytest.raises(DataError, match=said):
+        read_rows(file, header=header)
+    assert len(list(read_rows(file))) == 1

@@ -1,0 +1,197 @@
+"""On Ray's nodes, one of which is killed half-way: the bytes of one process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertworks.data.prepare import prepare
+from bertworks.errors import BertworksError, DataError
+from bertworks.jobs import parallel
+from bertworks.text import vocabulary
+from tests.checkpoints.test_store import tiny
+from tests.crashes import contents
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertworks[ray]'")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Ray Client connection timed out"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+MEMORY = 1 << 27  # bytes of a node's object store
+Kill = Callable[[int], None]
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def cluster(port: int) -> Iterator[Any]:
+    """A head without cores; the nodes that work are each test's."""
+    patched = pytest.MonkeyPatch()
+    patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's server forks while gRPC has threads; with gRPC's handlers its child may die at once
+    # (ray-project/ray#63202).
+    patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # What workers import is there on their nodes, as it has to be for a client elsewhere.
+    patched.syspath_prepend(str(ROOT))
+    patched.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
+    found = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={**head, "ray_client_server_port": port}
+    )
+    patched.setenv("RAY_ADDRESS", found.address)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+    patched.undo()
+
+
+@pytest.fixture(params=[2, 3])
+def kill(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Kill]:
+    """Has one of two or three nodes killed, by SIGKILL, once: when it is called with 5 or more."""
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(request.param)]
+    left = list(nodes)
+
+    def call(done: int) -> None:
+        if done >= 5 and len(left) == len(nodes):
+            cluster.remove_node(left.pop(), allow_graceful=False)
+
+    yield call
+    assert len(left) == len(nodes) - 1, "no node was killed"
+    for node in left:
+        cluster.remove_node(node)
+
+
+def sentences(count: int) -> list[str]:
+    draw = random.Random(5)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 6))) for _ in range(90)]
+    return [" ".join(draw.choices(words, k=draw.randint(1, 12))) for _ in range(count)]
+
+
+def test_vocab(kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = sentences(400)
+    monkeypatch.setattr(vocabulary, "_PART_CHARACTERS", 500)
+
+    def read() -> Iterator[str]:
+        for number, text in enumerate(texts):
+            kill(number // 10)
+            yield text
+
+    alone = vocabulary.train_vocabulary(texts, size=300)
+    found = vocabulary.train_vocabulary(read(), size=300, workers=None, on="ray")
+    assert found.pieces == alone.pieces
+
+
+def test_prepare(kill: Kill, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n\n".join(map("{}.".format, sentences(3000))))
+    tokenizer = vocabulary.train_vocabulary(sentences(400), size=300)
+    how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 3000}
+    whole = prepare(tmp_path / "text", out=tmp_path / "alone", **how)
+    assert len(whole.shards) > 25
+    prepare(
+        tmp_path / "text",
+        out=tmp_path / "ray",
+        workers=None,
+        on="ray",
+        progress=lambda now: kill(now.shards),
+        **how,
+    )
+    assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
+
+
+def test_embed(kill: Kill, tmp_path: Path) -> None:
+    model, texts = tiny(), sentences(200)
+    model.embed_to(tmp_path / "alone.npy", texts, window_rows=8)
+    out = tmp_path / "ray.npy"
+    model.embed_to(
+        out, texts, window_rows=8, workers=None, on="ray", progress=lambda rows, _: kill(rows // 8)
+    )
+    assert out.read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+class Work:
+    """Notes each process that gets it; some parts fail."""
+
+    def __init__(self, loads: Path) -> None:
+        self.loads = loads
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.__dict__ = state
+        with self.loads.open("a") as file:
+            file.write("loaded\n")
+
+    def __call__(self, part: int) -> int:
+        if part == 103:
+            raise DataError("bad", where="f:3", fix="Mend it.")
+        return part * 2
+
+
+class Elsewhere:
+    """Cannot be imported by a worker."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        return importlib.import_module, ("elsewhere",)
+
+
+def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
+    drawn = 0
+
+    def parts() -> Iterator[int]:
+        nonlocal drawn
+        while drawn < 40:
+            drawn += 1
+            yield drawn
+
+    results = []
+    for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=2, on="ray"):
+        results.append(result)
+        assert drawn - len(results) <= 4
+    assert results == [2 * number for number in range(1, 41)]
+    # At most two at a time; a process may have been replaced by another.
+    assert 1 <= len((tmp_path / "loads").read_text().splitlines()) <= 4
+    with pytest.raises(BertworksError, match=r"gave up .*'elsewhere'\)\. Install on each node"):
+        list(parallel.map(Elsewhere(), [1], on="ray"))
+    with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
+        list(parallel.map(Work(tmp_path / "loads"), [1, 103, 2], on="ray"))
+    cluster.remove_node(node)
+
+
+def test_by_the_address_of_a_server(cluster: Any, port: int, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Ray's client is not installed")
+    node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+    ray.shutdown()
+    try:
+        found = parallel.map(Work(tmp_path / "loads"), [1, 2, 3], on=f"ray://127.0.0.1:{port}")
+        assert list(found) == [2, 4, 6]
+        with pytest.raises(BertworksError, match=r"cannot run .*'elsewhere'\)\. Install on each"):
+            list(parallel.map(Elsewhere(), [1], on=f"ray://127.0.0.1:{port}"))
+    finally:
+        ray.shutdown()
+        cluster.remove_node(node)
+
+
+def test_an_address_where_nobody_is() -> None:
+    ray.shutdown()
+    with pytest.raises(BertworksError, match=r"ray://127\.0\.0\.1:9: Ray cannot be reached"):
+        list(parallel.map(str, [1], on="ray://127.0.0.1:9"))

@@ -1,0 +1,197 @@
+"""Attention's backends against the plain formula in float64, gradients included."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bertworks.nn import attention as attention_module
+from bertworks.nn.attention import _blocks, attention, check_varlen
+from bertworks.packed import Layout, Padded
+
+
+def layout(lengths):
+    return Layout.from_lengths(np.array(lengths))
+
+
+def tensors(count, heads, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, heads, size)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def formula(query, key, value, lengths, key_lengths, causal, window):
+    """Sequence by sequence, head by head, as the paper writes it."""
+    results, q0, k0 = [], 0, 0
+    for n, m in zip(lengths, key_lengths, strict=True):
+        q, k, v = query[q0 : q0 + n], key[k0 : k0 + m], value[k0 : k0 + m]
+        heads = []
+        for head in range(q.shape[1]):
+            scores = q[:, head] @ k[:, head].T / math.sqrt(q.shape[-1])
+            for i in range(n):
+                for j in range(m):
+                    ahead = j - (i + m - n)
+                    if (causal and ahead > 0) or (window is not None and abs(ahead) > window):
+                        scores[i, j] = -math.inf
+            heads.append(torch.softmax(scores, -1) @ v[:, head])
+        results.append(torch.stack(heads, 1))
+        q0, k0 = q0 + n, k0 + m
+    return torch.cat(results)
+
+
+@pytest.fixture
+def in_turn(monkeypatch):
+    """Each group of equal lengths is computed by itself."""
+    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)
+    _blocks.cache_clear()
+    yield
+    _blocks.cache_clear()
+
+
+@pytest.mark.parametrize("backend", ["grouped", "dense"])
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    more=st.none() | st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    causal=st.booleans(),
+    window=st.none() | st.integers(0, 4),
+    seed=st.integers(0, 2**16),
+)
+@example(lengths=[2, 3, 9], more=None, causal=False, window=1, seed=0)
+def test_against_the_formula(backend, lengths, more, causal, window, seed):
+    key_lengths = [n + extra for n, extra in zip(lengths, more or [0] * 6, strict=False)]
+    q = tensors(sum(lengths), 2, 3, seed)
+    k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
+    layouts = (layout(lengths), None if more is None else layout(key_lengths))
+    own = attention(q, k, v, *layouts, causal=causal, window=window, backend=backend)
+    expected = formula(q, k, v, lengths, key_lengths, causal, window)
+    assert torch.allclose(own, expected, atol=1e-12)
+    upstream = torch.randn(own.shape, dtype=torch.float64)
+    for mine, other in zip(
+        torch.autograd.grad(own, (q, k, v), upstream),
+        torch.autograd.grad(expected, (q, k, v), upstream),
+        strict=True,
+    ):
+        assert torch.allclose(mine, other, atol=1e-11)
+
+
+@pytest.mark.usefixtures("in_turn")
+def test_groups_in_turn_give_what_one_block_gives():
+    """Blocks of one group, of some, and of all: as many are padded as the cost of calls says."""
+    lengths = [3, 3, 4, 9, 9, 30]
+    q, k, v = (tensors(sum(lengths) + 2, 2, 4, seed) for seed in (1, 2, 3))
+    pairs = tuple((group, group) for group in layout(lengths).groups)
+    found, counts = [], []
+    for calls in (0, 3000, 100_000):
+        attention_module._CALLS = calls
+        _blocks.cache_clear()
+        counts.append(len(_blocks(pairs, 2, 4, q.device)))
+        torch.manual_seed(0)
+        result = attention(q, k, v, layout(lengths), dropout=0.3)
+        found.append((result, *torch.autograd.grad(result.square().sum(), (q, k, v))))
+    assert counts == [4, 2, 1]
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-12)
+            assert not mine[sum(lengths) :].any() and not theirs[sum(lengths) :].any()
+
+
+@pytest.mark.parametrize("size", [1 << 19, 3000])  # scores at once: all, or a few sequences
+@pytest.mark.parametrize("heads", [(2, 32), (3, 64)])
+def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads):
+    monkeypatch.setattr("bertworks.nn.attention._SCORES", size)
+    lengths = [1, 1, 13, 13, 13, 31, 32, 33, 70, 70]
+    q, k, v = (tensors(sum(lengths) + 3, *heads, seed).detach().bfloat16() for seed in range(3))
+    with torch.inference_mode():
+        found = attention(q, k, v, layout(lengths))
+    total = sum(lengths)
+    exact = [part[:total].double() for part in (q, k, v)]
+    expected = formula(*exact, lengths, lengths, causal=False, window=None)
+    # Scores and weights are rounded to 8 bits; a pad that had a weight would move far more.
+    assert (found[:total].double() - expected).abs().max() < 0.03
+    assert not found[total:].any()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 0, 2])
+def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):
+    lengths, longest = [2, 5, 5, 7], 7
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    padded = Padded.of(torch.zeros_like(mask, dtype=torch.int64), mask)
+    real = mask.flatten()
+    q, k, v = (tensors(len(real), 2, 3, seed) for seed in (1, 2, 3))
+    rules = {"causal": causal, "window": window}
+    own = attention(q, k, v, padded, **rules)[real]
+    expected = attention(q[real], k[real], v[real], layout(lengths), **rules)
+    assert torch.allclose(own, expected, atol=1e-12)
+    dropped = attention(q, k, v, padded, **rules, dropout=0.5)[real]
+    assert window == 0 or not torch.allclose(dropped, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["grouped", "dense"])
+def test_dropout_drops_and_rescales(backend):
+    """With the identity as values, the output is the weights themselves: 0 or 1 / (1 - p) times."""
+    n, p = 64, 0.25
+    zeros = torch.zeros(n * 40, 1, n, dtype=torch.float64)
+    eye = torch.eye(n, dtype=torch.float64).repeat(40, 1)[:, None]
+    torch.manual_seed(0)
+    weights = attention(zeros, zeros, eye, layout([n] * 40), dropout=p, backend=backend) * n
+    values = weights.unique()
+    assert torch.allclose(values, torch.tensor([0, 1 / (1 - p)], dtype=torch.float64))
+    draws = weights.numel()
+    assert abs((weights == 0).double().mean() - p) < 5 * math.sqrt(p * (1 - p) / draws)
+
+
+@pytest.mark.long
+def test_dropout_gradient_is_that_of_the_same_mask():
+    lengths = [3, 3, 5]
+    q, k, v = (tensors(11, 2, 4, seed) for seed in (1, 2, 3))
+
+    def run(q, k, v):
+        torch.manual_seed(7)
+        return attention(q, k, v, layout(lengths), dropout=0.3)
+
+    assert torch.autograd.gradcheck(run, (q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("make", "dropout", "says"),
+    [
+        (lambda: torch.zeros(4, 2, 8, dtype=torch.bfloat16), 0.0, "CUDA"),
+        (lambda: torch.zeros(4, 2, 8, dtype=torch.float32), 0.0, "CUDA"),
+    ],
+)
+def test_varlen_refuses_what_the_kernel_refuses(make, dropout, says):
+    with pytest.raises(ValueError, match=says):
+        attention(make(), make(), make(), layout([4]), dropout=dropout, backend="varlen")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "dropout", "says"),
+    [
+        (torch.float32, 64, 0.0, "half precision"),
+        (torch.bfloat16, 12, 0.0, "head_size=12"),
+        (torch.bfloat16, 512, 0.0, "head_size=512"),
+        (torch.bfloat16, 64, 0.1, "dropout"),
+    ],
+)
+def test_varlen_checks_more_than_the_device(dtype, size, dropout, says):
+    with pytest.raises(ValueError, match=says):
+        check_varlen("cuda", dtype, size, dropout)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@pytest.mark.parametrize("causal", [False, True])
+def test_varlen_against_dense(causal):
+    lengths = [5, 5, 17, 64]
+    at = layout(lengths).to("cuda")
+    q, k, v = (tensors(91, 2, 32, seed).detach() for seed in (1, 2, 3))
+    expected = attention(q, k, v, layout(lengths), causal=causal, backend="dense")
+    half = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]
+    own = attention(*half, at, causal=causal, backend="varlen")
+    assert (own.double().cpu() - expected).abs().max() < 0.03

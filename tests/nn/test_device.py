@@ -1,0 +1,65 @@
+"""Which precision a device is given."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+
+import pytest
+import torch
+
+from bertworks.nn import device
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.device import is_fast_at_bfloat16  # which all other tests replace
+from bertworks.nn.encoder import Encoder
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_auto_is_what_the_device_is_fast_at(fast, monkeypatch):
+    monkeypatch.setattr(device, "is_fast_at_bfloat16", lambda _: fast)
+    monkeypatch.setattr(device, "has_bfloat16", lambda _: fast)  # this machine's may not have it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert device.dtype_of("fp32", "cpu") is None
+        assert device.dtype_of("auto", "cpu") is (torch.bfloat16 if fast else None)
+
+
+def test_bfloat16_by_emulation_is_warned_of(monkeypatch):
+    monkeypatch.setattr(device, "has_bfloat16", lambda _: False)
+    with pytest.warns(UserWarning, match="no bfloat16 instructions"):
+        assert device.dtype_of("bf16", "cpu") is torch.bfloat16
+
+
+def test_instructions_are_those_that_linux_names():
+    try:
+        with open("/proc/cpuinfo") as file:
+            flags = next(line for line in file if line.startswith("flags")).split()
+    except (OSError, StopIteration):
+        pytest.skip("the system does not tell what instructions the processor has")
+    assert device.has_bfloat16("cpu") == ("avx512_bf16" in flags or "amx_bf16" in flags)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "avx512", "amx", "fast"),
+    [
+        ("AuthenticAMD", True, False, True),
+        ("AuthenticAMD", False, False, False),
+        ("GenuineIntel", True, False, False),
+        ("GenuineIntel", True, True, True),
+        ("", True, False, True),
+    ],
+)
+def test_auto_knows_who_is_slow_at_bfloat16(vendor, avx512, amx, fast, monkeypatch):
+    monkeypatch.setattr(device.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(device, "_processor_vendor", lambda: vendor)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert is_fast_at_bfloat16("cpu") == fast
+
+
+def test_an_encoder_is_as_before_after_an_error():
+    encoder = Encoder(EncoderConfig.of_size("tiny"))
+    with suppress(ZeroDivisionError), device.computing_in(encoder, torch.bfloat16):
+        assert encoder.compute_dtype is torch.bfloat16
+        raise ZeroDivisionError
+    assert encoder.compute_dtype is None

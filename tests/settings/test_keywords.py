@@ -1,0 +1,58 @@
+"""Settings as keywords: the generated types are those of the fields, and type checkers use them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .. import keywords
+
+USES = """
+from typing import Any
+
+import bertworks as bw
+from bertworks.tasks.labelled import LabelledTask
+
+def right(model: bw.Model, task: type[LabelledTask[Any]], its_options: dict[str, Any]) -> None:
+    bw.finetune(model, "tagging", train="f", out="d", learning_rate=1e-4, scheme="bioes")
+    bw.finetune(model, task, train="f", out="d", learning_rate=1e-4, **its_options)
+    bw.finetune_grid(model, train="f", dev=0.1, out="d", batch_size=8, grid={"epochs": [2, 3]})
+    bw.pretrain("tiny", out="d", steps=8, model={"size": "mini"}, phases=[{"share": 1.0}])
+    model.embed(["a"], pooling="cls", layers=[-2, -1], precision="bf16", header=True)
+    model.predict("a", batch_tokens=512)
+    model.generate("a", top_k=3)
+
+def wrong(model: bw.Model) -> None:
+    bw.finetune(model, "tagging", train="f", out="d", learning_rat=1e-4)
+    bw.finetune(model, "tagging", train="f", out="d", learning_rate="fast")
+    bw.finetune_grid(model, train="f", dev=0.1, out="d", batch_sizes=8)
+    bw.pretrain("tiny", out="d", steps="many")
+    bw.pretrain("tiny", out="d", model={"sizes": "mini"})
+    model.embed(["a"], pooling="avg")
+    model.predict("a", pooling="cls")
+    model.evaluate("f", precision="fp16")
+    model.generate("a", top_q=3)
+"""
+
+
+def test_the_module_is_up_to_date() -> None:
+    assert keywords.FILE.read_text(encoding="utf-8") == keywords.written(), (
+        "run: python -m tests.keywords"
+    )
+
+
+@pytest.mark.long
+def test_a_type_checker_rejects_wrong_settings(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    file = tmp_path / "uses.py"
+    file.write_text(USES)
+    root = Path(__file__).parents[2]
+    config = ["--config-file", str(root / "pyproject.toml"), "--follow-imports", "silent"]
+    found, _, _ = api.run([*config, "--cache-dir", str(root / ".mypy_cache"), str(file)])
+    lines = USES.splitlines()
+    start = next(number for number, line in enumerate(lines, 1) if "def wrong" in line)
+    wrong = {number for number, line in enumerate(lines, 1) if number > start and line.strip()}
+    reported = {int(number) for number in re.findall(r"uses\.py:(\d+): error", found)}
+    assert reported == wrong, found

@@ -1,0 +1,58 @@
+"""`docs/architecture.md` and the layers that lint checks describe the package as it is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "bertworks"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+FOLDERS = {file.parent.name for file in PACKAGE.glob("*/*.py")}
+MODULES = {file.stem for file in PACKAGE.glob("*.py")}
+WITHOUT_LAYER = {"__init__", "__main__"}
+
+
+def _layers() -> list[list[str]]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    floors = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    return [re.split(r" *[|:] *", floor) for floor in floors]
+
+
+def _rooms_of_page() -> list[str]:
+    table = PAGE.split("\n## Rooms\n")[1].split("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+    return [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_top_of_the_package_has_few_rooms() -> None:
+    assert len(FOLDERS) <= 20, sorted(FOLDERS)
+    assert len(MODULES) <= 7, sorted(MODULES)
+
+
+def test_lint_checks_every_room() -> None:
+    assert sorted(room for floor in _layers() for room in floor) == sorted(
+        (FOLDERS | MODULES) - WITHOUT_LAYER
+    )
+
+
+def test_page_lists_every_room_in_the_order_of_the_layers() -> None:
+    floors = {room: number for number, floor in enumerate(_layers()) for room in floor}
+    rooms = _rooms_of_page()
+    assert sorted(rooms) == sorted(floors)
+    assert [floors[room] for room in rooms] == sorted(floors.values())
+
+
+def test_every_file_that_the_page_names_exists() -> None:
+    names = set(re.findall(r"`([\w/]+(?:\.py|\.tsv|/))`", PAGE))
+    assert len(names) > 50
+    paths = [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("[stdb]*/**/*") if _is_source(path)]
+    for name in sorted(names):
+        ending = f"/{name.removesuffix('/')}"
+        assert any(path.endswith(ending) for path in paths), f"{name} does not exist"
+
+
+def _is_source(path: Path) -> bool:
+    return path.suffix in {".py", ".tsv"} or (path.is_dir() and any(path.glob("*.[pj][ys]")))

@@ -1,0 +1,701 @@
+"""Outputs survive a crash whole, have one writer, and are never inputs."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertworks
+from bertworks.errors import BertworksWarning, DataError, OutputError
+from bertworks.utils import files, locks
+from bertworks.utils.files import LOCK, make_directory
+from bertworks.utils.locks import claim
+
+from ..crashes import contents, crashing, needs_proc
+
+PACKAGE = Path(bertworks.__file__).parent
+
+
+# --- What a crash of the machine leaves
+
+
+OLD, NEW = b"old " * 1000, b"new " * 3000
+
+
+def write_file(root: Path) -> None:
+    files.write(root / "a.bin", NEW)
+
+
+def write_model(root: Path) -> None:
+    with files.new_directory(root / "m", replace=True, keep=lambda name: name == "mine") as new:
+        (new / "a.bin").write_bytes(NEW)
+        (new / "deep").mkdir()
+        (new / "deep" / "b.bin").write_bytes(NEW)
+
+
+def write_into(root: Path) -> None:
+    with files.new_directory(root / "used", last="a.bin") as new:
+        (new / "b.bin").write_bytes(NEW)
+        (new / "a.bin").write_bytes(NEW)
+
+
+def is_whole(root: Path) -> bool:
+    """Whether each output is the old or the new one, in its place or where it is mended from."""
+    found = contents(root)
+    models = [
+        {found.get(f"{name}/a.bin"), found.get(f"{name}/deep/b.bin")} for name in ("m", ".m.old")
+    ]
+    used = [found.get(f"used/{at}{name}.bin") for name in "ab" for at in ("", ".bertworks.ready/")]
+    return (
+        found.get("a.bin") in (OLD, NEW)
+        and (models[0] in ({OLD}, {NEW}) or (not (root / "m").exists() and models[1] == {OLD}))
+        and b"mine" in (found.get("m/mine"), found.get(".m.old/mine"))
+        and found.get("used/other") == b"other"
+        and [one for one in used if one is not None] in ([], [NEW, NEW])
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a file, a directory that may be replaced, and one that somebody uses."""
+    root = tmp_path / "root"
+    for name in ("a.bin", "m/a.bin", "m/deep/b.bin"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(OLD)
+    (root / "m" / "mine").write_bytes(b"mine")
+    (root / "used").mkdir()
+    (root / "used" / "other").write_bytes(b"other")
+    return root
+
+
+WRITERS = [write_file, write_model, write_into]
+
+
+@needs_proc
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_crash_leaves_the_old_or_the_new(
+    monkeypatch: pytest.MonkeyPatch, root: Path, write: Callable[[Path], None]
+) -> None:
+    before = contents(root)
+    with crashing(monkeypatch, root, is_whole) as disk:
+        write(root)
+        assert not disk.damaged
+        assert disk.is_new()  # and a crash after the call changes nothing
+    assert contents(root) != before
+    assert before.keys() <= contents(root).keys()
+    assert sorted(path.name for path in root.iterdir()) == ["a.bin", "m", "used"]
+
+
+@needs_proc
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("left_out", ["files", "directories"])
+def test_a_missing_synchronisation_is_found(
+    monkeypatch: pytest.MonkeyPatch, root: Path, write: Callable[[Path], None], left_out: str
+) -> None:
+    """The simulated disk finds what it is for."""
+    sync = files.sync
+
+    def careless(path: Path) -> None:
+        if path.is_dir() == (left_out == "files"):
+            sync(path)
+
+    monkeypatch.setattr(files, "sync", careless)
+    with crashing(monkeypatch, root, is_whole) as disk:
+        write(root)
+        assert disk.damaged or not disk.is_new()
+        # An old name that stays for a while is no damage to a single file.
+        assert disk.damaged or (write, left_out) == (write_file, "directories")
+
+
+# --- Nobody else writes
+
+ALLOWED = {
+    "inference/vectors.py": "appends to a part, which has a note of its true end",
+    "inference/vector_files.py": "writes the header of that part again",
+    "lab/tagging_probe.py": "maps a file that `files.atomic` gave",
+    "inference/writers.py": "writes to a path that `files.atomic` gave",
+    "checkpoints/weights.py": "writes safetensors to a path that `files` gave",
+    "checkpoints/bundle.py": "writes to a path that `files.atomic` gave",
+    "data/merging.py": "copies into a directory that `files.new_directory` gave",
+    "utils/remote.py": "copies to a cache, whose sizes are compared before it is used",
+    "analysis/search.py": "writes Faiss's format to a path that `files.atomic` gave",
+}
+"""What opens files for writing elsewhere than in `utils/files.py`, and why it may."""
+
+
+def writes(source: str) -> list[str]:
+    """The calls in a program that write, rename or lock files."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            found += sorted(names & {"fcntl", "tempfile"})
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        words = [str(arg.value) for arg in node.args if isinstance(arg, ast.Constant)]
+        words += [str(kw.value.value) for kw in node.keywords if isinstance(kw.value, ast.Constant)]
+        if (
+            name in {"write_text", "write_bytes", "symlink_to", "link_to", "hardlink_to", "touch"}
+            or name in {"save_file", "write_index", "ParquetWriter", "savez", "tofile", "fsync"}
+            or (name == "save" and owner in {"np", "torch"})
+            or (name == "open_memmap" and "w+" in words)
+            or (name == "open" and any(set(word) & set("wax+") and len(word) < 4 for word in words))
+            or (name in {"rename", "renames", "replace"} and owner == "os")
+            or (name in {"move", "copy", "copy2", "copyfile", "copytree"} and owner == "shutil")
+            # `Path.replace` has one argument, `str.replace` two; frames and families rename too.
+            or (name == "replace" and owner and len(node.args) == 1 and not node.keywords)
+            or (name == "rename" and owner not in {"self", "files"} and not node.keywords)
+        ):
+            found.append(f"{owner}.{name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os.replace(a, b)",
+        "a.rename(b)",
+        "a.replace(b)",
+        "open(a, 'wb')",
+        "a.open('w', encoding='utf-8')",
+        "a.open(mode='a')",
+        "a.write_text(b)",
+        "np.save(a, b)",
+        "import fcntl",
+        "os.fsync(a)",
+    ],
+)
+def test_what_writes_is_seen(source: str) -> None:
+    assert writes(source)
+
+
+@pytest.mark.parametrize("source", ["a.replace('x', 'y')", "replace(a, b=1)", "open(a, 'rb')"])
+def test_what_does_not_write_is_not(source: str) -> None:
+    assert not writes(source)
+
+
+@pytest.mark.long
+def test_all_writing_goes_through_one_module() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix(): writes(path.read_text(encoding="utf-8"))
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert found.pop("utils/files.py")
+    assert set(found.pop("utils/locks.py")) == {"fcntl", "path.open"}
+    assert {name for name, calls in found.items() if calls} == ALLOWED.keys()
+    assert set(found["analysis/search.py"]) == {"tempfile", "faiss.write_index"}
+
+
+# --- Files
+
+
+def test_a_file_that_cannot_be_written_is_named_and_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    files.write_json(file, {"a": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.json: cannot be written \(File too large\)\. M"):
+            files.write(file, b"x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert files.read_json(file, DataError) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    with pytest.raises(OutputError, match=r"b\.json: cannot be written \(No such file or dir"):
+        files.write(tmp_path / "no" / "b.json", "")
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff", b"[" * 200_000])
+def test_json_that_is_none_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.json: (not valid JSON|the file must hold)"):
+        files.read_json(tmp_path / "a.json", DataError)
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "file")
+    files.write(tmp_path / "link", "x")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "far" / "file").read_text() == "x"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    with claim(tmp_path / "pipe"):
+        files.write(tmp_path / "pipe", "x")
+    reader.join()
+    assert read == ["x"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    """A full disk takes a part of it; the next line would continue that."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with files.LineFile(tmp_path / "lines") as lines:
+        lines.append(b"one\n")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        try:
+            with pytest.raises(OutputError, match=r"lines: cannot be written \(File too large\)"):
+                lines.append(b"two\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        lines.append(b"three\n")
+        assert lines.read() == b"one\nthree\n"
+
+
+@needs_proc
+def test_synchronised_lines_survive_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint records the journal's length: so much of it must be on the disk before."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with (
+        crashing(monkeypatch, root, lambda left: contents(left).get("lines") == b"one\n") as disk,
+        files.LineFile(root / "lines") as lines,
+    ):
+        lines.append(b"one\n")
+        assert not disk.is_new()
+        assert lines.sync() == 4
+        assert disk.is_new()
+        lines.append(b"two\n")
+        files.write(root / "checkpoint", b"4")  # the machine crashes before and after it is renamed
+        assert not disk.damaged
+        assert not disk.is_new()
+
+
+@needs_proc
+def test_a_file_of_lines_that_cannot_be_begun_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(files, "sync", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OutputError, match="Read-only") as error:
+        files.LineFile(tmp_path / "lines")
+    assert error.tb is not None  # which keeps the frames, and so an open file
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\ntw")
+    with files.LineFile(tmp_path / "lines") as lines:
+        lines.append(b"three\n")
+        assert lines.sync() == lines.size == 10
+    assert (tmp_path / "lines").read_bytes() == b"one\nthree\n"
+
+
+# --- Directories
+
+
+def test_a_kill_between_two_renamings_is_mended(root: Path) -> None:
+    (root / "m").rename(root / ".m.old")
+    write_model(root)
+    assert (root / "m" / "a.bin").read_bytes() == NEW
+    assert (root / "m" / "mine").read_bytes() == b"mine"
+    assert not (root / ".m.old").exists()
+
+
+def test_what_was_half_moved_in_is_finished(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).name == "a.bin":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_into(root)
+    assert not (root / "used" / "a.bin").exists()
+    with claim(root / "used", kind="directory"):
+        assert (root / "used" / "a.bin").read_bytes() == NEW
+    assert sorted(path.name for path in (root / "used").iterdir()) == ["a.bin", "b.bin", "other"]
+
+
+def test_a_failure_leaves_nothing(root: Path) -> None:
+    before = sorted(path.name for path in root.rglob("*"))
+    for name in ("m", "used", "fresh"):
+        with pytest.raises(ZeroDivisionError), files.new_directory(root / name, replace=True):
+            raise ZeroDivisionError
+    assert sorted(path.name for path in root.rglob("*")) == before
+
+
+def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    written = pytest.raises(OutputError, match=r"out: cannot be written \(Directory not empty\)")
+    with written, files.new_directory(out):
+        out.mkdir()
+        (out / "a").write_text("another's")
+    assert contents(tmp_path) == {"out/a": b"another's"}
+
+
+def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = files.rename
+
+    def overtaken(source: Path, target: Path) -> None:
+        rename(source, target)
+        if target.name == ".m.old":
+            (root / "m").mkdir()
+            (root / "m" / "a").write_text("another's")
+
+    monkeypatch.setattr(files, "rename", overtaken)
+    with pytest.raises(OutputError, match=r"m: cannot be written \(Directory not empty\)"):
+        write_model(root)
+    assert (root / "m" / "a").read_text() == "another's"
+    assert (root / ".m.old" / "a.bin").read_bytes() == OLD
+
+
+# --- Locks
+
+HOLD = """
+import sys, time
+from bertworks.utils.locks import claim
+with claim(sys.argv[1], kind=sys.argv[2]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holder(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has claimed an output."""
+    command = [sys.executable, "-c", HOLD, str(path), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+KINDS: list[locks.Kind] = ["file", "directory", "whole directory"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.Kind) -> None:
+    out = tmp_path / "out"
+    with holder(out, kind) as process:
+        says = rf"out: is being written by process {process.pid} on \S+ since 20\d\d-.* \(-c /.*\)"
+        with pytest.raises(OutputError, match=says), claim(out, kind=kind):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        begun = time.monotonic()
+        with claim(out, kind=kind):  # free at once
+            assert time.monotonic() - begun < 1
+    assert not list(tmp_path.rglob("*/*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_directories_that_were_made_are_removed_if_nothing_is_in_them(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for fill in (False, True):
+        with claim(tmp_path / "there" / "a" / "b", kind="directory"):
+            assert files.is_empty(tmp_path / "there" / "a" / "b")
+            if fill:
+                (tmp_path / "there" / "a" / "b" / "c").touch()
+        assert (tmp_path / "there" / "a").exists() == fill
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c", "there"]
+
+
+def test_an_output_is_lent_to_one_callee_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with claim(out, lend=True):
+        for _ in range(2):
+            with claim(out), pytest.raises(OutputError, match="being written"), claim(out):
+                pass
+        errors: list[Exception] = []
+
+        def other() -> None:
+            try:
+                with claim(out):
+                    pass
+            except OutputError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert len(errors) == 1
+    with claim(out), pytest.raises(OutputError, match="being written"), claim(out):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> None:
+    for name in (files.LOCK, ".vectors.npy.json.new", ".vectors.npy.lock"):
+        (tmp_path / name).touch()
+        assert not files.exists(tmp_path)
+    (tmp_path / ".hidden").touch()
+    assert files.exists(tmp_path)
+
+
+def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
+    """Lock files are removed while others open them; two must never hold one output."""
+    out, inside, most, got = tmp_path / "out", 0, 0, 0
+    guard = threading.Lock()
+    open_files: list[str] = []  # when two hold it: is a descriptor missing, which others closed?
+
+    def work() -> None:
+        nonlocal inside, most, got
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            with suppress(OutputError), claim(out, kind="directory"):
+                with guard:
+                    inside, got = inside + 1, got + 1
+                    most = max(most, inside)
+                    if inside > 1 and os.path.exists("/proc/self/fd"):
+                        numbers = os.listdir("/proc/self/fd")
+                        paths = [Path("/proc/self/fd", number) for number in numbers]
+                        open_files.extend(str(path.resolve()) for path in paths)
+                time.sleep(0.0005)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1, open_files
+    assert got > 3
+    assert not list(tmp_path.rglob("*/*"))  # a directory may stay, of one who was overtaken
+
+
+def test_a_directory_that_another_removes_is_made_and_locked_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock beside it would not exclude one who finds the directory there."""
+    out, calls = tmp_path / "out", 0
+
+    def overtaken(path: Path) -> list[Path]:
+        nonlocal calls
+        made = make_directory(path)
+        if path == out:
+            calls += 1
+            if calls == 1:
+                path.rmdir()
+        return made
+
+    monkeypatch.setattr(locks, "make_directory", overtaken)
+    with claim(out, kind="directory"):
+        assert (out / LOCK).is_file()
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert calls == 2
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("second", ["directory", "whole directory"])
+@pytest.mark.parametrize("first", ["directory", "whole directory"])
+def test_a_directory_has_one_writer_of_any_kind(
+    tmp_path: Path, first: locks.Kind, second: locks.Kind, exists: bool
+) -> None:
+    """Also where one fills it bit by bit, and the other is about to put a whole one there."""
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    refused = pytest.raises(OutputError, match="being written")
+    with claim(out, kind=first), refused, claim(out, kind=second):
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["out"] * exists
+
+
+@pytest.mark.parametrize("second", ["directory", "whole directory"])
+def test_a_directory_stays_locked_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: locks.Kind
+) -> None:
+    """The lock inside goes with the old directory, and between two renamings there is none."""
+    out, tried = tmp_path / "out", 0
+    out.mkdir()
+    (out / "a").write_text("old")
+    rename = files.rename
+
+    def watched(source: Path, target: Path) -> None:
+        nonlocal tried
+        rename(source, target)
+        with pytest.raises(OutputError, match="being written"), claim(out, kind=second):
+            pass
+        tried += 1
+
+    with claim(out, kind="whole directory"), files.new_directory(out, replace=True) as new:
+        (new / "a").write_text("new")
+        monkeypatch.setattr(files, "rename", watched)
+    assert tried == 2
+    assert (out / "a").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "out"]
+
+
+def test_a_directory_in_one_that_cannot_be_written_is_locked_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a mounted volume."""
+    opened = Path.open
+
+    def refused(path: Path, *given: Any, **more: Any) -> Any:
+        if path.parent == tmp_path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *given, **more)
+
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(Path, "open", refused)
+    for kind in ("directory", "whole directory"):
+        with claim(tmp_path / "out", kind=kind):
+            assert (tmp_path / "out" / LOCK).is_file()
+            with (
+                pytest.raises(OutputError, match="being written"),
+                claim(tmp_path / "out", kind=kind),
+            ):
+                pass
+    with pytest.raises(OutputError, match="Permission denied"), claim(tmp_path / "file"):
+        pass
+
+
+def record(**values: Any) -> bytes:
+    return json.dumps({**locks._self(), **values}).encode()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("flock", [True, None])
+def test_another_machine_is_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool, flock: bool | None
+) -> None:
+    """Where `flock` says yes though another machine has the lock, or does not work at all."""
+    monkeypatch.setattr(locks, "_WATCH", 0.4)
+    monkeypatch.setattr(locks, "_try_lock", lambda handle: flock)
+    lock = tmp_path / ".out.lock"
+    lock.write_bytes(record(host="elsewhere", pid=7))
+    stop = threading.Event()
+
+    def beat() -> None:
+        while lives and not stop.wait(0.05):
+            os.utime(lock)
+
+    beating = threading.Thread(target=beat)
+    beating.start()
+    says = "by process 7 on elsewhere"
+    refused = pytest.raises(OutputError, match=says) if lives else nullcontext()
+    with pytest.warns(BertworksWarning, match=says), refused, claim(tmp_path / "out"):
+        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
+    stop.set()
+    beating.join()
+
+
+def test_another_machine_that_finishes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_WATCH", 2.0)
+    lock = tmp_path / ".out.lock"
+    lock.write_bytes(record(host="elsewhere", pid=7))
+    ending = threading.Timer(0.3, lock.unlink)
+    ending.start()
+    with pytest.warns(BertworksWarning, match="elsewhere"), claim(tmp_path / "out"):
+        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
+    ending.join()
+
+
+def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_BEAT", 0.02)
+    with claim(tmp_path / "out"):
+        lock = tmp_path / ".out.lock"
+        before = lock.stat().st_mtime_ns
+        time.sleep(0.2)
+        assert lock.stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}'])
+def test_a_lock_that_says_nothing_is_free_when_its_process_is_gone(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / ".lock").write_bytes(content)
+    with claim(tmp_path, kind="directory"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+# --- Outputs and inputs
+
+
+def test_an_output_is_no_input(tmp_path: Path) -> None:
+    folder, file = tmp_path / "in", tmp_path / "in" / "a.tsv"
+    folder.mkdir()
+    file.write_text("x")
+    (tmp_path / "soft").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    (tmp_path / "folder").symlink_to(folder)
+    refused: list[tuple[Path, Path, locks.Kind, str]] = [
+        (file, file, "file", "is an input"),
+        (tmp_path / "soft", file, "file", "is an input"),
+        (file, tmp_path / "soft", "file", "is an input"),
+        (tmp_path / "hard", file, "file", "is an input"),
+        (folder / ".." / "in" / "a.tsv", file, "file", "is an input"),
+        (folder, folder, "directory", "is an input"),
+        (tmp_path / "folder", folder, "whole directory", "is an input"),
+        (folder, file, "directory", "contains the input"),
+        (tmp_path, file, "whole directory", "contains the input"),
+        (folder / "new", folder, "whole directory", "is inside the input"),
+        (tmp_path / "folder" / "deep" / "new", folder, "directory", "is inside the input"),
+    ]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for out, given, kind, says in refused:
+        with pytest.raises(OutputError, match=says), claim(out, ["-", None, given], kind=kind):
+            pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    for out in (tmp_path / "in2", tmp_path / "a.tsv"):
+        with claim(out, [folder, file, "bert-base-uncased", [{"text": "a row"}]]):
+            pass
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="is a directory, not a file"), claim(tmp_path):
+        pass
+    with (
+        pytest.raises(OutputError, match="is a file, not a directory"),
+        claim(tmp_path / "file", kind="directory"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["directory", "whole directory"])
+def test_the_lock_of_one_who_was_killed_after_the_renaming_is_removed(
+    tmp_path: Path, kind: locks.Kind
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / ".out.lock").write_bytes(record(pid=7))
+    with claim(tmp_path / "out", kind=kind):
+        pass
+    assert [path.name for path in tmp_path.rglob("*")] == ["out"]
+
+
+def test_a_whole_directory_stays_locked_when_it_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with holder(out, "whole directory"):
+        out.mkdir()
+        with pytest.raises(OutputError, match="being written"), claim(out, kind="directory"):
+            pass
+    assert not list(out.iterdir())

@@ -1,0 +1,93 @@
+"""No estimate of the time left before it means something, and then a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bertworks.utils.formatting import TimeLeft, clock, counted
+
+
+class Work:
+    """Work whose time is counted, not spent."""
+
+    def __init__(self, total: int) -> None:
+        self.now, self.total = 0.0, total
+        self.left = TimeLeft(lambda: self.now)
+        self.told: list[tuple[float, float | None]] = []
+
+    def do(self, done: int, seconds: float, pause: float = 0.0) -> None:
+        self.now += seconds + pause
+        self.left.update(done, self.total, seconds)
+        self.told.append((self.now, self.left.seconds))
+
+
+def test_what_comes_before_the_work_is_no_part_of_the_estimate() -> None:
+    """Loading, compiling and the first evaluation take a minute; each later step a second."""
+    work = Work(480)
+    work.do(1, seconds=20.0, pause=60.0)
+    for step in range(2, 481):
+        work.do(step, seconds=1.0, pause=10.0 if step % 100 == 1 else 0.0)
+    assert [left for _, left in work.told[:5]] == [None] * 5
+    for now, left in work.told[5:]:
+        assert left is not None
+        assert left == pytest.approx(work.now - now, rel=0.15, abs=3)
+
+
+def test_the_estimate_follows_the_rate() -> None:
+    work = Work(1000)
+    for step in range(1, 301):
+        work.do(step, seconds=1.0)
+    for step in range(301, 501):
+        work.do(step, seconds=2.0)
+    assert work.left.seconds == pytest.approx(500 * 2.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(0.5, 11), (1.0, 6), (60.0, 4)])
+def test_slow_work_needs_few_updates_and_fast_work_some_seconds(seconds: float, first: int) -> None:
+    work = Work(100)
+    for step in range(1, 20):
+        work.do(step, seconds)
+    known = [step for step, (_, left) in enumerate(work.told, 1) if left is not None]
+    assert known == list(range(first, 20))
+
+
+def test_without_progress_or_a_total_there_is_none() -> None:
+    def ticking() -> Iterator[float]:
+        now = 0.0
+        while True:
+            yield now
+            now += 10.0
+
+    ticks = ticking()
+    left = TimeLeft(lambda: next(ticks))
+    assert left.seconds is None
+    for _ in range(9):
+        left.update(5, 100)
+    assert left.seconds is None, "nothing was done since the first update"
+    left.update(15, 0)
+    assert left.seconds is None, "nobody knows how much there is"
+    left.update(100, 100)
+    assert left.seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-:--"),
+        (0, "0:00"),
+        (42, "0:42"),
+        (725, "12:05"),
+        (11_220, "3:07:00"),
+        (187_200, "2d 04h"),
+        (15_555 * 86_400, "42 years"),
+    ],
+)
+def test_spans_of_time_as_a_clock_shows_them(seconds: float | None, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_a_number_has_its_noun_in_singular_or_plural() -> None:
+    counts = [counted(1, "document"), counted(0, "document"), counted(1200, "match")]
+    assert counts == ["1 document", "0 documents", "1,200 matches"]

@@ -1,0 +1,33 @@
+"""JSON that others wrote: read as it is, or refused with a `ValueError`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertworks.utils.files import MAX_DEPTH, parse_json
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, "é", null]}', "1", "[]", '"x"', "1e5"])
+def test_values_are_those_of_the_library(text: str) -> None:
+    assert parse_json(text) == parse_json(text.encode()) == json.loads(text)
+
+
+def test_many_brackets_side_by_side_are_not_deep() -> None:
+    values = [[[number]] for number in range(10 * MAX_DEPTH)]
+    assert parse_json(json.dumps(values)) == values
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 900, 100_000])
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")])
+def test_depth_is_bounded(depth: int, start: str, end: str) -> None:
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        parse_json(start * depth + "1" + end * depth)
+    assert parse_json(start * MAX_DEPTH + "1" + end * MAX_DEPTH) is not None
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"a": 1,}', b"\xff", "9" * 5000])
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)

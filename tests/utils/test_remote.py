@@ -1,0 +1,211 @@
+"""Corpora, tables, models and vectors on S3: moto's server on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+import bertworks as bw
+from bertworks.data.documents import read_documents
+from bertworks.data.shards import Corpus
+from bertworks.data.tables import read_rows
+from bertworks.errors import DataError, OutputError
+from bertworks.utils.remote import _opened, fetched, is_remote, remote_files, written_here
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/file", "gs://bucket", "fsspec+memory://x"])
+def test_a_scheme_makes_a_path_remote(path: str) -> None:
+    assert is_remote(path)
+    assert is_remote(Path(path)), "which keeps one slash of two"
+
+
+@pytest.mark.parametrize("path", ["file.txt", "/s3/x", "C:/x", "hf:name/of#train", "a b://c", None])
+def test_other_paths_are_here(path: str | None) -> None:
+    assert not is_remote(path)
+
+
+def test_a_folder_without_folders_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bw.load("mini").save(tmp_path / "model")
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(tmp_path / "model"), "/bucket/model", recursive=True)
+    model = bw.load("memory://bucket/model", device="cpu")
+    assert model.tokenizer.fingerprint == bw.load("mini").tokenizer.fingerprint
+
+
+def test_a_copy_that_another_process_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be reading it: the processes of a team open one corpus at the same time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("one\n")
+    url, copy_files, numbers = f"file://{tmp_path}/texts", fs.copy_files, []
+
+    def overtaken(*given: Any, **more: Any) -> None:
+        copy_files(*given, **more)
+        monkeypatch.setattr(fs, "copy_files", copy_files)
+        numbers.append((fetched(url) / "a.txt").stat().st_ino)
+
+    monkeypatch.setattr(fs, "copy_files", overtaken)
+    assert [(fetched(url) / "a.txt").stat().st_ino] == numbers
+
+
+def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/bucket/texts/a.txt", b"one two\n")
+    memory.pipe("/bucket/texts/b.txt", b"three\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    texts = [document.text for document in read_documents("memory://bucket/texts")]
+    assert texts == ["one two", "three"]
+    assert [document.text for document in read_documents(Path("memory://bucket/texts"))] == texts
+    copy = fetched(str(Path("memory://bucket/texts")))
+    assert sorted(file.name for file in copy.iterdir()) == ["a.txt", "b.txt"]
+    (tmp_path / "c.txt").write_text("four\n")
+    one_slash = f"file:{tmp_path}/c.txt"  # which is a whole address
+    assert [document.text for document in read_documents(one_slash)] == ["four"]
+
+
+def test_a_name_is_that_of_the_file(tmp_path: Path) -> None:
+    """Not a part of it: `#` ended a name, and another file was read."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name in ("a", "a#b", "a b", "é#"):
+        (folder / name).write_text(f"text of {name}\n")
+    names = ["text of a", "text of a b", "text of a#b", "text of é#"]
+    assert [document.text for document in read_documents(f"file://{folder}")] == names
+    assert remote_files(f"file:{folder}/a#b") == [f"file:{folder}/a#b"]
+    with written_here(f"file://{folder}/new#1") as file:
+        file.write_text("new\n")
+    assert (folder / "new#1").read_text() == "new\n"
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/bucket/names/a#b %41", b"from memory\n")
+    for scheme in ("memory", "fsspec+memory"):
+        (document,) = read_documents(f"{scheme}://bucket/names/a#b %41")
+        assert document.text == "from memory"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a b", "a%20b", "é/x@2+y=z", "[1]"])
+def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    region = "?region=us-east-1"  # else the server is asked for it
+    assert _opened(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
+
+
+def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two\n")
+    tokenizer = bw.load("mini").tokenizer
+    with pytest.raises(OutputError, match=r"s3:/.*: is on another file system"):
+        bw.prepare(tmp_path / "a.txt", tokenizer=tokenizer, out="s3://bucket/data")
+
+
+def test_an_unknown_scheme_is_named() -> None:
+    with pytest.raises(DataError, match="nowhere://bucket/texts: cannot be read"):
+        list(read_documents("nowhere://bucket/texts"))
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """An empty bucket of a server that ends with the tests."""
+    boto3 = pytest.importorskip("boto3", reason="needs bertworks[test-s3]")
+    moto = pytest.importorskip("moto.server", reason="needs bertworks[test-s3]")
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "anyone",
+            "AWS_SECRET_ACCESS_KEY": "anything",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            patch.setenv(key, value)
+        boto3.client("s3").create_bucket(Bucket="bucket")
+        yield "s3://bucket"
+    server.stop()
+
+
+def upload(folder: Path, prefix: str) -> None:
+    """Put files there as another tool does."""
+    import boto3
+
+    client = boto3.client("s3")
+    for file in folder.rglob("*"):
+        if file.is_file():
+            name = file.relative_to(folder).as_posix()
+            client.upload_file(str(file), "bucket", f"{prefix}/{name}")
+
+
+@pytest.mark.slow  # a server, and a model that is copied
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of moto's and boto's
+def test_a_whole_cycle_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    corpus = tmp_path / "corpus"
+    (corpus / "more").mkdir(parents=True)
+    (corpus / "a.txt").write_text("the old man walked.\nthe river was wide.\n\nanother text.\n")
+    (corpus / "more" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "from a line"}\n' * 3))
+    (corpus / ".hidden.txt").write_text("never read\n")
+    pq.write_table(pa.table({"text": ["from a table", "and a row"]}), corpus / "c.parquet")
+    upload(corpus, "corpus")
+
+    # Corpora: the same documents, and the same shards.
+    texts = [document.text for document in read_documents(f"{bucket}/corpus")]
+    assert texts == [document.text for document in read_documents(corpus)]
+    assert len(texts) == 7
+    tokenizer = bw.load("mini").tokenizer
+    for name, source in (("here", corpus), ("there", f"{bucket}/corpus")):
+        bw.prepare(source, tokenizer=tokenizer, out=tmp_path / name)
+    shards = [
+        {file.name: file.read_bytes() for file in (tmp_path / name).glob("*.arrow")}
+        for name in ("here", "there")
+    ]
+    assert shards[0]
+    assert shards[0] == shards[1]
+
+    # Shards are copied here, once.
+    upload(tmp_path / "here", "data")
+    assert Corpus.open(f"{bucket}/data").num_documents == 7
+    copy = fetched(f"{bucket}/data")
+    assert fetched(f"{bucket}/data/") == copy
+    (corpus / "a.txt").write_text("changed\n")
+    upload(corpus, "data")
+    assert fetched(f"{bucket}/data") != copy
+
+    # Tables, and models.
+    rows = [{"text": "a river", "label": "x"}, {"text": "an old man", "label": "y"}]
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    upload(tmp_path / "tables", "tables")
+    found = [row.values for row in read_rows(f"{bucket}/tables/rows.jsonl")]
+    assert found == rows
+    bw.load("mini").save(tmp_path / "model")
+    upload(tmp_path / "model", "model")
+    model = bw.load(f"{bucket}/model")
+    expected = bw.load("mini").embed([row["text"] for row in rows])
+    np.testing.assert_array_equal(model.embed([row["text"] for row in rows]), expected)
+
+    # Vectors are put there when they are whole, and never over others.
+    out = f"{bucket}/vectors/of.npy"
+    model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
+    np.testing.assert_array_equal(np.load(fetched(f"{bucket}/vectors") / "of.npy"), expected)
+    with pytest.raises(OutputError, match=r"of\.npy: already exists"):
+        model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
+
+    for missing in (f"{bucket}/nothing", "s3://another-bucket/x"):
+        with pytest.raises(DataError, match="no such file or folder"):
+            list(read_documents(missing))
+        with pytest.raises(DataError, match="no such file"):
+            read_rows(f"{missing}.tsv")
+        with pytest.raises(DataError, match="no such folder"):
+            bw.load(missing)
