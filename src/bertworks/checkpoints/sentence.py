@@ -50,8 +50,8 @@ _LIMITS = (
         for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
     ),
 )
-"""Files that may hold the limit of tokens, the first that exists; earlier versions named them by
-the model's family."""
+"""Files that may hold the limit of tokens, the first that exists; old sentence-transformers named
+them by the model's family."""
 _POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
 FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
 """The files and directories that `write_sentence_settings` writes."""

@@ -103,7 +103,7 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
     """The maximum number of tokens of a text: the positions, or a smaller limit in other files.
 
     Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
-    limit only there; its earlier versions have a file for it, which counts if there are both.
+    limit only there; its older versions have a file for it, which counts if there are both.
     """
     limit = read_max_seq_length(directory)
     if limit is not None:
