@@ -8,6 +8,7 @@ BENCH ?= .venv-bench
 RESULTS ?= benchmarks/results
 INFINITY ?= .venv-infinity
 BIN := $(VENV)/bin
+NPM := $(shell command -v npm)
 PACKAGE := pyproject.toml constraints.txt build_native.py $(wildcard src/bertworks/native/*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
@@ -28,15 +29,17 @@ test-slow: $(VENV)/.installed-test  ## the tests that take minutes
 faults: $(VENV)/.installed-test  ## kills, full disks, damaged files: a sample; FAULTS=full for all
 	FAULTS=$(FAULTS) $(BIN)/python -m pytest -n 2 tests/faults
 
-lint: $(VENV)/.installed-dev  ## ruff (lint and format), mypy, and the floors of the house
+lint: $(VENV)/.installed-dev $(if $(NPM),node_modules/.installed)  ## ruff, mypy, the order of imports; Biome for JavaScript and CSS
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(if $(NPM),node_modules/.bin/biome ci --error-on-warnings,@echo "JavaScript and CSS were not linted: npm is not installed")
 
-format: $(VENV)/.installed-dev  ## let ruff mend what it can
+format: $(VENV)/.installed-dev $(if $(NPM),node_modules/.installed)  ## let ruff and Biome mend what they can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(if $(NPM),node_modules/.bin/biome check --write,@echo "JavaScript and CSS were not formatted: npm is not installed")
 
 docs: $(VENV)/.installed-docs  ## the documentation as a site in site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -58,7 +61,7 @@ bench-serving: $(VENV)/.installed-test $(INFINITY)/.installed  ## servers under 
 	  --out benchmarks/serving.jsonl
 
 clean:  ## remove the virtual environment and what tools leave behind
-	rm -rf $(VENV) $(BENCH) $(INFINITY) bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(INFINITY) node_modules bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -67,6 +70,10 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: $(PYTHON) is older than Python 3.11. Run: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+node_modules/.installed: package.json
+	npm install --no-audit --no-fund --loglevel error
+	@touch $@
 
 $(BENCH)/.installed: $(PACKAGE) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)

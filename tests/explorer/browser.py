@@ -36,7 +36,7 @@ def axe() -> str:
         file = place / "axe.min.js" if place.is_dir() else place
         if file.is_file():
             return file.read_text(encoding="utf-8")
-    pytest.skip("no axe-core: npm install --no-save axe-core, or say in AXE_CORE where it is")
+    pytest.skip("no axe-core: npm install, or say in AXE_CORE where it is")
 
 
 class Visit:

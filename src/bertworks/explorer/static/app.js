@@ -1,8 +1,8 @@
 // The shell: which view, of which model; its link; keys; light and dark.
 import { button, capital, clear, field, h, latest, select } from "./dom.js";
 import { copyButton } from "./export.js";
-import { KeyNeeded, file, server } from "./source.js";
 import { forgetColours, showTip } from "./pictures.js";
+import { file, KeyNeeded, server } from "./source.js";
 import { GROUPS, OPENING, VIEWS } from "./views.js";
 
 const embedded = document.getElementById("data");
@@ -13,9 +13,22 @@ let models = [];
 let leave = new AbortController();
 let shared = {};
 
-const remembered = { // a file may have no storage
-  get: (key) => { try { return localStorage.getItem(key); } catch { return null; } },
-  set: (key, value) => { try { localStorage.setItem(key, value); } catch { /* forgotten when the page closes */ } },
+const remembered = {
+  // a file may have no storage
+  get: (key) => {
+    try {
+      return localStorage.getItem(key);
+    } catch {
+      return null;
+    }
+  },
+  set: (key, value) => {
+    try {
+      localStorage.setItem(key, value);
+    } catch {
+      /* forgotten when the page closes */
+    }
+  },
 };
 
 function parsed() {
@@ -24,15 +37,45 @@ function parsed() {
 }
 
 const link = (id, values) => {
-  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
+  const query = new URLSearchParams(
+    Object.entries(values).filter(
+      ([, value]) => value !== null && value !== undefined && value !== "",
+    ),
+  ).toString();
   return `#/${id}${query ? `?${query}` : ""}`;
 };
 
 function drawNav(current, model) {
-  const items = GROUPS.map((group) => [h("h2", {}, group), h("ul", {}, VIEWS.filter((one) => one.group === group).map((one) =>
-    h("li", {}, h("a", { href: link(one.id, shared), class: lacking(one, model) ? "lacking" : null, "aria-current": one === current ? "page" : null },
-      one.title, lacking(one, model) && h("span", { class: "hidden" }, " (not available with this model)")))))]);
-  const details = h("details", {}, h("summary", {}, `View: ${current.title}`), h("div", { class: "links" }, items));
+  const items = GROUPS.map((group) => [
+    h("h2", {}, group),
+    h(
+      "ul",
+      {},
+      VIEWS.filter((one) => one.group === group).map((one) =>
+        h(
+          "li",
+          {},
+          h(
+            "a",
+            {
+              href: link(one.id, shared),
+              class: lacking(one, model) ? "lacking" : null,
+              "aria-current": one === current ? "page" : null,
+            },
+            one.title,
+            lacking(one, model) &&
+              h("span", { class: "hidden" }, " (not available with this model)"),
+          ),
+        ),
+      ),
+    ),
+  ]);
+  const details = h(
+    "details",
+    {},
+    h("summary", {}, `View: ${current.title}`),
+    h("div", { class: "links" }, items),
+  );
   details.open = matchMedia("(min-width: 60.01rem)").matches;
   clear(document.getElementById("nav"), details);
 }
@@ -43,7 +86,10 @@ matchMedia("(min-width: 60.01rem)").addEventListener("change", (event) => {
 
 // Why a view is not available; null if it is.
 function lacking(view, model) {
-  if (source.data && !view.inFile) return "This page is a file and cannot compute. This view needs a server: bertworks serve MODEL";
+  if (source.data && !view.inFile)
+    return (
+      "This page is a file and cannot compute. " + "This view needs a server: bertworks serve MODEL"
+    );
   if (!model?.views) return null;
   const lines = (view.any ?? [view.uses]).map((name) => model.views[name] ?? null);
   return lines.includes(null) ? null : lines[0];
@@ -52,20 +98,43 @@ function lacking(view, model) {
 // The view that opens first: the first of those that a model has.
 const opening = (model) => [...OPENING, ...VIEWS].find((one) => !lacking(one, model)) ?? VIEWS[0];
 
-function drawBar(view, model, change) {
-  const theme = button("", () => {
-    const next = { auto: "dark", dark: "light", light: "auto" }[root.dataset.theme];
-    remembered.set("bertworks-theme", next);
-    setTheme(next);
-    render();
-    document.getElementById("theme").focus();
-  }, { class: "small", id: "theme", "aria-label": `Colours: ${root.dataset.theme === "auto" ? "system" : root.dataset.theme}` });
-  theme.append(h("span", { class: "long" }, "Colours: "), { auto: "system", dark: "dark", light: "light" }[root.dataset.theme]);
-  const chooser = models.length > 1 && select(models.map((one) => one.name), model.name, (name) => change({ model: name }));
+function drawBar(model, change) {
+  const theme = button(
+    "",
+    () => {
+      const next = { auto: "dark", dark: "light", light: "auto" }[root.dataset.theme];
+      remembered.set("bertworks-theme", next);
+      setTheme(next);
+      render();
+      document.getElementById("theme").focus();
+    },
+    {
+      class: "small",
+      id: "theme",
+      "aria-label": `Colours: ${root.dataset.theme === "auto" ? "system" : root.dataset.theme}`,
+    },
+  );
+  theme.append(
+    h("span", { class: "long" }, "Colours: "),
+    { auto: "system", dark: "dark", light: "light" }[root.dataset.theme],
+  );
+  const chooser =
+    models.length > 1 &&
+    select(
+      models.map((one) => one.name),
+      model.name,
+      (name) => change({ model: name }),
+    );
   if (chooser) chooser.id = "model";
-  clear(document.getElementById("bar"), h("span", { class: "brand" }, "bertworks ", h("span", { class: "soft" }, "explorer")),
-    chooser ? h("span", {}, h("label", { for: "model" }, "Model "), chooser) : h("span", { class: "soft small" }, model.name),
-    copyButton("Copy link of this view", () => location.href, "Copy link"), theme);
+  clear(
+    document.getElementById("bar"),
+    h("span", { class: "brand" }, "bertworks ", h("span", { class: "soft" }, "explorer")),
+    chooser
+      ? h("span", {}, h("label", { for: "model" }, "Model "), chooser)
+      : h("span", { class: "soft small" }, model.name),
+    copyButton("Copy link of this view", () => location.href, "Copy link"),
+    theme,
+  );
 }
 
 function setTheme(theme) {
@@ -75,15 +144,20 @@ function setTheme(theme) {
 async function render() {
   leave.abort();
   forgetColours();
-  const here = (leave = new AbortController());
+  leave = new AbortController();
+  const here = leave;
   showTip({}, "");
   const parts = parsed();
   const { values } = parts;
   let { view } = parts;
   try {
     if (!models.length) models = await source.models();
-    const named = models.find((one) => one.name === values.get("model")) ?? models.find((one) => one.default) ?? models[0];
-    if (!named.views) Object.assign(named, await source.model(named.name), { default: named.default });
+    const named =
+      models.find((one) => one.name === values.get("model")) ??
+      models.find((one) => one.default) ??
+      models[0];
+    if (!named.views)
+      Object.assign(named, await source.model(named.name), { default: named.default });
     if (here.signal.aborted) return;
     view ??= opening(named);
     document.title = `${view.title} · bertworks explorer`;
@@ -92,7 +166,12 @@ async function render() {
     if (here.signal.aborted) return;
     drawNav(view ?? VIEWS[0], null);
     if (error instanceof KeyNeeded) askForKey();
-    else clear(main, h("h1", {}, view?.title ?? "bertworks explorer"), h("p", { class: "notice", role: "alert" }, capital(error.message)));
+    else
+      clear(
+        main,
+        h("h1", {}, view?.title ?? "bertworks explorer"),
+        h("p", { class: "notice", role: "alert" }, capital(error.message)),
+      );
   }
 }
 
@@ -101,12 +180,19 @@ function show(view, values, model, signal) {
   const keep = () => {
     shared = { model: model.default ? null : model.name, text: values.get("text") };
     history.replaceState(null, "", link(view.id, Object.fromEntries(values)));
-    for (const one of document.querySelectorAll("nav a")) one.href = link(one.hash.slice(2).split("?")[0], shared);
+    for (const one of document.querySelectorAll("nav a"))
+      one.href = link(one.hash.slice(2).split("?")[0], shared);
   };
   const ctx = {
-    model, models, source, signal, status, view: view.id,
+    model,
+    models,
+    source,
+    signal,
+    status,
+    view: view.id,
     get: (key, fallback = "") => values.get(key) ?? fallback,
-    number: (key, fallback) => (/^\d+$/.test(values.get(key)) ? Number(values.get(key)) : fallback), // a link may say anything
+    // A link may contain anything.
+    number: (key, fallback) => (/^\d+$/.test(values.get(key)) ? Number(values.get(key)) : fallback),
     set(changes) {
       for (const [key, value] of Object.entries(changes))
         if (value === null || value === undefined) values.delete(key);
@@ -114,7 +200,8 @@ function show(view, values, model, signal) {
       keep();
     },
     lacks: (name) => model.views?.[name] ?? null,
-    ask: (name, body, task = signal) => source.ask(name, source.data ? body : { model: model.name, ...body }, task),
+    ask: (name, body, task = signal) =>
+      source.ask(name, source.data ? body : { model: model.name, ...body }, task),
     post: (path, body, task = signal) => source.post(path, { model: model.name, ...body }, task),
     say: (text, isError = false, at = status) => {
       at.textContent = isError ? capital(text) : text;
@@ -141,33 +228,59 @@ function show(view, values, model, signal) {
   };
   keep();
   drawNav(view, model);
-  drawBar(view, model, (changes) => {
+  drawBar(model, (changes) => {
     ctx.set(changes);
     render();
   });
   main.removeAttribute("aria-busy");
   const line = lacking(view, model);
   const body = h("div", {});
-  clear(main, h("h1", {}, view.title), h("p", {}, view.about), line ? h("p", { class: "notice" }, line, others(view, model)) : [body, status]);
+  clear(
+    main,
+    h("h1", {}, view.title),
+    h("p", {}, view.about),
+    line ? h("p", { class: "notice" }, line, others(view, model)) : [body, status],
+  );
   if (!line) view.show(body, ctx);
 }
 
 // Models of this server that have what one lacks.
 function others(view, model) {
   const having = models.filter((one) => one !== model && one.views && !lacking(view, one));
-  return having.map((one) => [" ", h("a", { href: link(view.id, { ...shared, model: one.name }) }, `Show it with ${one.name}.`)]);
+  return having.map((one) => [
+    " ",
+    h("a", { href: link(view.id, { ...shared, model: one.name }) }, `Show it with ${one.name}.`),
+  ]);
 }
 
 function askForKey() {
   const input = h("input", { type: "password", autocomplete: "off", required: true });
-  clear(main, h("h1", {}, "API key"), h("p", {}, "This server requires a key. The page keeps it until you close this tab, and sends it only to this server."),
-    h("form", { class: "form", onsubmit: (event) => {
-      event.preventDefault();
-      source.setKey(input.value.trim());
-      models = [];
-      render();
-    } }, field("Key", input), h("div", {}, h("button", { class: "main" }, "Use this key"))),
-    source.hasKey() && h("p", { class: "notice", role: "alert" }, "The server does not accept this key."));
+  clear(
+    main,
+    h("h1", {}, "API key"),
+    h(
+      "p",
+      {},
+      "This server requires a key. The page keeps it until you close this tab, " +
+        "and sends it only to this server.",
+    ),
+    h(
+      "form",
+      {
+        class: "form",
+        onsubmit: (event) => {
+          event.preventDefault();
+          source.setKey(input.value.trim());
+          models = [];
+          render();
+        },
+      },
+      field("Key", input),
+      h("div", {}, h("button", { class: "main" }, "Use this key")),
+    ),
+    source.hasKey() &&
+      h("p", { class: "notice", role: "alert" }, "The server does not accept this key."),
+  );
   input.focus();
 }
 

@@ -15,11 +15,16 @@ function fill(element, props, children) {
   for (const [key, value] of Object.entries(props ?? {})) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "style") for (const [k, v] of Object.entries(value)) element.style.setProperty(k, v);
+    else if (key === "style")
+      for (const [k, v] of Object.entries(value)) element.style.setProperty(k, v);
     else if (key === "value") element.value = value;
     else element.setAttribute(key, value === true && !key.startsWith("aria-") ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children
+      .flat(Infinity)
+      .filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -28,7 +33,8 @@ export function clear(element, ...children) {
   const before = [...element.querySelectorAll("details")].map((one) => one.open);
   element.replaceChildren(...children.flat(Infinity).filter(Boolean));
   const now = element.querySelectorAll("details");
-  if (now.length === before.length) for (const [at, open] of before.entries()) now[at].open ||= open;
+  if (now.length === before.length)
+    for (const [at, open] of before.entries()) now[at].open ||= open;
   return element;
 }
 
@@ -44,15 +50,31 @@ export function field(label, control, note = null) {
 }
 
 export const area = (value, oninput, props = {}) =>
-  h("textarea", { rows: 2, spellcheck: "false", value, oninput: (event) => oninput(event.target.value), ...props });
+  h("textarea", {
+    rows: 2,
+    spellcheck: "false",
+    value,
+    oninput: (event) => oninput(event.target.value),
+    ...props,
+  });
 
 export const line = (value, oninput, props = {}) =>
-  h("input", { type: "text", autocomplete: "off", spellcheck: "false", value, oninput: (event) => oninput(event.target.value), ...props });
+  h("input", {
+    type: "text",
+    autocomplete: "off",
+    spellcheck: "false",
+    value,
+    oninput: (event) => oninput(event.target.value),
+    ...props,
+  });
 
 export function select(options, value, onchange) {
   const list = options.map((one) => (Array.isArray(one) ? one : [one, one]));
-  const element = h("select", { onchange: (event) => onchange(event.target.value) },
-    list.map(([key, text]) => h("option", { value: key }, text)));
+  const element = h(
+    "select",
+    { onchange: (event) => onchange(event.target.value) },
+    list.map(([key, text]) => h("option", { value: key }, text)),
+  );
   element.value = value ?? list[0]?.[0] ?? "";
   return element;
 }
@@ -65,17 +87,31 @@ export function check(label, checked, onchange) {
 
 export function slider(label, { min, max, step = 1, value, text = String }, oninput) {
   const shown = h("output", {}, text(value));
-  const range = h("input", { type: "range", min, max, step, value, "aria-valuetext": text(value), oninput: () => {
-    shown.textContent = text(Number(range.value));
-    range.setAttribute("aria-valuetext", shown.textContent);
-    oninput(Number(range.value));
-  } });
+  const range = h("input", {
+    type: "range",
+    min,
+    max,
+    step,
+    value,
+    "aria-valuetext": text(value),
+    oninput: () => {
+      shown.textContent = text(Number(range.value));
+      range.setAttribute("aria-valuetext", shown.textContent);
+      oninput(Number(range.value));
+    },
+  });
   range.id = newId("range");
   shown.htmlFor = range.id;
-  return h("div", { class: "field slider" }, h("label", { for: range.id }, label), h("div", { class: "row" }, range, shown));
+  return h(
+    "div",
+    { class: "field slider" },
+    h("label", { for: range.id }, label),
+    h("div", { class: "row" }, range, shown),
+  );
 }
 
-export const button = (text, onclick, props = {}) => h("button", { type: "button", onclick, ...props }, text);
+export const button = (text, onclick, props = {}) =>
+  h("button", { type: "button", onclick, ...props }, text);
 
 // One tab stop for a row or grid of buttons: arrow keys move inside it.
 export function roving(group, columns = () => 1e9) {
@@ -83,17 +119,28 @@ export function roving(group, columns = () => 1e9) {
   const focus = (to) => {
     for (const item of items()) item.tabIndex = item === to ? 0 : -1;
   };
-  group.addEventListener("focusin", (event) => event.target.matches("button") && focus(event.target));
+  group.addEventListener(
+    "focusin",
+    (event) => event.target.matches("button") && focus(event.target),
+  );
   group.addEventListener("keydown", (event) => {
     const all = items();
     const at = all.indexOf(document.activeElement);
     const wide = Math.min(columns(), all.length);
-    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns() < all.length ? wide : 1,
-      ArrowUp: columns() < all.length ? -wide : -1, Home: -at, End: all.length - 1 - at }[event.key];
+    const step = {
+      ArrowRight: 1,
+      ArrowLeft: -1,
+      ArrowDown: columns() < all.length ? wide : 1,
+      ArrowUp: columns() < all.length ? -wide : -1,
+      Home: -at,
+      End: all.length - 1 - at,
+    }[event.key];
     if (at < 0 || step === undefined) return;
     const to = all[at + step];
     event.preventDefault();
-    if (to) (focus(to), to.focus());
+    if (!to) return;
+    focus(to);
+    to.focus();
   });
   const first = items();
   focus(first.find((one) => one.getAttribute("aria-pressed") === "true") ?? first[0]);
@@ -102,11 +149,21 @@ export function roving(group, columns = () => 1e9) {
 
 // Tabs in the sense of one choice among a few: buttons of which one is pressed.
 export function choice(label, options, value, onchange) {
-  const group = h("div", { class: "choice", role: "group", "aria-label": label }, options.map(([key, text]) =>
-    button(text, () => {
-      for (const one of group.children) one.setAttribute("aria-pressed", one.dataset.key === key);
-      onchange(key);
-    }, { "aria-pressed": key === value, "data-key": key })));
+  const group = h(
+    "div",
+    { class: "choice", role: "group", "aria-label": label },
+    options.map(([key, text]) =>
+      button(
+        text,
+        () => {
+          for (const one of group.children)
+            one.setAttribute("aria-pressed", one.dataset.key === key);
+          onchange(key);
+        },
+        { "aria-pressed": key === value, "data-key": key },
+      ),
+    ),
+  );
   return roving(group);
 }
 
@@ -114,11 +171,39 @@ export function choice(label, options, value, onchange) {
 export function table(columns, rows, { caption, className = "" } = {}) {
   const heads = columns.map((one) => (typeof one === "string" ? { text: one } : one));
   const kind = (at) => (heads[at].number ? "number" : null);
-  return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption ?? "Table" }, h("table", { class: className },
-    caption && h("caption", { class: "hidden" }, caption),
-    h("thead", {}, h("tr", {}, heads.map((one, at) => h("th", { scope: "col", class: kind(at) }, one.text)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) =>
-      at === 0 ? h("th", { scope: "row", class: kind(at) }, cell) : h("td", { class: kind(at) }, cell)))))));
+  return h(
+    "div",
+    { class: "wide", tabindex: 0, role: "region", "aria-label": caption ?? "Table" },
+    h(
+      "table",
+      { class: className },
+      caption && h("caption", { class: "hidden" }, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((one, at) => h("th", { scope: "col", class: kind(at) }, one.text)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) =>
+          h(
+            "tr",
+            {},
+            row.map((cell, at) =>
+              at === 0
+                ? h("th", { scope: "row", class: kind(at) }, cell)
+                : h("td", { class: kind(at) }, cell),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 // Work that is begun again while it runs: only the last one's outcome counts.
@@ -126,8 +211,8 @@ export function latest(work) {
   let controller = new AbortController();
   return async (...given) => {
     controller.abort();
-    const mine = (controller = new AbortController());
-    return work(mine.signal, ...given);
+    controller = new AbortController();
+    return work(controller.signal, ...given);
   };
 }
 
@@ -142,11 +227,19 @@ export function later(work, milliseconds = 250) {
 export const capital = (text) => text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
 
 // "1 layer", "4 layers".
-export const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+export const counted = (count, noun) =>
+  `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 export const percent = (value) =>
-  value >= 0.0995 ? `${(100 * value).toFixed(0)} %` : value >= 0.000995 ? `${(100 * value).toFixed(1)} %`
-    : value >= 1e-6 ? `${(100 * value).toFixed(4).replace(/(\.0*[1-9]).*/, "$1")} %` : value > 0 ? "< 0.0001 %" : "0 %";
+  value >= 0.0995
+    ? `${(100 * value).toFixed(0)} %`
+    : value >= 0.000995
+      ? `${(100 * value).toFixed(1)} %`
+      : value >= 1e-6
+        ? `${(100 * value).toFixed(4).replace(/(\.0*[1-9]).*/, "$1")} %`
+        : value > 0
+          ? "< 0.0001 %"
+          : "0 %";
 
 const minus = (text) => (Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"));
 export const fixed = (value, digits = 2) => minus(value.toFixed(digits));

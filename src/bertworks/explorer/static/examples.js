@@ -13,8 +13,9 @@ export const FOLLOWING = ["He was born in Paris in 1890.", "He died in London in
 
 export const QUESTION = {
   text: "Who discovered radium?",
-  pair: "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral "
-    + "from Joachimsthal.",
+  pair:
+    "Radium was discovered by Marie and Pierre Curie in 1898. They found it in a mineral " +
+    "from Joachimsthal.",
 };
 const PAIR = { text: "A man is playing a guitar.", pair: "Somebody plays an instrument." };
 
@@ -30,16 +31,28 @@ export function example(model) {
 
 export const MEANINGS = {
   word: "bank",
-  texts: ["He sat on the bank of the river.", "The boat lay at the muddy bank of the stream.",
-    "She asked the bank for a loan.", "The bank raised the interest on its loans."],
+  texts: [
+    "He sat on the bank of the river.",
+    "The boat lay at the muddy bank of the stream.",
+    "She asked the bank for a loan.",
+    "The bank raised the interest on its loans.",
+  ],
 };
 
-export const SIMILAR = ["A man is playing a guitar.", "Somebody plays an instrument.",
-  "The stock market fell today.", "Shares lost value this morning."];
+export const SIMILAR = [
+  "A man is playing a guitar.",
+  "Somebody plays an instrument.",
+  "The stock market fell today.",
+  "Shares lost value this morning.",
+];
 
 export const LIBRARY = {
   query: "borrowing money from a bank",
-  texts: ["The Danube flows into the Black Sea.", "A verb says what somebody does.",
-    "Interest is what one pays for a loan.", "Roots take water from the soil.",
-    "The king was crowned in the cathedral."],
+  texts: [
+    "The Danube flows into the Black Sea.",
+    "A verb says what somebody does.",
+    "Interest is what one pays for a loan.",
+    "Roots take water from the soil.",
+    "The king was crowned in the cathedral.",
+  ],
 };

@@ -14,19 +14,26 @@ export function colour(name) {
 export function svgText(svg) {
   const copy = svg.cloneNode(true);
   const known = new Map();
-  const resolve = (text) => text.replace(/var\(--([\w-]+)\)/g, (_, name) => {
-    if (!known.has(name)) known.set(name, colour(name));
-    return known.get(name);
-  });
+  const resolve = (text) =>
+    text.replace(/var\(--([\w-]+)\)/g, (_, name) => {
+      if (!known.has(name)) known.set(name, colour(name));
+      return known.get(name);
+    });
   for (const element of [copy, ...copy.querySelectorAll("*")])
-    for (const { name, value } of [...element.attributes]) if (value.includes("var(--")) element.setAttribute(name, resolve(value));
+    for (const { name, value } of [...element.attributes])
+      if (value.includes("var(--")) element.setAttribute(name, resolve(value));
   const box = svg.viewBox.baseVal;
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", box.width);
   copy.setAttribute("height", box.height);
   copy.setAttribute("font-family", "system-ui, sans-serif");
   const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [key, value] of Object.entries({ width: "100%", height: "100%", fill: colour("card") })) paper.setAttribute(key, value);
+  for (const [key, value] of Object.entries({
+    width: "100%",
+    height: "100%",
+    fill: colour("card"),
+  }))
+    paper.setAttribute(key, value);
   copy.prepend(paper);
   return new XMLSerializer().serializeToString(copy);
 }
@@ -44,7 +51,7 @@ const cell = (value) => {
   const text = String(value ?? "");
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
-export const csvText = (rows) => rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+export const csvText = (rows) => `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
 
 function save(name, blob) {
   const url = URL.createObjectURL(blob);
@@ -54,24 +61,39 @@ function save(name, blob) {
 
 // Buttons under a picture or table; `svg` and `csv` are functions, called when they are wanted.
 export function tools(name, { svg, csv } = {}) {
-  return h("div", { class: "tools", role: "group", "aria-label": `Save ${name}` },
-    svg && button("SVG", () => save(`${name}.svg`, new Blob([svgText(svg())], { type: "image/svg+xml" }))),
+  return h(
+    "div",
+    { class: "tools", role: "group", "aria-label": `Save ${name}` },
+    svg &&
+      button("SVG", () =>
+        save(`${name}.svg`, new Blob([svgText(svg())], { type: "image/svg+xml" })),
+      ),
     svg && button("PNG", async () => save(`${name}.png`, await pngBlob(svg()))),
-    csv && button("CSV", () => save(`${name}.csv`, new Blob([csvText(csv())], { type: "text/csv" }))));
+    csv &&
+      button("CSV", () => save(`${name}.csv`, new Blob([csvText(csv())], { type: "text/csv" }))),
+  );
 }
 
 export function copyButton(label, text, name = "Copy") {
-  const made = button(name, async () => {
-    const copied = await write(text());
-    made.textContent = copied ? "Copied" : "Select and copy";
-    setTimeout(() => (made.textContent = name), 1500);
-  }, { class: "small", "aria-label": label, "aria-live": "polite" });
+  const made = button(
+    name,
+    async () => {
+      const copied = await write(text());
+      made.textContent = copied ? "Copied" : "Select and copy";
+      setTimeout(() => (made.textContent = name), 1500);
+    },
+    { class: "small", "aria-label": label, "aria-live": "polite" },
+  );
   return made;
 }
 
 // The clipboard is for secure pages alone: elsewhere, what is selected is copied.
 async function write(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  if (navigator.clipboard)
+    return navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false,
+    );
   const field = h("textarea", { class: "hidden", value: text });
   document.body.append(field);
   field.select();

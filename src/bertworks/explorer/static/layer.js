@@ -31,8 +31,12 @@ export function layerSteps(data, token, head) {
     if (name in data.numbers) steps[name] = ofHead(name);
   const places = Array.from({ length: count }, (_, at) => at);
   const root = Math.sqrt(data.head_size);
-  const scored = (one) => places.map((at) => (sees(data, token, at)
-    ? dot(ofHead(query, token, one), ofHead(key, at, one)) / root : -Infinity));
+  const scored = (one) =>
+    places.map((at) =>
+      sees(data, token, at)
+        ? dot(ofHead(query, token, one), ofHead(key, at, one)) / root
+        : -Infinity,
+    );
   steps.keys = places.map((at) => ofHead(key, at));
   steps.values = places.map((at) => ofHead("value", at));
   const all = Array.from({ length: data.heads }, (_, one) => scored(one));
@@ -40,15 +44,21 @@ export function layerSteps(data, token, head) {
   steps.all_weights = all.map(softmax);
   steps.weights = steps.all_weights[head];
   steps.context = steps.all_weights.flatMap((weights, one) =>
-    weighted(weights, places.map((at) => ofHead("value", at, one))));
+    weighted(
+      weights,
+      places.map((at) => ofHead("value", at, one)),
+    ),
+  );
   steps.attention_output = row("attention_output");
   steps.attention_sum = sum(steps.input, steps.attention_output);
   steps.feed_forward_input = normed(data, "feed_forward_input", steps.attention_sum);
   steps.intermediate = row("intermediate");
   if (data.gated) steps.gate = row("gate");
   const activate = ACTIVATIONS[data.activation];
-  steps.activated = Array.from(steps.intermediate, (one, at) =>
-    activate(one) * (data.gated ? steps.gate[at] : 1));
+  steps.activated = Array.from(
+    steps.intermediate,
+    (one, at) => activate(one) * (data.gated ? steps.gate[at] : 1),
+  );
   steps.feed_forward_output = row("feed_forward_output");
   const before = data.norm_first ? steps.attention_sum : steps.feed_forward_input;
   steps.feed_forward_sum = sum(before, steps.feed_forward_output);

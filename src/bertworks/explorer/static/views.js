@@ -12,8 +12,31 @@ import pieces from "./views/pieces.js";
 import steps from "./views/steps.js";
 import { answer, classify, search, similarity, tag } from "./views/tasks.js";
 
-export const GROUPS = ["Words in context", "Inside the network", "What a prediction depends on", "Tasks"];
-export const VIEWS = [fill, guess, next, contexts, pieces, steps, layer, attention, pair, occlusion, follow, classify, tag, answer, similarity, search];
+export const GROUPS = [
+  "Words in context",
+  "Inside the network",
+  "What a prediction depends on",
+  "Tasks",
+];
+export const VIEWS = [
+  fill,
+  guess,
+  next,
+  contexts,
+  pieces,
+  steps,
+  layer,
+  attention,
+  pair,
+  occlusion,
+  follow,
+  classify,
+  tag,
+  answer,
+  similarity,
+  search,
+];
 
-// What a model is for comes first: a classifier opens with its labels, an encoder with similarities.
+// What a model is for comes first: a classifier opens with its labels, an encoder with
+// similarities.
 export const OPENING = [fill, classify, tag, answer, similarity, steps];
