@@ -34,16 +34,23 @@ COLOURS = {
 _PAGE = """<!doctype html><html data-theme="light"><head>
 <link rel="stylesheet" href="/style.css"></head><body><div id="at"></div></body></html>"""
 _DRAW = """async ([kind, data, width]) => {
-  const {lineChart, heat, scatter} = await import("/pictures.js");
-  const {maps, overview, lines, headName} = await import("/views/attention-maps.js");
-  const format = (await import("/dom.js"))[data.format ?? "fixed"];
+  const {lineChart} = await import("/charts/line-chart.js");
+  const {heatmap} = await import("/charts/heatmap.js");
+  const {scatter} = await import("/charts/scatter.js");
+  const {decodeWeights} = await import("/attention/weights.js");
+  const {headGrid} = await import("/attention/head-grid.js");
+  const {attentionLines} = await import("/attention/lines.js");
+  const format = (await import("/ui/format.js"))[data.format ?? "formatFixed"];
   const name = "picture", title = "picture";
   const draw = {
     lines: () => lineChart({title, name, ...data, format}),
-    heat: () => heat({title, name, ...data, format, value: (row, at) => data.values[row][at]}),
+    heat: () => heatmap({title, name, ...data, format, value: (row, at) => data.values[row][at]}),
     map: () => scatter({title, name, ...data}),
-    heads: () => overview(maps(data), {}, [-1, -1], () => {}),
-    head: () => lines(maps(data).of(data.layer, data.head, {}), title, name, {}),
+    heads: () => headGrid(decodeWeights(data), {}, [-1, -1], () => {}),
+    head: () => {
+      const matrix = decodeWeights(data).getMatrix(data.layer, data.head, {});
+      return attentionLines(matrix, title, name, {});
+    },
   };
   const at = document.getElementById("at");
   at.style.width = `${width}px`;

@@ -66,7 +66,7 @@ def words_cosines(draw: Draw) -> str:
     names = [word for group in WORDS.values() for word in group.split()]
     vectors = word_vectors(names)
     values = (vectors @ vectors.T).tolist()
-    return draw("heat", {"rows": names, "columns": names, "values": values, "numbers": True})
+    return draw("heat", {"rows": names, "columns": names, "values": values, "showsNumbers": True})
 
 
 def context_map(draw: Draw) -> str:
@@ -114,8 +114,12 @@ def attention_by_hand(draw: Draw) -> str:
     scores = queries @ keys.T / np.sqrt(2)
     weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     names = ["river", "bank", "old"]
-    data = {"rows": names, "columns": names, "values": weights.tolist(), "numbers": True}
-    return draw("heat", data | {"columnName": "looked at", "format": "percent", "most": 60}, 260)
+    data = {"rows": names, "columns": names, "values": weights.tolist(), "showsNumbers": True}
+    return draw(
+        "heat",
+        data | {"columnName": "looked at", "format": "formatPercent", "maxCellSize": 60},
+        260,
+    )
 
 
 def attention_heads(draw: Draw) -> str:
@@ -371,7 +375,12 @@ def features(draw: Draw) -> str:
             "dashed": True,
         }
     ]
-    data_ = {"x": [str(one) for one in range(5)], "xName": "layer", "format": "percent", "low": 0}
+    data_ = {
+        "x": [str(one) for one in range(5)],
+        "xName": "layer",
+        "format": "formatPercent",
+        "low": 0,
+    }
     return draw("lines", data_ | {"series": series, "high": 1})
 
 
@@ -404,9 +413,9 @@ SENTENCES = (
 def sentences(draw: Draw) -> str:
     values = mini().similarity(SENTENCES, SENTENCES, pooling="mean")
     names = ["river", "stream", "novels", "books", "army", "troops"]
-    data = {"rows": names, "columns": names, "values": values.tolist(), "numbers": True}
+    data = {"rows": names, "columns": names, "values": values.tolist(), "showsNumbers": True}
     low = float(values.min())
-    return draw("heat", data | {"low": low, "most": 52}, 420)
+    return draw("heat", data | {"low": low, "maxCellSize": 52}, 420)
 
 
 def encoders(_: Draw) -> str:

@@ -104,7 +104,7 @@ def test_another_models_words_are_those_of_the_same_characters(
     models = {"own": saved["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
     with start(models) as site:
         tab = Visit(browser, f"{site.url}/")
-        page = tab.open(f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&beside={name}")
+        page = tab.open(f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&compare={name}")
         second = page.locator("main .cards > div").filter(
             has=page.get_by_role("heading", name=name)
         )

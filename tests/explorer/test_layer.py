@@ -176,8 +176,8 @@ def test_a_file_has_as_many_layers_as_fit() -> None:
 # In a browser.
 
 COMPUTED = """async ([url, data, token, head]) => {
-    const { layerSteps } = await import(url);
-    const found = layerSteps(data, token, head);
+    const { computeLayerSteps } = await import(url);
+    const found = computeLayerSteps(data, token, head);
     return Object.fromEntries(Object.entries(found).map(([name, values]) => [name,
         typeof values === "number" ? values : Array.from(values, (one) =>
             typeof one === "number" ? (Number.isFinite(one) ? one : -1e30) : Array.from(one))]));
@@ -190,7 +190,7 @@ def test_the_page_computes_the_steps_of_the_network(visit, variant: str) -> None
     model = model_of(variant)
     tab = visit()
     page = tab.open("#/pieces")
-    url = f"{tab.url}explore/static/layer.js"
+    url = f"{tab.url}explore/static/layer/steps.js"
     size = model.encoder.config.head_size
     for layer, token, head in ((0, 0, 0), (1, 3, 2), (2, 8, 3)):
         data = explorer.layer(model, TEXT, layer=layer)

@@ -213,18 +213,20 @@ def test_the_examples_show_with_mini_what_their_views_teach(visit) -> None:
     first, second = examples["MINIMAL_PAIR"]["masked"]
     found = explorer.minimal_pair(mini, first, second)
     assert found["prediction"]["probability"] - found["other_prediction"]["probability"] > 0.5
-    assert mini.next_sentence(*examples["FOLLOWING"]) > 0.9
+    assert mini.next_sentence(*examples["SENTENCE_PAIR"]) > 0.9
 
-    meanings = examples["MEANINGS"]
+    meanings = examples["CONTEXTS"]
     answer = explorer.contexts(mini, meanings["word"], meanings["texts"])
     cosines = np.array(answer["similarity"][-1])
     assert min(cosines[0, 1], cosines[2, 3]) > cosines[:2, 2:].max(), "by meaning"
     assert np.allclose(answer["static"], 1, atol=1e-3)
 
-    library = examples["LIBRARY"]
+    library = examples["SEARCH"]
     scores = sentences.similarity([library["query"]], library["texts"])[0]
     order = np.argsort(-scores)
     assert library["texts"][order[0]].startswith("Interest")
     assert scores[order[0]] > 2 * scores[order[1]]
-    similar = np.array(sentences.similarity(examples["SIMILAR"], examples["SIMILAR"]))
+    similar = np.array(
+        sentences.similarity(examples["SIMILARITY_TEXTS"], examples["SIMILARITY_TEXTS"])
+    )
     assert min(similar[0, 1], similar[2, 3]) > similar[:2, 2:].max() + 0.3

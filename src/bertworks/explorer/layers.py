@@ -4,7 +4,7 @@
                                   ─► feed-forward ─► activation ─► output map ─► + ─► norm
 
 A view has the numbers that need the weights, for all tokens. The page computes the other steps
-(`static/layer.js`): products, softmax, sums, norms and the activation need no large matrix.
+(`static/layer/steps.js`): products, softmax, sums, norms and the activation need no large matrix.
 """
 
 from __future__ import annotations

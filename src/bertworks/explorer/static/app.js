@@ -1,261 +1,127 @@
-// The shell: which view, of which model; its link; keys; light and dark.
-import { button, capital, clear, field, h, latest, select } from "./dom.js";
-import { copyButton } from "./export.js";
-import { forgetColours, showTip } from "./pictures.js";
-import { file, KeyNeeded, server } from "./source.js";
-import { GROUPS, OPENING, VIEWS } from "./views.js";
+// The page: which view is shown, of which model.
+import { forgetColours } from "./charts/colours.js";
+import { showTip } from "./charts/tooltip.js";
+import { formatLink } from "./links.js";
+import { drawNavigation, parseAddress, updateLinks } from "./navigation.js";
+import { createFileSource, createServerSource, KeyRequiredError } from "./source.js";
+import { restoreTheme } from "./theme.js";
+import { drawToolbar } from "./toolbar.js";
+import { field } from "./ui/controls.js";
+import { h, replaceContent } from "./ui/dom.js";
+import { capitalize } from "./ui/format.js";
+import { createContext } from "./view-context.js";
+import { explainMissing, selectOpeningView, VIEWS } from "./views.js";
 
-const embedded = document.getElementById("data");
-const source = embedded ? file(JSON.parse(embedded.textContent)) : server();
+const data = document.getElementById("data");
+const source = data ? createFileSource(JSON.parse(data.textContent)) : createServerSource();
 const main = document.getElementById("main");
-const root = document.documentElement;
 let models = [];
-let leave = new AbortController();
-let shared = {};
-
-const remembered = {
-  // a file may have no storage
-  get: (key) => {
-    try {
-      return localStorage.getItem(key);
-    } catch {
-      return null;
-    }
-  },
-  set: (key, value) => {
-    try {
-      localStorage.setItem(key, value);
-    } catch {
-      /* forgotten when the page closes */
-    }
-  },
-};
-
-function parsed() {
-  const [id, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { view: VIEWS.find((one) => one.id === id) ?? null, values: new URLSearchParams(query) };
-}
-
-const link = (id, values) => {
-  const query = new URLSearchParams(
-    Object.entries(values).filter(
-      ([, value]) => value !== null && value !== undefined && value !== "",
-    ),
-  ).toString();
-  return `#/${id}${query ? `?${query}` : ""}`;
-};
-
-function drawNav(current, model) {
-  const items = GROUPS.map((group) => [
-    h("h2", {}, group),
-    h(
-      "ul",
-      {},
-      VIEWS.filter((one) => one.group === group).map((one) =>
-        h(
-          "li",
-          {},
-          h(
-            "a",
-            {
-              href: link(one.id, shared),
-              class: lacking(one, model) ? "lacking" : null,
-              "aria-current": one === current ? "page" : null,
-            },
-            one.title,
-            lacking(one, model) &&
-              h("span", { class: "hidden" }, " (not available with this model)"),
-          ),
-        ),
-      ),
-    ),
-  ]);
-  const details = h(
-    "details",
-    {},
-    h("summary", {}, `View: ${current.title}`),
-    h("div", { class: "links" }, items),
-  );
-  details.open = matchMedia("(min-width: 60.01rem)").matches;
-  clear(document.getElementById("nav"), details);
-}
-matchMedia("(min-width: 60.01rem)").addEventListener("change", (event) => {
-  const details = document.querySelector("nav details");
-  if (details) details.open = event.matches;
-});
-
-// Why a view is not available; null if it is.
-function lacking(view, model) {
-  if (source.data && !view.inFile)
-    return (
-      "This page is a file and cannot compute. " + "This view needs a server: bertworks serve MODEL"
-    );
-  if (!model?.views) return null;
-  const lines = (view.any ?? [view.uses]).map((name) => model.views[name] ?? null);
-  return lines.includes(null) ? null : lines[0];
-}
-
-// The view that opens first: the first of those that a model has.
-const opening = (model) => [...OPENING, ...VIEWS].find((one) => !lacking(one, model)) ?? VIEWS[0];
-
-function drawBar(model, change) {
-  const theme = button(
-    "",
-    () => {
-      const next = { auto: "dark", dark: "light", light: "auto" }[root.dataset.theme];
-      remembered.set("bertworks-theme", next);
-      setTheme(next);
-      render();
-      document.getElementById("theme").focus();
-    },
-    {
-      class: "small",
-      id: "theme",
-      "aria-label": `Colours: ${root.dataset.theme === "auto" ? "system" : root.dataset.theme}`,
-    },
-  );
-  theme.append(
-    h("span", { class: "long" }, "Colours: "),
-    { auto: "system", dark: "dark", light: "light" }[root.dataset.theme],
-  );
-  const chooser =
-    models.length > 1 &&
-    select(
-      models.map((one) => one.name),
-      model.name,
-      (name) => change({ model: name }),
-    );
-  if (chooser) chooser.id = "model";
-  clear(
-    document.getElementById("bar"),
-    h("span", { class: "brand" }, "bertworks ", h("span", { class: "soft" }, "explorer")),
-    chooser
-      ? h("span", {}, h("label", { for: "model" }, "Model "), chooser)
-      : h("span", { class: "soft small" }, model.name),
-    copyButton("Copy link of this view", () => location.href, "Copy link"),
-    theme,
-  );
-}
-
-function setTheme(theme) {
-  root.dataset.theme = theme;
-}
+let controller = new AbortController(); // aborted when the page leaves a view
+let sharedValues = {}; // of the link: they stay when the view changes
 
 async function render() {
-  leave.abort();
+  controller.abort();
   forgetColours();
-  leave = new AbortController();
-  const here = leave;
+  controller = new AbortController();
+  const { signal } = controller;
   showTip({}, "");
-  const parts = parsed();
-  const { values } = parts;
-  let { view } = parts;
+  const { values, view: addressedView } = parseAddress();
+  let view = addressedView;
   try {
-    if (!models.length) models = await source.models();
-    const named =
-      models.find((one) => one.name === values.get("model")) ??
-      models.find((one) => one.default) ??
-      models[0];
-    if (!named.views)
-      Object.assign(named, await source.model(named.name), { default: named.default });
-    if (here.signal.aborted) return;
-    view ??= opening(named);
+    if (!models.length) models = await source.fetchModels();
+    const model = selectModel(values.get("model"));
+    await fetchViews(model);
+    if (signal.aborted) return;
+    view ??= selectOpeningView(model, source);
     document.title = `${view.title} · bertworks explorer`;
-    show(view, values, named, here.signal);
+    showView(view, model, values, signal);
   } catch (error) {
-    if (here.signal.aborted) return;
-    drawNav(view ?? VIEWS[0], null);
-    if (error instanceof KeyNeeded) askForKey();
-    else
-      clear(
-        main,
-        h("h1", {}, view?.title ?? "bertworks explorer"),
-        h("p", { class: "notice", role: "alert" }, capital(error.message)),
-      );
+    if (signal.aborted) return;
+    drawNavigation(view ?? VIEWS[0], sharedValues, (other) => explainMissing(other, null, source));
+    if (error instanceof KeyRequiredError) askForKey();
+    else showError(view?.title ?? "bertworks explorer", error);
   }
 }
 
-function show(view, values, model, signal) {
+const selectModel = (name) =>
+  models.find((model) => model.name === name) ?? models.find((model) => model.default) ?? models[0];
+
+// The list of models tells the views of those that are loaded only.
+async function fetchViews(model) {
+  if (!model.views)
+    Object.assign(model, await source.fetchModel(model.name), { default: model.default });
+}
+
+function showView(view, model, values, signal) {
   const status = h("p", { class: "status", role: "status" });
-  const keep = () => {
-    shared = { model: model.default ? null : model.name, text: values.get("text") };
-    history.replaceState(null, "", link(view.id, Object.fromEntries(values)));
-    for (const one of document.querySelectorAll("nav a"))
-      one.href = link(one.hash.slice(2).split("?")[0], shared);
+  const updateAddress = () => {
+    sharedValues = { model: model.default ? null : model.name, text: values.get("text") };
+    history.replaceState(null, "", formatLink(view.id, Object.fromEntries(values)));
+    updateLinks(sharedValues);
   };
-  const ctx = {
-    model,
-    models,
+  const ctx = createContext(view, model, models, {
     source,
+    values,
     signal,
     status,
-    view: view.id,
-    get: (key, fallback = "") => values.get(key) ?? fallback,
-    // A link may contain anything.
-    number: (key, fallback) => (/^\d+$/.test(values.get(key)) ? Number(values.get(key)) : fallback),
-    set(changes) {
-      for (const [key, value] of Object.entries(changes))
-        if (value === null || value === undefined) values.delete(key);
-        else values.set(key, String(value));
-      keep();
+    onchange: updateAddress,
+    onkeyrequired: askForKey,
+  });
+  updateAddress();
+  drawNavigation(view, sharedValues, (other) => explainMissing(other, model, source));
+  drawToolbar(model, models, {
+    onmodel(name) {
+      ctx.set({ model: name });
+      render();
     },
-    lacks: (name) => model.views?.[name] ?? null,
-    ask: (name, body, task = signal) =>
-      source.ask(name, source.data ? body : { model: model.name, ...body }, task),
-    post: (path, body, task = signal) => source.post(path, { model: model.name, ...body }, task),
-    say: (text, isError = false, at = status) => {
-      at.textContent = isError ? capital(text) : text;
-      at.classList.toggle("error", isError);
-    },
-    // Work that is begun again whenever something changes; it returns what to say when it is done.
-    updating(work, at = status) {
-      return latest(async (task, ...given) => {
-        main.setAttribute("aria-busy", true);
-        const slow = setTimeout(() => ctx.say("Computing …", false, at), 250);
-        try {
-          const said = await work(AbortSignal.any([task, signal]), ...given);
-          if (!task.aborted && !signal.aborted) ctx.say(said ?? "", false, at);
-        } catch (error) {
-          if (task.aborted || signal.aborted) return;
-          if (error instanceof KeyNeeded) askForKey();
-          else ctx.say(error.message, true, at);
-        } finally {
-          clearTimeout(slow);
-          if (!task.aborted && !signal.aborted) main.removeAttribute("aria-busy");
-        }
-      });
-    },
-  };
-  keep();
-  drawNav(view, model);
-  drawBar(model, (changes) => {
-    ctx.set(changes);
-    render();
+    ontheme: render,
   });
   main.removeAttribute("aria-busy");
-  const line = lacking(view, model);
+  const missing = explainMissing(view, model, source);
   const body = h("div", {});
-  clear(
+  replaceContent(
     main,
     h("h1", {}, view.title),
     h("p", {}, view.about),
-    line ? h("p", { class: "notice" }, line, others(view, model)) : [body, status],
+    missing
+      ? h("p", { class: "notice" }, missing, linksToOtherModels(view, model))
+      : [body, status],
   );
-  if (!line) view.show(body, ctx);
+  if (!missing) view.show(body, ctx);
 }
 
-// Models of this server that have what one lacks.
-function others(view, model) {
-  const having = models.filter((one) => one !== model && one.views && !lacking(view, one));
-  return having.map((one) => [
+// Links to the models of this server that have a view which one lacks.
+function linksToOtherModels(view, model) {
+  const others = models.filter(
+    (other) => other !== model && other.views && !explainMissing(view, other, source),
+  );
+  return others.map(({ name }) => [
     " ",
-    h("a", { href: link(view.id, { ...shared, model: one.name }) }, `Show it with ${one.name}.`),
+    h(
+      "a",
+      { href: formatLink(view.id, { ...sharedValues, model: name }) },
+      `Show it with ${name}.`,
+    ),
   ]);
+}
+
+function showError(title, error) {
+  replaceContent(
+    main,
+    h("h1", {}, title),
+    h("p", { class: "notice", role: "alert" }, capitalize(error.message)),
+  );
 }
 
 function askForKey() {
   const input = h("input", { type: "password", autocomplete: "off", required: true });
-  clear(
+  const submit = (event) => {
+    event.preventDefault();
+    source.setKey(input.value.trim());
+    models = [];
+    render();
+  };
+  replaceContent(
     main,
     h("h1", {}, "API key"),
     h(
@@ -266,15 +132,7 @@ function askForKey() {
     ),
     h(
       "form",
-      {
-        class: "form",
-        onsubmit: (event) => {
-          event.preventDefault();
-          source.setKey(input.value.trim());
-          models = [];
-          render();
-        },
-      },
+      { class: "form", onsubmit: submit },
       field("Key", input),
       h("div", {}, h("button", { class: "main" }, "Use this key")),
     ),
@@ -284,7 +142,7 @@ function askForKey() {
   input.focus();
 }
 
-setTheme(remembered.get("bertworks-theme") ?? "auto");
+restoreTheme();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);
 addEventListener("hashchange", async () => {
   if (location.hash === "#main") return;

@@ -1,67 +1,52 @@
-// The call behind a view, to be copied: curl, Python, command line.
-import { h } from "./dom.js";
-import { copyButton } from "./export.js";
+// The call that a view makes, to be copied: as curl, Python and command line.
+import { copyButton } from "./clipboard.js";
+import { h } from "./ui/dom.js";
 
-export const quoted = (text) =>
+const quoteShell = (text) =>
   /^[\w./:=@%+-]+$/.test(text) ? text : `'${String(text).replaceAll("'", `'\\''`)}'`;
 
 // A value as Python writes it.
-export function python(value) {
+export function formatPython(value) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
-  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
-  if (typeof value === "object")
-    return `{${Object.entries(value)
-      .map(([key, one]) => `${python(key)}: ${python(one)}`)
-      .join(", ")}}`;
+  if (Array.isArray(value)) return `[${value.map(formatPython).join(", ")}]`;
+  if (typeof value === "object") {
+    const items = Object.entries(value).map(
+      ([key, item]) => `${formatPython(key)}: ${formatPython(item)}`,
+    );
+    return `{${items.join(", ")}}`;
+  }
   return JSON.stringify(value);
 }
 
-const present = (body) =>
-  Object.fromEntries(
-    Object.entries(body).filter(
-      ([, value]) =>
-        value !== null &&
-        value !== undefined &&
-        value !== "" &&
-        !(Array.isArray(value) && value.length === 0),
-    ),
-  );
+const isEmpty = (value) =>
+  value === null ||
+  value === undefined ||
+  value === "" ||
+  (Array.isArray(value) && value.length === 0);
+
+const dropEmpty = (body) =>
+  Object.fromEntries(Object.entries(body).filter(([, value]) => !isEmpty(value)));
 
 // A command's words. Texts that look like an option or a setting are put after `--`.
-const command = (verb, given, options) =>
-  given.some((one) => /^-|^[\w.]+=/.test(one))
-    ? [verb, ...options, "--", ...given]
-    : [verb, ...given, ...options];
+const orderArguments = (verb, args, options) =>
+  args.some((argument) => /^-|^[\w.]+=/.test(argument))
+    ? [verb, ...options, "--", ...args]
+    : [verb, ...args, ...options];
 
-// calls(ctx, { path, body, python: "model.predict(…)", verb: "predict", given: ["MODEL", …] });
-// `lines`: by name, files of lines that the command reads, which are written before.
-export function calls(ctx, { path, body, python: code, verb, given, options = [], lines = {} }) {
-  const files = Object.entries(lines).map(
-    ([name, texts]) => `printf '%s\\n' ${texts.map(quoted).join(" ")} > ${name} && `,
-  );
-  const origin = ctx.source.origin ?? "http://127.0.0.1:8080";
-  const sent = JSON.stringify({
-    ...(ctx.model.default ? {} : { model: ctx.model.name }),
-    ...present(body),
-  });
-  const key = ctx.source.hasKey?.() ? " -H 'authorization: Bearer '$KEY" : "";
-  const texts = [
-    [
-      "curl",
-      `curl -s ${origin}${path}${key} -H 'content-type: application/json' -d ${quoted(sent)}`,
-    ],
-    ["Python", code],
-    [
-      "Command line",
-      `${files.join("")}bertworks ${command(verb, given, options).map(quoted).join(" ")}`,
-    ],
+// callExamples(ctx, { path, body, python: "model.predict(…)", verb: "predict", args: ["MODEL", …] })
+// `files`: by name, the lines of the files that the command reads, which are written before.
+export function callExamples(ctx, { path, body, python, verb, args, options = [], files = {} }) {
+  const calls = [
+    ["curl", formatCurl(ctx, path, body)],
+    ["Python", python],
+    ["Command line", formatCommand(verb, args, options, files)],
   ];
   return h(
     "details",
     {},
     h("summary", {}, "The same call as curl, Python and command line"),
-    texts.map(([name, text]) =>
+    calls.map(([name, code]) =>
       h(
         "div",
         { class: "call" },
@@ -69,33 +54,51 @@ export function calls(ctx, { path, body, python: code, verb, given, options = []
           "div",
           { class: "row" },
           name,
-          copyButton(`Copy ${name}`, () => text),
+          copyButton(`Copy ${name}`, () => code),
         ),
-        h("pre", { tabindex: 0 }, text),
+        h("pre", { tabindex: 0 }, code),
       ),
     ),
   );
 }
 
-// Of a view that has a function of its name in `bertworks.explorer`.
-export function explorerCall(ctx, view, body, name = view) {
-  const { text, ...more } = present(body);
-  const given = [
-    text === undefined ? null : python(text),
-    ...Object.entries(more).map(([key, value]) => `${key}=${python(value)}`),
-  ].filter(Boolean);
-  return calls(ctx, {
+function formatCurl(ctx, path, body) {
+  const origin = ctx.source.origin ?? "http://127.0.0.1:8080";
+  const key = ctx.source.hasKey?.() ? " -H 'authorization: Bearer '$KEY" : "";
+  const model = ctx.model.default ? {} : { model: ctx.model.name };
+  const json = quoteShell(JSON.stringify({ ...model, ...dropEmpty(body) }));
+  return `curl -s ${origin}${path}${key} -H 'content-type: application/json' -d ${json}`;
+}
+
+function formatCommand(verb, args, options, files) {
+  const writes = Object.entries(files).map(
+    ([name, lines]) => `printf '%s\\n' ${lines.map(quoteShell).join(" ")} > ${name} && `,
+  );
+  const words = orderArguments(verb, args, options).map(quoteShell);
+  return `${writes.join("")}bertworks ${words.join(" ")}`;
+}
+
+// Examples for a view that has a function, `name`, in `bertworks.explorer`.
+export function explorerCallExamples(ctx, view, body, name = view) {
+  const { text, ...keywords } = dropEmpty(body);
+  const args = Object.entries(keywords).map(([key, value]) => `${key}=${formatPython(value)}`);
+  if (text !== undefined) args.unshift(formatPython(text));
+  return callExamples(ctx, {
     path: `/explore/${view}`,
     body,
     python:
       "import bertworks as bw\nfrom bertworks import explorer\n\n" +
-      `model = bw.load(${python(modelOf(ctx))})\nexplorer.${name}(model, ${given.join(", ")})`,
+      `model = bw.load(${formatPython(getModelSource(ctx))})\n` +
+      `explorer.${name}(model, ${args.join(", ")})`,
     verb: "explain",
-    given: [modelOf(ctx), text ?? body.texts?.[0] ?? ""],
+    args: [getModelSource(ctx), text ?? body.texts?.[0] ?? ""],
     options: [...(body.pair ? ["--pair", body.pair] : []), "--out", "page.html"],
   });
 }
 
-export const modelOf = (ctx) => ctx.model.source ?? ctx.model.name;
-export const loading = (ctx) =>
-  `import bertworks as bw\n\nmodel = bw.load(${python(modelOf(ctx))})\n`;
+// The path or name that loads the model.
+export const getModelSource = (ctx) => ctx.model.source ?? ctx.model.name;
+
+// Python that loads the model as `model`.
+export const formatLoading = (ctx) =>
+  `import bertworks as bw\n\nmodel = bw.load(${formatPython(getModelSource(ctx))})\n`;

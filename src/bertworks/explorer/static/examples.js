@@ -9,7 +9,7 @@ export const MINIMAL_PAIR = {
   plain: ["The film was good, and everybody laughed.", "The film was bad, and everybody laughed."],
 };
 
-export const FOLLOWING = ["He was born in Paris in 1890.", "He died in London in 1950."];
+export const SENTENCE_PAIR = ["He was born in Paris in 1890.", "He died in London in 1950."];
 
 export const QUESTION = {
   text: "Who discovered radium?",
@@ -20,16 +20,16 @@ export const QUESTION = {
 const PAIR = { text: "A man is playing a guitar.", pair: "Somebody plays an instrument." };
 
 // A text, or a pair, that fits a model's task.
-export function example(model) {
-  const does = (view) => model.views?.[view] === null;
-  if (does("answer")) return QUESTION;
+export function selectExample(model) {
+  const has = (view) => model.views?.[view] === null;
+  if (has("answer")) return QUESTION;
   if (model.pairs) return PAIR;
-  if (does("tag")) return { text: "Ada Lovelace was born in London." };
-  if (does("classify")) return { text: "A fine film." };
+  if (has("tag")) return { text: "Ada Lovelace was born in London." };
+  if (has("classify")) return { text: "A fine film." };
   return { text: SENTENCE.text };
 }
 
-export const MEANINGS = {
+export const CONTEXTS = {
   word: "bank",
   texts: [
     "He sat on the bank of the river.",
@@ -39,14 +39,14 @@ export const MEANINGS = {
   ],
 };
 
-export const SIMILAR = [
+export const SIMILARITY_TEXTS = [
   "A man is playing a guitar.",
   "Somebody plays an instrument.",
   "The stock market fell today.",
   "Shares lost value this morning.",
 ];
 
-export const LIBRARY = {
+export const SEARCH = {
   query: "borrowing money from a bank",
   texts: [
     "The Danube flows into the Black Sea.",

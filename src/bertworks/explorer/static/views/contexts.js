@@ -1,8 +1,18 @@
-import { explorerCall } from "../calls.js";
-import { area, clear, counted, field, h, later, line, slider } from "../dom.js";
-import { MEANINGS } from "../examples.js";
-import { linesOf } from "../parts.js";
-import { heat, lineChart, SERIES, scatter } from "../pictures.js";
+// One word in several sentences: how similar its vectors are.
+import { explorerCallExamples } from "../calls.js";
+import { SERIES } from "../charts/colours.js";
+import { heatmap } from "../charts/heatmap.js";
+import { lineChart } from "../charts/line-chart.js";
+import { scatter } from "../charts/scatter.js";
+import { CONTEXTS } from "../examples.js";
+import { inputField } from "../fields.js";
+import { slider } from "../ui/controls.js";
+import { h, replaceContent } from "../ui/dom.js";
+import { formatCount } from "../ui/format.js";
+import { splitLines } from "../ui/strings.js";
+
+const FALLBACK = CONTEXTS.texts.join("\n");
+const MAX_LINES = 5;
 
 export default {
   id: "contexts",
@@ -15,44 +25,27 @@ export default {
   show,
 };
 
-const TEXTS = MEANINGS.texts.join("\n");
-
 function show(root, ctx) {
   const results = h("div", {});
-  const update = ctx.updating(async (signal) => {
-    const body = {
-      word: ctx.get("word", MEANINGS.word).trim(),
-      texts: linesOf(ctx.get("texts", TEXTS)),
-    };
-    const answer = await ctx.ask("contexts", body, signal);
-    clear(results, draw(ctx, answer, body), explorerCall(ctx, "contexts", body));
-    return `“${body.word}” occurs ${counted(answer.points.length, "time")}.`;
+  const update = ctx.createUpdate(async (signal) => {
+    const word = ctx.get("word", CONTEXTS.word).trim();
+    const body = { word, texts: splitLines(ctx.get("texts", FALLBACK)) };
+    const answer = await ctx.request("contexts", body, signal);
+    const examples = explorerCallExamples(ctx, "contexts", body);
+    replaceContent(results, occurrenceCharts(ctx, answer, body.texts), examples);
+    return `“${word}” occurs ${formatCount(answer.points.length, "time")}.`;
   });
   root.append(
     h(
       "div",
       { class: "form" },
-      field(
-        "Word",
-        line(
-          ctx.get("word", MEANINGS.word),
-          later((word) => {
-            ctx.set({ word });
-            update();
-          }, 400),
-        ),
-      ),
-      field(
-        "Sentences with this word, one per line",
-        area(
-          ctx.get("texts", TEXTS),
-          later((texts) => {
-            ctx.set({ texts });
-            update();
-          }, 500),
-          { rows: 4 },
-        ),
-      ),
+      inputField(ctx, update, { key: "word", label: "Word", fallback: CONTEXTS.word }),
+      inputField(ctx, update, {
+        key: "texts",
+        label: "Sentences with this word, one per line",
+        fallback: FALLBACK,
+        rows: 4,
+      }),
     ),
     ctx.status,
     results,
@@ -60,113 +53,115 @@ function show(root, ctx) {
   update();
 }
 
-function draw(ctx, answer, body) {
-  const last = answer.similarity.length - 1;
-  const names = answer.points.map((one) => `${one.text + 1} ${around(body.texts[one.text], one)}`);
-  const brief = answer.points.map(
-    (one, at) =>
-      `${one.text + 1}${answer.points
-        .filter((other, k) => other.text === one.text && k < at)
-        .map(() => "′")
-        .join("")}`,
-  );
-  const pictures = h("div", {});
-  const matrix = (title, name, values, caption) =>
-    heat({
-      title,
-      name,
-      rows: names,
-      columns: brief,
-      value: (row, column) => values[row][column],
-      numbers: true,
-      most: 44,
-      columnName: "sentence",
-      caption,
-    });
-  function at(layer) {
-    const where = layer === 0 ? "the embeddings" : `layer ${layer}`;
-    const explained = answer.explained[layer].reduce((sum, one) => sum + one, 0);
-    clear(
-      pictures,
-      h(
-        "div",
-        { class: "cards" },
-        matrix(
-          `After ${where}`,
-          `similarity-layer-${layer}`,
-          answer.similarity[layer],
-          "Cosine similarity of the word’s vectors.",
-        ),
-        matrix(
-          "The static embedding",
-          "similarity-static",
-          answer.static,
-          "The word’s row of the embedding table: the same in every sentence.",
-        ),
-      ),
-      h(
-        "div",
-        { class: "apart" },
-        scatter({
-          title: `A map of ${where}`,
-          name: `map-layer-${layer}`,
-          caption:
-            "The two directions in which the vectors differ most (principal components; " +
-            `${(100 * explained).toFixed(0)} % of the variance).`,
-          points: answer.map[layer].map(([x, y], k) => ({
-            x,
-            y,
-            text: names[k],
-            group: answer.points[k].text,
-          })),
-        }),
-      ),
-    );
-  }
-  const start = Math.min(ctx.number("layer", last), last);
-  at(start);
-  const pairs = names.slice(1, 6).map((name, k) => ({
-    name,
-    values: answer.similarity.map((one) => one[0][k + 1]),
-    colour: SERIES[answer.points[k + 1].text % SERIES.length],
-  }));
+// What depends on a layer is drawn again when the slider moves.
+function occurrenceCharts(ctx, answer, texts) {
+  const occurrences = nameOccurrences(answer.points, texts);
+  const lastLayer = answer.similarity.length - 1;
+  const firstLayer = Math.min(ctx.getNumber("layer", lastLayer), lastLayer);
+  const charts = h("div", {}, layerCharts(answer, occurrences, firstLayer));
+  const changeLayer = (layer) => {
+    ctx.set({ layer });
+    replaceContent(charts, layerCharts(answer, occurrences, layer));
+  };
   return [
     slider(
       "After layer",
       {
         min: 0,
-        max: last,
-        value: start,
-        text: (one) => (one === 0 ? "0 (embeddings)" : String(one)),
+        max: lastLayer,
+        value: firstLayer,
+        format: (layer) => (layer === 0 ? "0 (embeddings)" : String(layer)),
       },
-      (layer) => {
-        ctx.set({ layer });
-        at(layer);
-      },
+      changeLayer,
     ),
-    h("div", { class: "apart" }, pictures),
-    pairs.length > 0 &&
-      h(
-        "div",
-        { class: "apart" },
-        lineChart({
-          title: `Similarity to the first: ${names[0]}`,
-          name: "similarity-by-layer",
-          x: answer.similarity.map((_, k) => String(k)),
-          xName: "after layer",
-          series: pairs,
-          high: 1,
-        }),
-      ),
+    h("div", { class: "apart" }, charts),
+    occurrences.length > 1 &&
+      h("div", { class: "apart" }, similarityChart(answer.similarity, occurrences)),
   ];
 }
 
-// The word with a little of what is around it.
-function around(text, { start, end }) {
-  const letters = [...text];
-  const [before, behind] = [
-    letters.slice(0, start).join("").trim().split(/\s+/).slice(-2).join(" "),
-    letters.slice(end).join("").trim().split(/\s+/).slice(0, 3).join(" "),
-  ];
-  return `${before} ${letters.slice(start, end).join("")} ${behind}`.trim();
+// Each occurrence of the word: the number of its sentence, a short name, and a name with the words
+// around it.
+function nameOccurrences(points, texts) {
+  return points.map((point, index) => {
+    const earlier = points.slice(0, index).filter(({ text }) => text === point.text);
+    return {
+      text: point.text,
+      shortName: `${point.text + 1}${"′".repeat(earlier.length)}`,
+      name: `${point.text + 1} ${excerpt(texts[point.text], point)}`,
+    };
+  });
 }
+
+// The word with at most two words before it and three after it.
+function excerpt(text, { start, end }) {
+  const letters = [...text];
+  const splitWords = (part) => part.join("").trim().split(/\s+/);
+  const before = splitWords(letters.slice(0, start)).slice(-2).join(" ");
+  const after = splitWords(letters.slice(end)).slice(0, 3).join(" ");
+  return `${before} ${letters.slice(start, end).join("")} ${after}`.trim();
+}
+
+function layerCharts(answer, occurrences, layer) {
+  const place = layer === 0 ? "the embeddings" : `layer ${layer}`;
+  return [
+    h(
+      "div",
+      { class: "cards" },
+      similarityMap(occurrences, answer.similarity[layer], {
+        title: `After ${place}`,
+        name: `similarity-layer-${layer}`,
+        caption: "Cosine similarity of the word’s vectors.",
+      }),
+      similarityMap(occurrences, answer.static, {
+        title: "The static embedding",
+        name: "similarity-static",
+        caption: "The word’s row of the embedding table: the same in every sentence.",
+      }),
+    ),
+    h("div", { class: "apart" }, vectorMap(answer, occurrences, layer, place)),
+  ];
+}
+
+const similarityMap = (occurrences, values, options) =>
+  heatmap({
+    rows: occurrences.map(({ name }) => name),
+    columns: occurrences.map(({ shortName }) => shortName),
+    value: (row, column) => values[row][column],
+    showsNumbers: true,
+    maxCellSize: 44,
+    columnName: "sentence",
+    ...options,
+  });
+
+function vectorMap(answer, occurrences, layer, place) {
+  const explained = answer.explained[layer].reduce((sum, share) => sum + share, 0);
+  return scatter({
+    title: `A map of ${place}`,
+    name: `map-layer-${layer}`,
+    caption:
+      "The two directions in which the vectors differ most (principal components; " +
+      `${(100 * explained).toFixed(0)} % of the variance).`,
+    points: answer.map[layer].map(([x, y], index) => ({
+      x,
+      y,
+      text: occurrences[index].name,
+      group: occurrences[index].text,
+    })),
+  });
+}
+
+// The similarity of each occurrence to the first one, by layer.
+const similarityChart = (similarity, occurrences) =>
+  lineChart({
+    title: `Similarity to the first: ${occurrences[0].name}`,
+    name: "similarity-by-layer",
+    x: similarity.map((_, layer) => String(layer)),
+    xName: "after layer",
+    series: occurrences.slice(1, MAX_LINES + 1).map(({ name, text }, index) => ({
+      name,
+      values: similarity.map(([first]) => first[index + 1]),
+      colour: SERIES[text % SERIES.length],
+    })),
+    high: 1,
+  });

@@ -1,7 +1,18 @@
-import { explorerCall } from "../calls.js";
-import { button, clear, field, h, line, percent, slider, table } from "../dom.js";
-import { answerOf, blankName, guesses, shown, subject, sure, was } from "../parts.js";
-import { lineChart } from "../pictures.js";
+// Guess a masked word, then see how the model's prediction forms.
+import { explorerCallExamples } from "../calls.js";
+import { lineChart } from "../charts/line-chart.js";
+import {
+  blankBars,
+  describeEntropy,
+  describeOriginal,
+  formatToken,
+  getBlankAnswer,
+  nameBlank,
+} from "../predictions.js";
+import { textForm } from "../text-form.js";
+import { button, field, slider, table, textInput } from "../ui/controls.js";
+import { h, replaceContent } from "../ui/dom.js";
+import { formatPercent } from "../ui/format.js";
 
 export default {
   id: "guess",
@@ -19,125 +30,123 @@ function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const steps = ctx.model.checkpoints ?? [];
-  const input = line(ctx.get("guess"), () => {});
-  let checkpoint = null;
-  const update = ctx.updating(async (signal) => {
-    const { text, body, hasBlank } = await asked.read(signal);
-    reveal.disabled = !hasBlank && !ctx.model.causal;
-    if (reveal.disabled || !ctx.get("shown")) {
-      clear(results);
-      return reveal.disabled ? "Press the word to guess." : "Type your guess, then press Reveal.";
+  const getCheckpoint = () => steps.find((step) => String(step) === ctx.get("checkpoint")) ?? null;
+  const update = ctx.createUpdate(async (signal) => {
+    const { text, body, hasBlank } = await form.read(signal);
+    revealButton.disabled = !hasBlank && !ctx.model.causal;
+    if (revealButton.disabled || !ctx.get("shown")) {
+      replaceContent(results);
+      return revealButton.disabled
+        ? "Press the word to guess."
+        : "Type your guess, then press Reveal.";
     }
     const guess = ctx.get("guess").trim();
-    const asking = {
+    const request = {
       text,
       words: body.words,
       top_k: 10,
       layers: true,
       left: ctx.model.causal,
       candidates: isFile || !guess ? [] : [guess],
-      checkpoint,
+      checkpoint: getCheckpoint(),
     };
-    const answer = await ctx.ask("fill", asking, signal);
-    const many = answer.blanks.length > 1;
-    clear(
+    const { blanks } = await ctx.request("fill", request, signal);
+    const hasMany = blanks.length > 1;
+    const shownRequest = { ...request, left: undefined, top_k: undefined };
+    replaceContent(
       results,
-      answer.blanks.map((blank, at) => section(blank, blankName(at, many), guess)),
-      steps.length > 1 &&
-        h(
-          "div",
-          { class: "apart" },
-          button("Compare all checkpoints", (event) => overSteps(event.target, asking)),
-        ),
-      isFile ? null : explorerCall(ctx, "fill", { ...asking, left: undefined, top_k: undefined }),
+      blanks.map((blank, index) => blankSection(blank, nameBlank(index, hasMany), guess)),
+      steps.length > 1 && checkpointComparison(ctx, steps, request),
+      isFile ? null : explorerCallExamples(ctx, "fill", shownRequest),
     );
-    return verdict(answer.blanks[0], guess);
+    return describeGuess(blanks[0], guess);
   });
-  const asked = subject(
-    ctx,
-    () => {
-      ctx.set({ shown: null });
-      update();
-    },
-    {
-      fills: true,
-      single: true,
-      hint: "Words; press the one to guess",
-    },
+
+  const hideAnswer = () => {
+    ctx.set({ shown: null });
+    update();
+  };
+  const form = textForm(ctx, hideAnswer, {
+    readsMasks: true,
+    isSingle: true,
+    hint: "Words; press the one to guess",
+  });
+  const input = textInput(ctx.get("guess"), () => {});
+  const reveal = () => {
+    ctx.set({ shown: 1, guess: input.value.trim() || null });
+    update();
+  };
+  const revealButton = button("Reveal", reveal, { class: "main", type: "submit" });
+  form.element.append(
+    h(
+      "form",
+      { class: "row end", onsubmit: (event) => event.preventDefault() },
+      h("div", { class: "grow" }, field("Your guess", input)),
+      revealButton,
+    ),
   );
-  const reveal = button(
-    "Reveal",
-    () => {
-      ctx.set({ shown: 1, guess: input.value.trim() || null });
-      update();
-    },
-    { class: "main", type: "submit" },
-  );
-  const form = h(
-    "form",
-    { class: "row end", onsubmit: (event) => event.preventDefault() },
-    h("div", { class: "grow" }, field("Your guess", input)),
-    reveal,
-  );
-  asked.node.append(form);
-  if (steps.length) {
-    const at = steps.indexOf(Number(ctx.get("checkpoint")));
-    checkpoint = at < 0 ? null : steps[at];
-    asked.node.append(
-      slider(
-        "Checkpoint",
-        {
-          min: 0,
-          max: steps.length,
-          value: at < 0 ? steps.length : at,
-          text: (one) =>
-            steps[one] === undefined ? "the model" : `step ${steps[one].toLocaleString("en")}`,
-        },
-        (one) => {
-          checkpoint = steps[one] ?? null;
-          ctx.set({ checkpoint });
-          update();
-        },
-      ),
-    );
-  }
-  // The same blank at each step, one after the other, so that the server stays free for others.
-  async function overSteps(pressed, asking) {
-    pressed.disabled = true;
-    const found = [];
-    try {
-      for (const step of steps) {
-        ctx.say(`Checkpoint ${found.length + 1} of ${steps.length} …`);
-        const answer = await ctx.ask("fill", { ...asking, layers: false, checkpoint: step });
-        found.push(answerOf(answer.blanks[0]));
-      }
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      ctx.say(error.message, true);
-      return;
-    }
-    ctx.say("All checkpoints are done.");
-    pressed.replaceWith(
-      chart(
-        "Probability by checkpoint",
-        "checkpoints",
-        steps.map(String),
-        "checkpoint",
-        found,
-        asking.candidates[0],
-      ),
-    );
-  }
-  root.append(asked.node, ctx.status, results);
+  if (steps.length) form.element.append(checkpointSlider(ctx, steps, getCheckpoint(), update));
+  root.append(form.element, ctx.status, results);
   update();
 }
 
-function section(blank, name, guess) {
-  const found = answerOf(blank);
+// The checkpoints of a run; after the last one, the model itself.
+function checkpointSlider(ctx, steps, checkpoint, onchange) {
+  const format = (index) =>
+    steps[index] === undefined ? "the model" : `step ${steps[index].toLocaleString("en")}`;
+  const value = checkpoint === null ? steps.length : steps.indexOf(checkpoint);
+  const change = (index) => {
+    ctx.set({ checkpoint: steps[index] ?? null });
+    onchange();
+  };
+  return slider("Checkpoint", { min: 0, max: steps.length, value, format }, change);
+}
+
+// A button that becomes a chart of all checkpoints.
+function checkpointComparison(ctx, steps, request) {
+  const compare = async () => {
+    compareButton.disabled = true;
+    const answers = await requestCheckpoints(ctx, steps, request);
+    if (!answers) return;
+    compareButton.replaceWith(
+      probabilityChart(answers, request.candidates[0], {
+        title: "Probability by checkpoint",
+        name: "checkpoints",
+        x: steps.map(String),
+        xName: "checkpoint",
+        caption: "One point for each checkpoint of the run.",
+      }),
+    );
+  };
+  const compareButton = button("Compare all checkpoints", compare);
+  return h("div", { class: "apart" }, compareButton);
+}
+
+// The answers for the first blank, one after the other, so that the server stays free for others.
+// Null after an error, which the status shows.
+async function requestCheckpoints(ctx, steps, request) {
+  const answers = [];
+  try {
+    for (const step of steps) {
+      ctx.showStatus(`Checkpoint ${answers.length + 1} of ${steps.length} …`);
+      const body = { ...request, layers: false, checkpoint: step };
+      const { blanks } = await ctx.request("fill", body);
+      answers.push(getBlankAnswer(blanks[0]));
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") ctx.showStatus(error.message, true);
+    return null;
+  }
+  ctx.showStatus("All checkpoints are done.");
+  return answers;
+}
+
+function blankSection(blank, name, guess) {
+  const answer = getBlankAnswer(blank);
   return h(
     "section",
     {},
-    h("h2", {}, name, was(blank)),
+    h("h2", {}, name, describeOriginal(blank)),
     h(
       "div",
       { class: "cards" },
@@ -145,83 +154,79 @@ function section(blank, name, guess) {
         "div",
         { class: "card" },
         h("h3", {}, "The model’s prediction"),
-        guesses(found, { caption: name }),
-        h("p", { class: "soft small" }, sure(found.entropy)),
+        blankBars(answer, { caption: name }),
+        h("p", { class: "soft small" }, describeEntropy(answer.entropy)),
       ),
       blank.layers &&
-        chart(
-          "Probability by layer",
-          "layers",
-          blank.layers.map((_, at) => String(at)),
-          "after layer",
-          blank.layers,
-          guess,
-        ),
+        probabilityChart(blank.layers, guess, {
+          title: "Probability by layer",
+          name: "layers",
+          x: blank.layers.map((_, layer) => String(layer)),
+          xName: "after layer",
+          caption:
+            "The prediction head applied to the hidden state after each layer; " +
+            "layer 0 is the embeddings.",
+        }),
     ),
     blank.layers && [
       h("h3", { class: "apart" }, "Most probable at each layer"),
-      table(
-        ["After layer", "Most probable", { text: "Entropy, bits", number: true }],
-        blank.layers.map((one, at) => [
-          at === 0 ? "0 (embeddings)" : String(at),
-          one.top
-            .slice(0, 4)
-            .map((piece) => `${shown(piece.token)} ${percent(piece.probability)}`)
-            .join(" · "),
-          one.entropy.toFixed(1),
-        ]),
-        { caption: `Most probable pieces for ${name} at each layer`, className: "fit" },
-      ),
+      layerTable(blank.layers, name),
     ],
   );
 }
 
-function chart(title, name, x, xName, answers, guess) {
-  const of = answers.map((one) => one.original ?? null);
-  const series = [
-    of.every(Boolean) && {
-      name: `“${shown(of[0].token)}” (original)`,
-      values: of.map((one) => one.probability),
-      colour: "third",
-    },
-    guess &&
-      answers.every((one) => one.candidates?.length) && {
-        name: `“${guess}” (yours)`,
-        values: answers.map((one) => one.candidates[0].probability),
-        colour: "second",
-      },
-    {
-      name: "most probable",
-      values: answers.map((one) => one.top[0].probability),
-      dashed: true,
-      colour: "first",
-    },
-  ].filter(Boolean);
-  return lineChart({
-    title,
-    name,
-    x,
-    xName,
-    series,
-    low: 0,
-    format: percent,
-    caption:
-      name === "layers"
-        ? "The prediction head applied to the hidden state after each layer; " +
-          "layer 0 is the embeddings."
-        : "One point for each checkpoint of the run.",
-  });
+function layerTable(layers, name) {
+  const formatPieces = (top) =>
+    top
+      .slice(0, 4)
+      .map(({ token, probability }) => `${formatToken(token)} ${formatPercent(probability)}`)
+      .join(" · ");
+  return table(
+    ["After layer", "Most probable", { text: "Entropy, bits", number: true }],
+    layers.map(({ top, entropy }, layer) => [
+      layer === 0 ? "0 (embeddings)" : String(layer),
+      formatPieces(top),
+      entropy.toFixed(1),
+    ]),
+    { caption: `Most probable pieces for ${name} at each layer`, className: "fit" },
+  );
 }
 
-function verdict(blank, guess) {
-  const found = answerOf(blank);
-  const top = found.top[0];
-  const yours =
-    found.candidates?.[0]?.probability ??
-    found.top.find((one) => one.token === guess.toLowerCase())?.probability;
-  const said = `The model predicts “${shown(top.token)}” with ${percent(top.probability)}.`;
-  if (!guess) return said;
-  return yours === undefined
-    ? `${said} Your “${guess}” is not among its top ${found.top.length}.`
-    : `${said} It gives your “${guess}” ${percent(yours)}.`;
+// The probabilities of the original piece, the guess, and the most probable piece.
+function probabilityChart(answers, guess, options) {
+  const originals = answers.map((answer) => answer.original ?? null);
+  const series = [];
+  if (originals.every(Boolean))
+    series.push({
+      name: `“${formatToken(originals[0].token)}” (original)`,
+      values: originals.map(({ probability }) => probability),
+      colour: "third",
+    });
+  if (guess && answers.every(({ candidates }) => candidates?.length))
+    series.push({
+      name: `“${guess}” (yours)`,
+      values: answers.map(({ candidates }) => candidates[0].probability),
+      colour: "second",
+    });
+  series.push({
+    name: "most probable",
+    values: answers.map(({ top }) => top[0].probability),
+    dashed: true,
+    colour: "first",
+  });
+  return lineChart({ series, low: 0, format: formatPercent, ...options });
+}
+
+function describeGuess(blank, guess) {
+  const { top, candidates } = getBlankAnswer(blank);
+  const [best] = top;
+  const text =
+    `The model predicts “${formatToken(best.token)}” ` + `with ${formatPercent(best.probability)}.`;
+  if (!guess) return text;
+  const probability =
+    candidates?.[0]?.probability ??
+    top.find(({ token }) => token === guess.toLowerCase())?.probability;
+  return probability === undefined
+    ? `${text} Your “${guess}” is not among its top ${top.length}.`
+    : `${text} It gives your “${guess}” ${formatPercent(probability)}.`;
 }

@@ -1,7 +1,20 @@
-import { explorerCall } from "../calls.js";
-import { capital, clear, field, h, select, table } from "../dom.js";
-import { tools } from "../export.js";
-import { amount, asTarget, change, predicted, subject, unpredicted, watched } from "../parts.js";
+// How a prediction changes without each word.
+import { explorerCallExamples } from "../calls.js";
+import { saveButtons } from "../export.js";
+import {
+  describeTarget,
+  formatTargetChange,
+  formatTargetValue,
+  predictionBars,
+  toRequestTarget,
+} from "../predictions.js";
+import { explainNoPrediction, textForm } from "../text-form.js";
+import { field, select, table } from "../ui/controls.js";
+import { h, replaceContent } from "../ui/dom.js";
+import { capitalize } from "../ui/format.js";
+
+// The field of a target by which another one is chosen.
+const NAME_FIELDS = { blank: "token", next: "token", label: "label", tag: "tag" };
 
 export default {
   id: "occlusion",
@@ -15,158 +28,140 @@ export default {
   show,
 };
 
-const NAMES = { blank: "token", next: "token", label: "label", tag: "tag" };
-
 function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
-  const update = ctx.updating(async (signal) => {
-    const given = await asked.read(signal);
-    const { body } = given;
-    const none = unpredicted(ctx, given);
-    if (none) {
-      clear(results);
-      return none;
+  const update = ctx.createUpdate(async (signal) => {
+    const input = await form.read(signal);
+    const reason = explainNoPrediction(ctx, input);
+    if (reason) {
+      replaceContent(results);
+      return reason;
     }
-    const { prediction } = await ctx.ask("predict", body, signal);
-    const kind = prediction.target.kind;
-    const wanted = ctx.get("target");
-    const names = prediction.distribution.map((one) => one.name);
-    const target =
-      !isFile && NAMES[kind] && names.includes(wanted)
-        ? { ...asTarget(prediction.target), [NAMES[kind]]: wanted }
-        : null;
-    const answer = await ctx.ask("occlusion", { ...body, target }, signal);
-    const chooser =
-      !isFile &&
-      NAMES[kind] &&
-      names.length > 1 &&
-      field(
-        "Prediction to explain",
-        select(names, answer.prediction.target.name, (name) => {
-          ctx.set({ target: name });
-          update();
-        }),
-      );
-    clear(
+    const { prediction } = await ctx.request("predict", input.body, signal);
+    const names = isFile ? [] : listNames(prediction);
+    const target = selectTarget(prediction.target, names, ctx.get("target"));
+    const body = { ...input.body, target };
+    const answer = await ctx.request("occlusion", body, signal);
+    replaceContent(
       results,
-      chooser,
-      draw(answer),
-      isFile ? null : explorerCall(ctx, "occlusion", { ...body, target }),
+      names.length > 1 && targetField(names, answer.prediction.target.name),
+      markedText(answer),
+      h("div", { class: "cards apart" }, effectCard(answer), predictionCard(answer.prediction)),
+      isFile ? null : explorerCallExamples(ctx, "occlusion", body),
     );
-    const value = amount(answer.prediction.target, answer.prediction.probability);
-    return `${capital(watched(answer.prediction))}: ${value}. ${strongest(answer)}`;
+    return describeAnswer(answer);
   });
-  const asked = subject(
-    ctx,
-    () => {
-      ctx.set({ target: null });
+
+  function targetField(names, name) {
+    const change = (target) => {
+      ctx.set({ target });
       update();
-    },
-    {
-      pair: true,
-      single: true,
-      masked: true,
-    },
-  );
-  root.append(asked.node, ctx.status, results);
+    };
+    return field("Prediction to explain", select(names, name, change));
+  }
+
+  const changeText = () => {
+    ctx.set({ target: null });
+    update();
+  };
+  const form = textForm(ctx, changeText, { hasPair: true, isSingle: true, startsMasked: true });
+  root.append(form.element, ctx.status, results);
   update();
 }
 
-// The word that the prediction depends on most; and the one that counts against it, if that is
+// The names of what can be explained instead of the most probable one.
+const listNames = ({ target, distribution }) =>
+  target.kind in NAME_FIELDS ? distribution.map(({ name }) => name) : [];
+
+// The target of a request; null for the most probable one.
+const selectTarget = (target, names, name) =>
+  names.includes(name) ? { ...toRequestTarget(target), [NAME_FIELDS[target.kind]]: name } : null;
+
+function describeAnswer(answer) {
+  const { target, probability } = answer.prediction;
+  const value = formatTargetValue(target, probability);
+  return `${capitalize(describeTarget(target))}: ${value}. ${describeEffects(answer)}`;
+}
+
+// The word that the prediction depends on most, and the one that counts against it, if that is
 // more.
-function strongest({ pieces, prediction, words }) {
+function describeEffects({ pieces, prediction, words }) {
   if (!words.length) return "";
   const sorted = [...words].sort((a, b) => a.change - b.change);
   const [lowest, highest] = [sorted[0], sorted.at(-1)];
-  const name = (one) => `“${pieces.words[one.word].text}”`;
-  const falls =
-    lowest.change < 0 ? `It depends most on ${name(lowest)}.` : "Hiding a word never lowers it.";
-  return highest.change > Math.max(0, -lowest.change)
-    ? `${falls} Hiding ${name(highest)} raises it: ${change(prediction.target, highest.change)}.`
-    : falls;
+  const quote = ({ word }) => `“${pieces.words[word].text}”`;
+  const support =
+    lowest.change < 0 ? `It depends most on ${quote(lowest)}.` : "Hiding a word never lowers it.";
+  if (highest.change <= Math.max(0, -lowest.change)) return support;
+  const change = formatTargetChange(prediction.target, highest.change);
+  return `${support} Hiding ${quote(highest)} raises it: ${change}.`;
 }
 
-function draw({ pieces, prediction, words }) {
-  const isValue = prediction.target.kind === "value";
-  const most = Math.max(1e-9, ...words.map((one) => Math.abs(one.change)));
-  const hidden = new Map(words.map((one) => [one.word, one]));
-  const format = (value) => change(prediction.target, value);
-  const marked = h(
-    "p",
-    { class: "passage" },
-    pieces.words.map((word) => {
-      const one = hidden.get(word.number);
-      return [
-        one
-          ? h(
-              "mark",
-              {
-                title: format(one.change),
-                style: {
-                  "--mark": one.change < 0 ? "var(--first)" : "var(--second)",
-                  "--strength": `${Math.round((40 * Math.abs(one.change)) / most)}%`,
-                },
-                class: "weighed",
-              },
-              word.text,
-            )
-          : h("span", { class: "soft" }, word.text),
-        " ",
-      ];
-    }),
+// The text; the colour of a word is the effect of hiding it.
+function markedText({ pieces, prediction, words }) {
+  const maxChange = Math.max(1e-9, ...words.map(({ change }) => Math.abs(change)));
+  const changes = new Map(words.map(({ word, change }) => [word, change]));
+  const mark = ({ number, text }) => {
+    if (!changes.has(number)) return h("span", { class: "soft" }, text);
+    const change = changes.get(number);
+    const style = {
+      "--mark": change < 0 ? "var(--first)" : "var(--second)",
+      "--strength": `${Math.round((40 * Math.abs(change)) / maxChange)}%`,
+    };
+    const title = formatTargetChange(prediction.target, change);
+    return h("mark", { title, style, class: "weighed" }, text);
+  };
+  return h(
+    "div",
+    { class: "card" },
+    h(
+      "p",
+      { class: "passage" },
+      pieces.words.map((word) => [mark(word), " "]),
+    ),
+    h(
+      "p",
+      { class: "soft small" },
+      "Blue words support the prediction: without them its probability falls. " +
+        "Orange words lower it.",
+    ),
   );
-  const rows = [...words].sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
-  return [
-    h(
-      "div",
-      { class: "card" },
-      marked,
-      h(
-        "p",
-        { class: "soft small" },
-        "Blue words support the prediction: without them its probability falls. " +
-          "Orange words lower it.",
-      ),
-    ),
-    h(
-      "div",
-      { class: "cards apart" },
-      h(
-        "section",
-        { class: "card" },
-        h("h2", { class: "h3" }, "Effect of each word"),
-        table(
-          [
-            "Hidden word",
-            { text: isValue ? "Value" : "Probability", number: true },
-            { text: "Change", number: true },
-          ],
-          rows.map((one) => [
-            pieces.words[one.word].text,
-            amount(prediction.target, one.probability),
-            h("span", { class: one.change < 0 ? "down" : "up" }, format(one.change)),
-          ]),
-          { caption: "Effect of each word" },
-        ),
-        tools("occlusion", {
-          csv: () => [
-            ["word", "text", "probability", "change"],
-            ...words.map((one) => [
-              one.word,
-              pieces.words[one.word].text,
-              one.probability,
-              one.change,
-            ]),
-          ],
-        }),
-      ),
-      h(
-        "section",
-        { class: "card" },
-        h("h2", { class: "h3" }, "With all words"),
-        predicted(prediction),
-      ),
-    ),
-  ];
 }
+
+function effectCard({ pieces, prediction: { target }, words }) {
+  const rows = [...words].sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
+  const valueName = target.kind === "value" ? "Value" : "Probability";
+  const csv = () => [
+    ["word", "text", "probability", "change"],
+    ...words.map(({ word, probability, change }) => [
+      word,
+      pieces.words[word].text,
+      probability,
+      change,
+    ]),
+  ];
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", { class: "h3" }, "Effect of each word"),
+    table(
+      ["Hidden word", { text: valueName, number: true }, { text: "Change", number: true }],
+      rows.map(({ word, probability, change }) => [
+        pieces.words[word].text,
+        formatTargetValue(target, probability),
+        h("span", { class: change < 0 ? "down" : "up" }, formatTargetChange(target, change)),
+      ]),
+      { caption: "Effect of each word" },
+    ),
+    saveButtons("occlusion", { csv }),
+  );
+}
+
+const predictionCard = (prediction) =>
+  h(
+    "section",
+    { class: "card" },
+    h("h2", { class: "h3" }, "With all words"),
+    predictionBars(prediction),
+  );

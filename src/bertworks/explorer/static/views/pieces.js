@@ -1,7 +1,11 @@
-import { calls, loading, modelOf, python } from "../calls.js";
-import { clear, counted, field, h, later, line, table } from "../dom.js";
-import { tools } from "../export.js";
-import { facts, text, textField } from "../parts.js";
+// How the tokenizer splits a text.
+import { callExamples, formatLoading, formatPython, getModelSource } from "../calls.js";
+import { saveButtons } from "../export.js";
+import { inputField, readText, textField } from "../fields.js";
+import { facts } from "../predictions.js";
+import { table } from "../ui/controls.js";
+import { h, replaceContent } from "../ui/dom.js";
+import { formatCount } from "../ui/format.js";
 
 export default {
   id: "pieces",
@@ -26,117 +30,112 @@ const COLUMNS = [
 
 function show(root, ctx) {
   const results = h("div", {});
-  const pair = () => (ctx.source.data ? ctx.source.data.pair : ctx.get("pair")) || null;
-  const update = ctx.updating(async (signal) => {
-    const given = text(ctx);
-    const { pieces } = await ctx.ask("pieces", { text: given, pair: pair() }, signal);
-    const split = pieces.words.filter((word) => word.tokens.length > 1);
-    const isMasked = ctx.model.mask && `${given} ${pair() ?? ""}`.includes(ctx.model.mask);
-    const args = [
-      python(given),
-      ...(pair() ? [python(pair())] : []),
-      ...(isMasked ? ["typed_mask=True"] : []),
-    ];
-    const unknown = pieces.tokens.filter((one) => one.unknown).length;
-    const rows = () =>
-      pieces.tokens.map((one, at) => [
-        one.token,
-        one.id,
-        one.position,
-        one.segment,
-        one.of ? `${one.start}–${one.end}` : "",
-        kind(one, at, pieces),
-      ]);
-    clear(
+  const { data } = ctx.source;
+  const readPair = () => (data ? data.pair : ctx.get("pair")) || null;
+  const update = ctx.createUpdate(async (signal) => {
+    const [text, pair] = [readText(ctx), readPair()];
+    const { pieces } = await ctx.request("pieces", { text, pair }, signal);
+    const splitWords = pieces.words.filter(({ tokens }) => tokens.length > 1);
+    replaceContent(
       results,
       facts([
         ["Pieces", pieces.tokens.length],
         ["Words", pieces.words.length],
-        ["Split words", split.length],
-        ["Unknown pieces", unknown],
+        ["Split words", splitWords.length],
+        ["Unknown pieces", pieces.tokens.filter(({ unknown }) => unknown).length],
       ]),
       h("h2", {}, "In the text"),
-      strip(pieces),
+      wordFrames(pieces),
       h(
         "p",
         { class: "soft small" },
         "A frame contains the pieces of one word, with their ids.",
-        pair() && " A line below marks the second segment.",
+        pair && " A line below marks the second segment.",
       ),
       h("h2", {}, "One by one"),
-      table(
-        COLUMNS,
-        rows().map(([token, ...rest]) => [h("span", { class: "mono" }, token), ...rest]),
-        { caption: "Pieces" },
-      ),
-      tools("pieces", { csv: () => [COLUMNS.map((one) => one.text ?? one), ...rows()] }),
-      calls(ctx, {
-        path: "/explore/pieces",
-        body: { text: given, pair: pair() },
-        python: `${loading(ctx)}model.tokenizer.encode(${args.join(", ")})`,
-        verb: "tokenize",
-        given: [modelOf(ctx), given],
-        options: [...(pair() ? ["--pair", pair()] : []), ...(isMasked ? ["--typed-mask"] : [])],
-      }),
+      pieceTable(pieces),
+      tokenizeExamples(ctx, text, pair),
     );
-    const words = `${split.length} ${split.length === 1 ? "word is" : "words are"}`;
-    return `${counted(pieces.tokens.length, "piece")}; ${words} split.`;
+    const subject = `${splitWords.length} ${splitWords.length === 1 ? "word is" : "words are"}`;
+    return `${formatCount(pieces.tokens.length, "piece")}; ${subject} split.`;
   });
-  root.append(
-    h(
-      "div",
-      { class: "form" },
-      textField(ctx, update),
-      ctx.source.data
-        ? pair() && textField(ctx, update, { key: "pair", label: "Second text" })
-        : field(
-            "Second text (optional)",
-            line(
-              ctx.get("pair"),
-              later((value) => {
-                ctx.set({ pair: value || null });
-                update();
-              }),
-            ),
-          ),
-    ),
-    ctx.status,
-    results,
-  );
+  const pairField = data
+    ? data.pair && textField(ctx, update, { key: "pair", label: "Second text" })
+    : inputField(ctx, update, { key: "pair", label: "Second text (optional)" });
+  root.append(h("div", { class: "form" }, textField(ctx, update), pairField), ctx.status, results);
   update();
 }
 
-function kind(one, at, { words }) {
-  if (one.special) return "special";
-  if (one.unknown) return "unknown";
-  const { tokens, text: word } = words[one.word];
-  return tokens.length > 1 ? `${tokens.indexOf(at) + 1} of ${tokens.length} of “${word}”` : "word";
-}
-
 // Pieces side by side, those of a word in one frame.
-function strip(pieces) {
+function wordFrames({ tokens }) {
   const frames = [];
-  for (const [at, one] of pieces.tokens.entries()) {
-    const same = at > 0 && one.word !== null && pieces.tokens[at - 1].word === one.word;
-    if (same) frames.at(-1).push(one);
-    else frames.push([one]);
+  for (const [position, token] of tokens.entries()) {
+    const isSameWord =
+      position > 0 && token.word !== null && tokens[position - 1].word === token.word;
+    if (isSameWord) frames.at(-1).push(token);
+    else frames.push([token]);
   }
   return h(
     "div",
     { class: "strip" },
-    frames.map((frame) =>
-      h(
-        "span",
-        { class: frame[0].special ? "special" : frame[0].unknown ? "unknown" : null },
-        frame.map((one) =>
-          h(
-            "span",
-            { class: one.segment ? "b" : null },
-            h("span", { class: "mono" }, one.token),
-            h("span", { class: "soft" }, one.id),
-          ),
-        ),
-      ),
-    ),
+    frames.map((frame) => h("span", { class: getFrameClass(frame) }, frame.map(framedPiece))),
   );
+}
+
+function getFrameClass([first]) {
+  if (first.special) return "special";
+  return first.unknown ? "unknown" : null;
+}
+
+const framedPiece = ({ token, id, segment }) =>
+  h(
+    "span",
+    { class: segment ? "b" : null },
+    h("span", { class: "mono" }, token),
+    h("span", { class: "soft" }, id),
+  );
+
+function pieceTable(pieces) {
+  const rows = pieces.tokens.map((token, position) => [
+    token.token,
+    token.id,
+    token.position,
+    token.segment,
+    token.of ? `${token.start}–${token.end}` : "",
+    describeKind(token, position, pieces.words),
+  ]);
+  const csv = () => [COLUMNS.map((column) => column.text ?? column), ...rows];
+  return [
+    table(
+      COLUMNS,
+      rows.map(([piece, ...cells]) => [h("span", { class: "mono" }, piece), ...cells]),
+      { caption: "Pieces" },
+    ),
+    saveButtons("pieces", { csv }),
+  ];
+}
+
+function describeKind(token, position, words) {
+  if (token.special) return "special";
+  if (token.unknown) return "unknown";
+  const { tokens, text } = words[token.word];
+  return tokens.length > 1
+    ? `${tokens.indexOf(position) + 1} of ${tokens.length} of “${text}”`
+    : "word";
+}
+
+function tokenizeExamples(ctx, text, pair) {
+  const { mask } = ctx.model;
+  const hasMask = mask && `${text} ${pair ?? ""}`.includes(mask);
+  const args = [formatPython(text)];
+  if (pair) args.push(formatPython(pair));
+  if (hasMask) args.push("typed_mask=True");
+  return callExamples(ctx, {
+    path: "/explore/pieces",
+    body: { text, pair },
+    python: `${formatLoading(ctx)}model.tokenizer.encode(${args.join(", ")})`,
+    verb: "tokenize",
+    args: [getModelSource(ctx), text],
+    options: [...(pair ? ["--pair", pair] : []), ...(hasMask ? ["--typed-mask"] : [])],
+  });
 }

@@ -1,8 +1,14 @@
-import { explorerCall } from "../calls.js";
-import { button, clear, fixed, h, roving, table } from "../dom.js";
-import { tools } from "../export.js";
-import { amount, predicted, shown, subject, unpredicted, watched } from "../parts.js";
-import { bars, lineChart } from "../pictures.js";
+// One prediction, from the text to the answer.
+import { explorerCallExamples } from "../calls.js";
+import { bars } from "../charts/bars.js";
+import { lineChart } from "../charts/line-chart.js";
+import { saveButtons } from "../export.js";
+import { describeTarget, formatTargetValue, formatToken, predictionBars } from "../predictions.js";
+import { explainNoPrediction, textForm } from "../text-form.js";
+import { addArrowKeys, button, table } from "../ui/controls.js";
+import { h, replaceContent } from "../ui/dom.js";
+import { formatFixed } from "../ui/format.js";
+import { shape } from "../ui/shape.js";
 
 export default {
   id: "steps",
@@ -14,48 +20,162 @@ export default {
   show,
 };
 
-const shape = (...sizes) => h("span", { class: "shape mono" }, `[${sizes.join(", ")}]`);
-
 function show(root, ctx) {
   const results = h("div", {});
-  const isFile = Boolean(ctx.source.data);
-  const update = ctx.updating(async (signal) => {
-    const given = await asked.read(signal);
-    const answer = await ctx.ask("steps", given.body, signal);
-    clear(
+  const update = ctx.createUpdate(async (signal) => {
+    const input = await form.read(signal);
+    const answer = await ctx.request("steps", input.body, signal);
+    replaceContent(
       results,
-      draw(ctx, answer, unpredicted(ctx, given)),
-      isFile ? null : explorerCall(ctx, "steps", given.body),
+      stepList(ctx, answer, explainNoPrediction(ctx, input)),
+      ctx.source.data ? null : explorerCallExamples(ctx, "steps", input.body),
     );
-    return answer.prediction ? `Predicted: ${watched(answer.prediction)}.` : "";
+    return answer.prediction ? `Predicted: ${describeTarget(answer.prediction.target)}.` : "";
   });
-  const asked = subject(ctx, update, { pair: true, masked: true });
-  root.append(asked.node, ctx.status, results);
+  const form = textForm(ctx, update, { hasPair: true, startsMasked: true });
+  root.append(form.element, ctx.status, results);
   update();
 }
 
-// The first numbers of a vector, each on a ground as strong as it is large.
-function vector(row, width) {
-  const most = Math.max(...row.map(Math.abs), 1e-9);
-  return [
-    row.map((value) =>
-      h(
-        "td",
-        {
-          class: "cell number",
-          style: {
-            "--share": `${Math.round((45 * Math.abs(value)) / most)}%`,
-            "--tone": value < 0 ? "var(--second)" : "var(--first)",
-          },
-        },
-        fixed(value),
-      ),
+function stepList(ctx, answer, reason) {
+  const { pieces, states, head, prediction, hidden_size: hiddenSize } = answer;
+  const count = pieces.tokens.length;
+  const { pieceButtons, embeddings, layers } = pieceViews(ctx, answer);
+  const steps = [
+    {
+      title: ["The text becomes pieces ", shape(count)],
+      body: [h("p", { class: "soft" }, "Choose a piece to follow its vector below."), pieceButtons],
+    },
+    {
+      title: ["Embeddings are looked up and added ", shape(count, hiddenSize)],
+      body: embeddings,
+    },
+    {
+      title: [
+        `${states.length - 1} layers transform them, each with attention between all pieces `,
+        shape(count, hiddenSize),
+      ],
+      body: [ctx.explainMissing("layer") === null && layerLinks(ctx, states.length - 1), layers],
+    },
+    head && {
+      title: ["The head computes logits ", shape(...head.shape)],
+      body: logitTable(head),
+    },
+    head?.probabilities.length && {
+      title: ["Softmax turns them into probabilities ", shape(...head.shape)],
+      body: probabilityBars(head.probabilities),
+    },
+    prediction && {
+      title:
+        `The answer: ${describeTarget(prediction.target)}, ` +
+        formatTargetValue(prediction.target, prediction.probability),
+      body: head?.probabilities.length ? null : predictionBars(prediction),
+    },
+  ].filter(Boolean);
+  return h(
+    "ol",
+    { class: "steps" },
+    steps.map(({ title, body }, index) =>
+      h("li", { class: "card" }, h("h2", {}, `${index + 1}. `, title), body),
     ),
-    h("td", { class: "soft" }, width > row.length ? `… ${width - row.length} more` : ""),
+    !head && h("li", { class: "notice" }, reason ?? "The model predicts nothing for this text."),
+  );
+}
+
+// Buttons that choose a piece, and what is shown of it: embeddings and states after the layers.
+function pieceViews(ctx, answer) {
+  const { tokens } = answer.pieces;
+  const [embeddings, layers] = [h("div", {}), h("div", {})];
+  const position = Math.min(
+    ctx.getNumber("token", answer.prediction?.target.position ?? 1),
+    tokens.length - 1,
+  );
+  const drawPiece = (chosen) => {
+    for (const [index, element] of [...pieceButtons.children].entries())
+      element.setAttribute("aria-pressed", index === chosen);
+    replaceContent(embeddings, embeddingTable(answer, chosen));
+    replaceContent(layers, stateTable(answer, chosen), stateCharts(answer, chosen));
+  };
+  const choose = (chosen) => {
+    ctx.set({ token: chosen });
+    drawPiece(chosen);
+  };
+  const pieceButtons = h(
+    "div",
+    { class: "words", role: "group", "aria-label": "Pieces; press one to follow it" },
+    tokens.map(({ token }, index) => button(token, () => choose(index), { class: "mono" })),
+  );
+  drawPiece(position);
+  return { pieceButtons: addArrowKeys(pieceButtons), embeddings, layers };
+}
+
+const quoteToken = ({ pieces }, position) => `“${pieces.tokens[position].token}”`;
+
+function embeddingTable(answer, position) {
+  const { id, position: row, segment } = answer.pieces.tokens[position];
+  const tableRows = { word: id, position: row, segment };
+  const labels = { sum: "= sum", norm: "→ normalised", projection: "→ projected" };
+  return vectorTable(
+    `The embeddings of ${quoteToken(answer, position)}`,
+    answer.embeddings.map(({ name, rows, table: size }, index) => [
+      labels[name] ?? `${index ? "+ " : ""}${name}`,
+      rows[position],
+      size ? `row ${tableRows[name] ?? ""} of [${size.join(", ")}]` : null,
+    ]),
+    answer.hidden_size,
+  );
+}
+
+function stateTable(answer, position) {
+  const { pieces, states } = answer;
+  const numbers = states[0].rows[0].map((_, index) => `number ${index}`);
+  const csv = () => [
+    ["layer", "piece", "norm", ...numbers],
+    ...states.flatMap(({ layer, rows, norms }) =>
+      rows.map((row, index) => [layer, pieces.tokens[index].token, norms[index], ...row]),
+    ),
+  ];
+  return [
+    vectorTable(
+      `The states of ${quoteToken(answer, position)}`,
+      states.map(({ layer, rows }) => [
+        layer === 0 ? "Embeddings" : `Layer ${layer}`,
+        rows[position],
+      ]),
+      answer.hidden_size,
+    ),
+    saveButtons("states", { csv }),
   ];
 }
 
-function numbersTable(caption, rows, width) {
+function stateCharts(answer, position) {
+  const { states } = answer;
+  const name = quoteToken(answer, position);
+  return h(
+    "div",
+    { class: "cards apart" },
+    lineChart({
+      title: `Length of the vector of ${name}`,
+      name: "norms",
+      x: states.map(({ layer }) => String(layer)),
+      xName: "after layer",
+      low: 0,
+      series: [{ name: "norm", values: states.map(({ norms }) => norms[position]) }],
+    }),
+    lineChart({
+      title: `Similarity of ${name} to its vector one layer before`,
+      name: "cosines",
+      x: states.slice(1).map(({ layer }) => String(layer)),
+      xName: "after layer",
+      high: 1,
+      caption: "Cosine with the vector before the layer: 1 means the same direction.",
+      series: [{ name: "cosine", values: states.slice(1).map(({ cosine }) => cosine[position]) }],
+    }),
+  );
+}
+
+// Rows are [name, first numbers of a vector of `size` numbers, note].
+function vectorTable(caption, rows, size) {
   return h(
     "div",
     { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
@@ -66,12 +186,12 @@ function numbersTable(caption, rows, width) {
       h(
         "tbody",
         {},
-        rows.map(([name, row, note]) =>
+        rows.map(([name, values, note]) =>
           h(
             "tr",
             {},
             h("th", { scope: "row" }, name, note && h("span", { class: "soft small" }, ` ${note}`)),
-            vector(row, width),
+            vectorCells(values, size),
           ),
         ),
       ),
@@ -79,9 +199,23 @@ function numbersTable(caption, rows, width) {
   );
 }
 
-// Each layer opens in the view that takes it apart.
+// Numbers, each on a background as strong as it is large.
+function vectorCells(values, size) {
+  const maxValue = Math.max(...values.map(Math.abs), 1e-9);
+  const cell = (value) => {
+    const style = {
+      "--share": `${Math.round((45 * Math.abs(value)) / maxValue)}%`,
+      "--tone": value < 0 ? "var(--second)" : "var(--first)",
+    };
+    return h("td", { class: "cell number", style }, formatFixed(value));
+  };
+  const rest = size > values.length ? `… ${size - values.length} more` : "";
+  return [values.map(cell), h("td", { class: "soft" }, rest)];
+}
+
+// Links to each layer in the view that shows its steps.
 function layerLinks(ctx, count) {
-  const layers = ctx.source.data?.layers.length ?? count;
+  const numLayers = ctx.source.data?.layers.length ?? count;
   const link = (layer) => {
     const values = new URLSearchParams(location.hash.split("?")[1]);
     values.set("layer", layer);
@@ -91,146 +225,22 @@ function layerLinks(ctx, count) {
     "p",
     {},
     "How attention works, step by step: ",
-    Array.from({ length: layers }, (_, layer) => [layer ? ", " : "", link(layer)]),
+    Array.from({ length: numLayers }, (_, layer) => [layer ? ", " : "", link(layer)]),
     ".",
   );
 }
 
-function draw(ctx, answer, why) {
-  const { pieces, embeddings, states, head, prediction } = answer;
-  const count = pieces.tokens.length;
-  const width = answer.hidden_size;
-  let chosen = Math.min(ctx.number("token", prediction?.target.position ?? 1), count - 1);
-  const [sums, layers] = [h("div", {}), h("div", {})];
-  const strip = h(
-    "div",
-    { class: "words", role: "group", "aria-label": "Pieces; press one to follow it" },
-    pieces.tokens.map((one, at) =>
-      button(
-        one.token,
-        () => {
-          chosen = at;
-          ctx.set({ token: at });
-          follow();
-        },
-        { class: "mono" },
-      ),
-    ),
+const logitTable = ({ shape: size, logits }) => [
+  h("p", { class: "soft" }, `${size.at(-1).toLocaleString("en")} numbers; the largest:`),
+  table(
+    ["", { text: "Logit", number: true }],
+    logits.map(({ name, logit }) => [formatToken(name), formatFixed(logit, 3)]),
+    { caption: "Logits", className: "fit" },
+  ),
+];
+
+const probabilityBars = (probabilities) =>
+  bars(
+    probabilities.map(({ name, probability }) => ({ text: formatToken(name), value: probability })),
+    { caption: "Probabilities" },
   );
-  function follow() {
-    for (const [at, one] of [...strip.children].entries())
-      one.setAttribute("aria-pressed", at === chosen);
-    const name = `“${pieces.tokens[chosen].token}”`;
-    const { id, position, segment } = pieces.tokens[chosen];
-    const numbers = { word: id, position, segment };
-    const sign = { sum: "= sum", norm: "→ normalised", projection: "→ projected" };
-    clear(
-      sums,
-      numbersTable(
-        `The embeddings of ${name}`,
-        embeddings.map((one, at) => [
-          sign[one.name] ?? `${at ? "+ " : ""}${one.name}`,
-          one.rows[chosen],
-          one.table ? `row ${numbers[one.name] ?? ""} of [${one.table.join(", ")}]` : null,
-        ]),
-        width,
-      ),
-    );
-    clear(
-      layers,
-      numbersTable(
-        `The states of ${name}`,
-        states.map((one) => [
-          one.layer === 0 ? "Embeddings" : `Layer ${one.layer}`,
-          one.rows[chosen],
-        ]),
-        width,
-      ),
-      tools("states", {
-        csv: () => [
-          ["layer", "piece", "norm", ...states[0].rows[0].map((_, at) => `number ${at}`)],
-          ...states.flatMap((one) =>
-            one.rows.map((row, at) => [one.layer, pieces.tokens[at].token, one.norms[at], ...row]),
-          ),
-        ],
-      }),
-      h(
-        "div",
-        { class: "cards apart" },
-        lineChart({
-          title: `Length of the vector of ${name}`,
-          name: "norms",
-          x: states.map((one) => String(one.layer)),
-          xName: "after layer",
-          low: 0,
-          series: [{ name: "norm", values: states.map((one) => one.norms[chosen]) }],
-        }),
-        lineChart({
-          title: `Similarity of ${name} to its vector one layer before`,
-          name: "cosines",
-          x: states.slice(1).map((one) => String(one.layer)),
-          xName: "after layer",
-          high: 1,
-          caption: "Cosine with the vector before the layer: 1 means the same direction.",
-          series: [{ name: "cosine", values: states.slice(1).map((one) => one.cosine[chosen]) }],
-        }),
-      ),
-    );
-  }
-  follow();
-  const step = (number, title, ...content) =>
-    h("li", { class: "card" }, h("h2", {}, `${number}. `, title), content);
-  let number = 0;
-  return h(
-    "ol",
-    { class: "steps" },
-    step(
-      ++number,
-      ["The text becomes pieces ", shape(count)],
-      h("p", { class: "soft" }, "Choose a piece to follow its vector below."),
-      roving(strip),
-    ),
-    step(++number, ["Embeddings are looked up and added ", shape(count, width)], sums),
-    step(
-      ++number,
-      [
-        `${states.length - 1} layers transform them, each with attention between all pieces `,
-        shape(count, width),
-      ],
-      ctx.lacks("layer") === null && layerLinks(ctx, states.length - 1),
-      layers,
-    ),
-    head &&
-      step(
-        ++number,
-        ["The head computes logits ", shape(...head.shape)],
-        h(
-          "p",
-          { class: "soft" },
-          `${head.shape.at(-1).toLocaleString("en")} numbers; the largest:`,
-        ),
-        table(
-          ["", { text: "Logit", number: true }],
-          head.logits.map((one) => [shown(one.name), fixed(one.logit, 3)]),
-          { caption: "Logits", className: "fit" },
-        ),
-      ),
-    head &&
-      head.probabilities.length > 0 &&
-      step(
-        ++number,
-        ["Softmax turns them into probabilities ", shape(...head.shape)],
-        bars(
-          head.probabilities.map((one) => ({ text: shown(one.name), value: one.probability })),
-          { caption: "Probabilities" },
-        ),
-      ),
-    prediction &&
-      step(
-        ++number,
-        `The answer: ${watched(prediction)}, ${amount(prediction.target, prediction.probability)}`,
-        head?.probabilities.length ? null : predicted(prediction),
-      ),
-    !head && h("li", { class: "notice" }, why ?? "The model predicts nothing for this text."),
-  );
-}

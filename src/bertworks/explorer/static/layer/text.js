@@ -1,0 +1,37 @@
+// Sentences and formulas of the steps.
+import { computeMoments } from "../math.js";
+import { h } from "../ui/dom.js";
+import { formatShort } from "./vectors.js";
+
+export const paragraph = (...content) => h("p", {}, content);
+
+export const formula = (...lines) =>
+  h(
+    "p",
+    { class: "formula mono" },
+    lines.filter(Boolean).map((line) => h("span", {}, indexed(line))),
+  );
+
+// "W_Q x" with its index set low.
+export const indexed = (text) =>
+  text
+    .split(/(?<=_\w)|(?=_\w)/)
+    .map((part) => (/^_\w$/.test(part) ? h("sub", {}, part.slice(1)) : part));
+
+export const formatNorm = (data, step, name) =>
+  `norm(${name}) = γ · (${name} − mean(${name})) / ` +
+  `√(variance(${name}) + ε)${data.norms[step].bias ? " + β" : ""}`;
+
+// "z = W_1 m + b_1", or without a bias where the model has none.
+export const formatMap = (data, name, index, input) =>
+  `${name} = W_${index} ${input}${data.bias ? ` + b_${index}` : ""}`;
+
+export function describeMoments(values) {
+  const { mean, variance } = computeMoments(values);
+  const deviation = formatShort(Math.sqrt(variance));
+  return `Here the mean is ${formatShort(mean)} and the standard deviation ${deviation}.`;
+}
+
+// A link to the view of a whole prediction, with the same text.
+export const predictionLink = () =>
+  h("a", { href: location.hash.replace("#/layer", "#/steps") }, "From text to answer");

@@ -1,0 +1,24 @@
+// Numbers and words as the page writes them.
+
+export const capitalize = (text) => text.replace(/^[a-z]/, (letter) => letter.toUpperCase());
+
+// "1 layer", "4 layers".
+export const formatCount = (count, noun) =>
+  `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+export function formatPercent(value) {
+  if (value >= 0.0995) return `${(100 * value).toFixed(0)} %`;
+  if (value >= 0.000995) return `${(100 * value).toFixed(1)} %`;
+  if (value >= 1e-6) return `${(100 * value).toFixed(4).replace(/(\.0*[1-9]).*/, "$1")} %`;
+  return value > 0 ? "< 0.0001 %" : "0 %";
+}
+
+export const formatFixed = (value, digits = 2) => typesetMinus(value.toFixed(digits));
+
+const typesetMinus = (text) =>
+  Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+
+export const formatSigned = (value, digits = 3) =>
+  (value > 0 ? "+" : "") + formatFixed(value, digits);
+
+export const formatPoints = (value) => `${formatSigned(100 * value, 1)} points`;
