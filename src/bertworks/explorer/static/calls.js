@@ -34,7 +34,7 @@ const orderArguments = (verb, args, options) =>
     ? [verb, ...options, "--", ...args]
     : [verb, ...args, ...options];
 
-// callExamples(ctx, { path, body, python: "model.predict(…)", verb: "predict", args: ["MODEL", …] })
+// callExamples(ctx, { path, body, python: "model.predict(…)", verb: "predict", args: ["MODEL"] })
 // `files`: by name, the lines of the files that the command reads, which are written before.
 export function callExamples(ctx, { path, body, python, verb, args, options = [], files = {} }) {
   const calls = [

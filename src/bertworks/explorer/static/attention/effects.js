@@ -24,8 +24,8 @@ const formatHeads = (heads) => heads.map((head) => head.join("-")).join(",");
 const nameHeads = (heads) => heads.map(([layer, head]) => nameHeadInText(layer, head)).join("; ");
 
 // `getHead()` is the head that is shown large; `onpick(layer, head)` is called when another one is
-// pressed. Returns { element, show, draw, update }: `show(input)` is called with the request's body,
-// the prediction with all heads, and why there is none.
+// pressed. Returns { element, show, draw, update }: `show(input)` is called with the body of the
+// request, the prediction with all heads, and why there is none.
 export function headEffects(ctx, { getHead, onpick }) {
   const element = h("div", {});
   const isFile = Boolean(ctx.source.data);
