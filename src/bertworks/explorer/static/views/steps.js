@@ -86,26 +86,26 @@ function stepList(ctx, answer, reason) {
 function pieceViews(ctx, answer) {
   const { tokens } = answer.pieces;
   const [embeddings, layers] = [h("div", {}), h("div", {})];
-  const position = Math.min(
+  const firstPosition = Math.min(
     ctx.getNumber("token", answer.prediction?.target.position ?? 1),
     tokens.length - 1,
   );
-  const drawPiece = (chosen) => {
+  const drawPiece = (position) => {
     for (const [index, element] of [...pieceButtons.children].entries())
-      element.setAttribute("aria-pressed", index === chosen);
-    replaceContent(embeddings, embeddingTable(answer, chosen));
-    replaceContent(layers, stateTable(answer, chosen), stateCharts(answer, chosen));
+      element.setAttribute("aria-pressed", index === position);
+    replaceContent(embeddings, embeddingTable(answer, position));
+    replaceContent(layers, stateTable(answer, position), stateCharts(answer, position));
   };
-  const choose = (chosen) => {
-    ctx.set({ token: chosen });
-    drawPiece(chosen);
+  const choose = (position) => {
+    ctx.set({ token: position });
+    drawPiece(position);
   };
   const pieceButtons = h(
     "div",
     { class: "words", role: "group", "aria-label": "Pieces; press one to follow it" },
     tokens.map(({ token }, index) => button(token, () => choose(index), { class: "mono" })),
   );
-  drawPiece(position);
+  drawPiece(firstPosition);
   return { pieceButtons: addArrowKeys(pieceButtons), embeddings, layers };
 }
 
