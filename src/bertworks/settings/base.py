@@ -78,7 +78,7 @@ class Settings(BaseModel):
                     f"{word!r} is not of the form key=value", fix="For example: seed=1"
                 )
             field = cls.field(key)
-            parsed = _parsed(value, None if field is None else field.annotation)
+            parsed: Any = _parsed(value, None if field is None else field.annotation)
             for name in reversed(key.split(".")):
                 parsed = {name: parsed}
             names = _names(parsed)
