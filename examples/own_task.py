@@ -69,7 +69,7 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
     def network(self, config: bw.EncoderConfig) -> RelationNetwork:
         return RelationNetwork(config, len(self.labels), self.settings.dropout)
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[bw.LabelledExample]:
         roles = {role: str(column) for role, column in self.columns.items()}
@@ -88,7 +88,7 @@ class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
                 bw.LabelledExample(
                     index=first_index + index,
                     sequences=[MarkedTokens(encoding.input_ids, encoding.token_type_ids, marks)],
-                    target=self.target_of(row, place, labelled=labelled),
+                    target=self.read_target(row, place, labelled=labelled),
                     truncated_tokens=encoding.truncated_tokens,
                     texts=[" ".join(sentences[index][start:past]) for start, past in spans],
                     where=place,

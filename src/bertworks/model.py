@@ -74,7 +74,7 @@ from .settings.keywords import (
     RowKeywords,
 )
 from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
-from .tasks import is_registered, is_user_task, published_task, task_class
+from .tasks import detect_task, is_registered, is_user_task, task_class
 from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
 from .tasks.gold import GoldRows
@@ -962,7 +962,7 @@ def load(
     elif task is None:
         pairs = read_cross_encoder(directory, raw)
         try:
-            found_task = published_task(
+            found_task = detect_task(
                 Published(
                     raw,
                     config,

@@ -171,8 +171,8 @@ def test_rows_of_a_document_are_context_in_all_requests(saved, start, tmp_path) 
 
 def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
     class Own(TaggingTask):
-        def in_context(self, rows):
-            return super().in_context(rows)
+        def add_context(self, rows):
+            return super().add_context(rows)
 
     task = tasks(Tokenizer.from_vocabulary(PIECES))["tagger"]
     assert row_context(task) is None

@@ -199,11 +199,11 @@ def test_a_table_must_tell_its_documents(tmp_path):
     other = read_rows([{"words": ["a"], "tags": ["X"]}])
     with pytest.raises(DataError, match="which rows are of one document"):
         task.for_table(other, labelled=True)
-    (alone,) = task.for_table(other, labelled=False).in_context(other)
+    (alone,) = task.for_table(other, labelled=False).add_context(other)
     assert alone[1] == {"words": ["a"], "tags": ["X"]}
     broken = read_rows([{"words": ["a"], "document": 1}, {"words": "b", "document": 1}])
     with pytest.raises(DataError, match="row 2: the column 'words' holds 'b', not a list"):
-        list(tagger().in_context(broken))
+        list(tagger().add_context(broken))
 
 
 def test_a_long_document_is_read_as_far_ahead_as_the_limit():
@@ -215,7 +215,7 @@ def test_a_long_document_is_read_as_far_ahead_as_the_limit():
             read += 1
             yield {"words": ["a", "b"], "document": "one"}
 
-    first, seen = next(tagger().in_context(read_rows(rows())))
+    first, seen = next(tagger().add_context(read_rows(rows())))
     assert first.values["words"] == ["a", "b"]
     assert len(seen["context_behind"]) == ROOM + 2
     assert read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertworks.packed import Padded
 from bertworks.tasks import labelled_task
-from bertworks.tasks.task import Shown, Task
+from bertworks.tasks.task import DisplayValue, Task
 
 from .test_choice import CONFIG, TOKENIZER
 from .test_edges import TASKS
@@ -47,9 +47,9 @@ TAGGED = {"words": ["a", "b"], "tags": ["O", "X"], "probabilities": [0.5, 0.75]}
     ],
 )
 def test_a_prediction_is_shown_line_by_line(
-    name: str, values: dict[str, Any], prediction: dict[str, Any], lines: list[Shown] | None
+    name: str, values: dict[str, Any], prediction: dict[str, Any], lines: list[DisplayValue] | None
 ) -> None:
-    assert task_of(name, **values).shown(prediction) == lines
+    assert task_of(name, **values).display_values(prediction) == lines
 
 
 ROWS: dict[str, list[dict[str, Any]]] = {

@@ -105,7 +105,7 @@ def test_guessing_costs_the_entropy_of_the_labels(options: dict[str, Any], expec
     labels = [row.values["label"] for row in rows]
     counts = {name: labels.count(name) for name in ("no", "yes")}
     shares = np.array([counts[name] for name in labels]) / len(labels)
-    found = task.guessing_losses(counts)
+    found = task.baseline_losses(counts)
     assert found == ({"classification": pytest.approx(-np.log(shares).mean())} if expected else {})
 
 

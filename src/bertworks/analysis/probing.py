@@ -212,7 +212,7 @@ def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], 
     gold = GoldRows(task, rows)
     for where, row in gold.rows:
         texts.append(text_of(row, columns.text, where))
-        labels.append(task.label_of(row, columns.label, where))
+        labels.append(task.read_label(row, columns.label, where))
     if not texts:
         raise DataError("there are no rows", where=rows.name)
     gold.warn()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..data.lines import ReadCounts
     from ..tasks.breakdown import Breakdown
-    from ..tasks.task import Shown
+    from ..tasks.task import DisplayValue
 
 Update = Callable[[int, int], None]
 """Reports progress: how much is done, and the total (0 if unknown)."""
@@ -100,7 +100,7 @@ def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
 
 def predictions(
     rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
-    shown_by: Callable[[dict[str, Any]], list[Shown] | None],
+    shown_by: Callable[[dict[str, Any]], list[DisplayValue] | None],
 ) -> None:
     """Print predictions for users: each with its probability and text, in tables of 1,000 rows."""
     rows = iter(rows)

@@ -279,7 +279,7 @@ def predict(
             rows = loaded.stream(None if data is not None else asked, data=data, **settings)
             if out is None and not json and sys.stdout.isatty():
                 assert loaded.task is not None, "it has predicted"
-                display.predictions(rows, loaded.task.shown)
+                display.predictions(rows, loaded.task.display_values)
                 return
             count = write_predictions(
                 out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite

@@ -150,7 +150,7 @@ def predict(
 
     def windows() -> Iterator[tuple[int, Sequence[tuple[PlacedRow, Row]]]]:
         start = first
-        some = islice(task.in_context(rows), first, end)
+        some = islice(task.add_context(rows), first, end)
         for window in chunks(some, settings.window_rows, _characters):
             drawn.append(window)
             yield start, window
@@ -184,7 +184,7 @@ def labelled_examples(
     """
     start, empty = 0, list[str]()
     columns = _text_columns(task)
-    for chunk in chunks(task.in_context(rows), chunk_rows, _characters):
+    for chunk in chunks(task.add_context(rows), chunk_rows, _characters):
         places = [row.where for row, _ in chunk]
         empty += [
             row.where for row, _ in chunk if any(is_missing(row.values.get(c)) for c in columns)

@@ -534,7 +534,7 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
     from ..data.tables import rows_in_memory
-    from ..tasks.tagging.columns import WordColumns, columns_of_table, in_context
+    from ..tasks.tagging.columns import WordColumns, add_context, columns_of_table
 
     def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
         values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
@@ -550,7 +550,7 @@ def _with_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) 
     def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
         """Yield each row as the task sees it beside these rows, which begin with number `first`."""
         placed = placed_rows(rows, first)
-        return (values for _, values in in_context(placed, columns, context["words"]))
+        return (values for _, values in add_context(placed, columns, context["words"]))
 
     found, first = [], 0
     whole = seen(chain.from_iterable(parts), first)

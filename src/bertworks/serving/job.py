@@ -139,7 +139,7 @@ class Job:
         if changed is not None:
             task = changed(task)
         texts, items = [], []
-        for row, seen in task.in_context(rows):
+        for row, seen in task.add_context(rows):
             texts.append(text_of_row(row.values))
             items.append(TaskRow(row.where, seen))
         prepare = partial(runner.prepare, task=task, truncation=self.context.truncation)

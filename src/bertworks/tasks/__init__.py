@@ -83,10 +83,15 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
     return found
 
 
-def published_task(of: Published) -> Task[Any] | None:
+def detect_task(checkpoint: Published) -> Task[Any] | None:
     """Return the task that another tool's checkpoint was trained for; None for a bare encoder."""
     return next(
-        (task for name in _PUBLISHED if (task := task_class(name).published(of)) is not None), None
+        (
+            task
+            for name in _PUBLISHED
+            if (task := task_class(name).from_published_checkpoint(checkpoint)) is not None
+        ),
+        None,
     )
 
 

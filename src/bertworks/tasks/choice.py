@@ -29,8 +29,8 @@ from ..packed import Batch, Padded
 from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
 from .example import LabelledExample, Tokens, by_length, pack
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, texts_of
-from .labels import MARKS, label_name, mark_of
+from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
+from .labels import MARKS, find_mark, label_name
 from .metrics import OneOfSeveralEvaluator
 from .scores import OneOfSeveralScores
 from .task import Evaluator, Prediction
@@ -57,7 +57,7 @@ SCHEMA = Schema(
 )
 
 
-def choices_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
+def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """Return a row's choices.
 
     Raises:
@@ -89,7 +89,7 @@ def first_number(
     """
     counted = False
     for where, row in rows:
-        if mark_of(row.get(label), MARKS) is not None:
+        if find_mark(row.get(label), MARKS) is not None:
             continue
         given = label_name(row, label, where)
         if not given.isdecimal():  # a letter: always counted from A
@@ -97,7 +97,7 @@ def first_number(
         counted = True
         if int(given) == 0:
             return 0
-        if int(given) >= len(choices_of(row, choices, where)):
+        if int(given) >= len(read_choices(row, choices, where)):
             return 1
     if counted:
         raise DataError(
@@ -151,7 +151,9 @@ class ChoiceSettings(TaskSettings):
 class ChoiceEvaluator(OneOfSeveralEvaluator):
     """`loss`, `accuracy`, and `majority`: that of always choosing the most frequent number."""
 
-    def shown(self, example: LabelledExample, gold: int, predicted: int) -> tuple[str, str, str]:
+    def display_texts(
+        self, example: LabelledExample, gold: int, predicted: int
+    ) -> tuple[str, str, str]:
         prompt, *choices = example.texts
         return prompt, choices[gold], choices[predicted]
 
@@ -203,7 +205,9 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     settings: ChoiceSettings
 
     @classmethod
-    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
+    def settings_from_rows(
+        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+    ) -> dict[str, Any]:
         assert isinstance(options, ChoiceOptions)
         label, choices = columns["label"], columns["choices"]
         assert isinstance(label, str), "labels were asked for"
@@ -213,14 +217,14 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {"first_number": first_number(rows, rows.name, label, choices)}
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.has_head(cls.head):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.has_head(cls.head):
             return None
-        dropout = of.dropout(cls.head)
+        dropout = checkpoint.dropout(cls.head)
         settings = ChoiceSettings.parse(
-            {"max_seq_length": of.max_length, "dropout": dropout, "first_number": None}
+            {"max_seq_length": checkpoint.max_length, "dropout": dropout, "first_number": None}
         )
-        return cls(of.tokenizer, settings)
+        return cls(checkpoint.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         check_length(self.settings.max_seq_length, config)
@@ -254,15 +258,15 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             fix="Give a table.",
         )
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         settings = self.settings
         choices = [
-            choices_of(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
+            read_choices(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
         ]
         owner = [at for at, texts in enumerate(choices) for _ in texts]
-        prompts = texts_of(rows, settings.prompt, where)
+        prompts = read_texts(rows, settings.prompt, where)
         encodings = self.tokenizer.encode_batch(
             [prompts[at] for at in owner],
             [text for texts in choices for text in texts],
@@ -279,7 +283,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                 LabelledExample(
                     index=first_index + at,
                     sequences=[Tokens.of(encoding) for encoding in part],
-                    target=self.target_of(row, where[at], labelled=labelled),
+                    target=self.read_target(row, where[at], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
                     texts=(prompts[at], *texts),
                     where=where[at],
@@ -289,16 +293,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     def unlabelled_mark(self, row: Row) -> str | None:
         label = self.settings.label
-        return None if label is None else mark_of(row.get(label), MARKS)
+        return None if label is None else find_mark(row.get(label), MARKS)
 
-    def label_of(self, row: Row, column: str, where: str) -> int:
+    def read_label(self, row: Row, column: str, where: str) -> int:
         """Return the index of the right choice, from 0.
 
         In the table, numbers count from `first_number`, and letters from A.
 
         Raises:
-            DataError: see `LabelledTask.label_of`; or the label is a number, and nothing says what
-                numbers count from.
+            DataError: see `LabelledTask.read_label`; or the label is a number, and it is unknown
+                whether numbers count from 0 or from 1.
         """
         first = self.settings.first_number
         name = label_name(row, column, where)
@@ -314,7 +318,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             )
         else:
             number = int(name) - first
-        count = len(choices_of(row, self.settings.choices, where))
+        count = len(read_choices(row, self.settings.choices, where))
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is not the number of one of "

@@ -35,16 +35,16 @@ from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import count_labels, label_names, sort_labels
 from .metrics import MultiLabelEvaluator
-from .task import Evaluator, Prediction, Shown, Task
+from .task import DisplayValue, Evaluator, Prediction, Task
 from .texts import (
     Pooling,
     TextNetwork,
     TextOptions,
     TextSettings,
     TextTask,
+    has_single_output,
     in_one,
-    is_single_value,
-    shared_settings,
+    settings_of_checkpoint,
     sigmoid,
 )
 
@@ -196,8 +196,8 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
 
     name: ClassVar[str] = "classification"
     head = CLASSIFIER
-    teacher_gives = "probabilities"
-    keep_marks = '; if this is a class, give no_label=""'
+    teacher_outputs = "probabilities"
+    marks_advice = '; if this is a class, give no_label=""'
     options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
@@ -206,10 +206,12 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         super().__init__(tokenizer, settings)
         # With several labels per row, always predicting the most frequent label is no baseline:
         # accuracy counts rows in which all labels are correct.
-        self.is_guessable = not settings.multi_label
+        self.has_majority_baseline = not settings.multi_label
 
     @classmethod
-    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
+    def settings_from_rows(
+        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+    ) -> dict[str, Any]:
         assert isinstance(options, ClassificationOptions)
         column = columns["label"]
         assert isinstance(column, str), "labels were asked for"
@@ -231,12 +233,15 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         return {"labels": labels, "class_weights": weights}
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.has_head(cls.head) or is_single_value(of):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.has_head(cls.head) or has_single_output(checkpoint):
             return None
-        multi_label = of.raw.get("problem_type") == "multi_label_classification"
-        settings = {"labels": of.labels(cls.head), "multi_label": multi_label}
-        return cls(of.tokenizer, ClassificationSettings.parse(settings | shared_settings(of)))
+        multi_label = checkpoint.raw.get("problem_type") == "multi_label_classification"
+        settings = {"labels": checkpoint.labels(cls.head), "multi_label": multi_label}
+        return cls(
+            checkpoint.tokenizer,
+            ClassificationSettings.parse(settings | settings_of_checkpoint(checkpoint)),
+        )
 
     @property
     def positive(self) -> str | None:
@@ -277,19 +282,19 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
             pooling=settings.pooling,
         )
 
-    def same_head(self, other: Task[Any]) -> bool:
+    def is_head_compatible(self, other: Task[Any]) -> bool:
         return isinstance(other, ClassificationTask) and (
             (other.settings.labels, other.settings.multi_label)
             == (self.settings.labels, self.settings.multi_label)
         )
 
-    def label_of(self, row: Row, column: str, where: str) -> Any:
+    def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return the index of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
         if not self.settings.multi_label:
-            return super().label_of(row, column, where)
+            return super().read_label(row, column, where)
         found = np.zeros(len(self.labels), np.float32)
         for name in label_names(row, column, where, self.settings.label_separator):
-            found[super().label_of({column: name}, column, where)] = 1
+            found[super().read_label({column: name}, column, where)] = 1
         return found
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
@@ -319,9 +324,9 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
             found[example.index] = {"labels": likely, "probabilities": named}
         return found
 
-    def shown(self, prediction: Prediction) -> list[Shown] | None:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue] | None:
         if not self.settings.multi_label:
-            return super().shown(prediction)
+            return super().display_values(prediction)
         return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
@@ -330,13 +335,13 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         totals = np.sum([example.target for example in examples], axis=0).astype(int)
         return dict(zip(self.labels, totals.tolist(), strict=True))
 
-    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
         """Return the entropy of the labels' shares; empty unless the loss is plain
         cross-entropy."""
         settings = self.settings
         if settings.multi_label or settings.class_weights is not None or settings.label_smoothing:
             return {}
-        return super().guessing_losses(counts)
+        return super().baseline_losses(counts)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -419,5 +424,5 @@ class DistilledTask(ClassificationTask):
         )
         return {name: counts[number] for number, name in enumerate(self.settings.labels)}
 
-    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
         return {}

@@ -28,9 +28,9 @@ from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSett
 from .labels import (
     MARKS,
     count_labels,
+    find_mark,
     label_entries,
     label_name,
-    mark_of,
     other_spellings,
     sort_labels,
 )
@@ -43,7 +43,7 @@ class ClassifyingNetwork(Network):
     """A network with a vector of logits for each target: a row, or a word."""
 
     loss_name: ClassVar[str] = "classification"
-    """The loss's name, which the task's batches and `guessing_losses` use too."""
+    """The loss's name, which the task's batches and `baseline_losses` use too."""
 
     @abstractmethod
     def logits(self, batch: Batch) -> Tensor:
@@ -75,7 +75,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     settings_class: ClassVar[type[TaskSettings]] = ClassifyingSettings
 
     @classmethod
-    def learned(
+    def settings_from_rows(
         cls,
         rows: Rows,
         columns: RoleColumns,
@@ -92,7 +92,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     def config_entries(self) -> dict[str, Any]:
         return {**label_entries(self.labels), "problem_type": "single_label_classification"}
 
-    def label_of(self, row: Row, column: str, where: str) -> Any:
+    def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return the index of a row's class.
 
         Raises:
@@ -118,7 +118,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         if not isinstance(label, str):
             return None
         marks = MARKS if self.no_label is None else (self.no_label,)
-        return mark_of(row.get(label), {*marks} - {""} - self.numbers.keys())
+        return find_mark(row.get(label), {*marks} - {""} - self.numbers.keys())
 
     def other_spelling(self, row: Row) -> Mapping[str, str]:
         label = self.columns[LABEL]
@@ -153,7 +153,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         counts = Counter(example.target for example in examples)
         return {name: counts[number] for name, number in self.numbers.items()}
 
-    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
         """Return the entropy of the labels' shares."""
         shares = np.array([count for count in counts.values() if count]) / sum(counts.values())
         return {"classification": -float((shares * np.log(shares)).sum())}

@@ -77,7 +77,7 @@ class LabelledExample:
         return np.asarray(np.nan if self.target is None else self.target).tobytes()
 
     @property
-    def shown(self) -> str:
+    def display_text(self) -> str:
         """The texts, joined for display."""
         return " | ".join(self.texts)
 

@@ -67,5 +67,5 @@ class GoldRows:
     def warn(self) -> None:
         """Warn the user of what the last pass found."""
         for remark in self.remarks():
-            advice = self._task.keep_marks if "no gold label" in remark else ""
+            advice = self._task.marks_advice if "no gold label" in remark else ""
             warnings.warn(f"{self._table.name}: {remark}{advice}", BertworksWarning, stacklevel=3)

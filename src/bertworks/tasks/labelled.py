@@ -83,7 +83,7 @@ class LabelledTask(Task[ExampleT]):
         tokenizer: the model's tokenizer.
         settings: an instance of `settings_class`.
 
-    Your own task needs a `name`, a `schema`, a `network`, `placed_examples`, `collate`, `decode`,
+    Your own task needs a `name`, a `schema`, a `network`, `build_examples`, `collate`, `decode`,
     an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifyingTask` has
     most of these. See `examples/own_task.py`.
 
@@ -92,17 +92,18 @@ class LabelledTask(Task[ExampleT]):
             `columns`.
         options: the user's options; by default the columns, and the options of all tasks.
         settings_class: settings that are saved with the weights; by default the columns.
-        teacher_gives: the outputs of a teacher model that can replace labels; None if there are
+        teacher_outputs: the outputs of a teacher model that can replace labels; None if there are
             none.
-        is_guessable: whether always predicting the most frequent target is a useful baseline.
+        has_majority_baseline: whether always predicting the most frequent target is a useful
+            baseline.
         is_stratified: whether rows that are split off for dev keep the share of each target.
     """
 
     schema: ClassVar[Schema]
     options: ClassVar[type[TaskOptions]]
     settings_class: ClassVar[type[TaskSettings]] = ColumnSettings
-    teacher_gives: ClassVar[Literal["probabilities", "vectors"] | None] = None
-    is_guessable: bool = True
+    teacher_outputs: ClassVar[Literal["probabilities", "vectors"] | None] = None
+    has_majority_baseline: bool = True
     is_stratified: ClassVar[bool] = False
     settings: TaskSettings
 
@@ -148,14 +149,14 @@ class LabelledTask(Task[ExampleT]):
             where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         if not rows:
             return []
-        made = self.placed_examples(rows, first_index, where, labelled=labelled)
+        made = self.build_examples(rows, first_index, where, labelled=labelled)
         for place, example in zip(where, made, strict=True):
             if not all(len(one.input_ids) for one in example.sequences):
                 raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
         return made
 
     @abstractmethod
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[ExampleT]:
         """Turn consecutive rows into examples; see `Task.example`.
@@ -170,7 +171,7 @@ class LabelledTask(Task[ExampleT]):
             DataError: a row does not fit this task.
         """
 
-    def label_of(self, row: Row, column: str, where: str) -> Any:
+    def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return the target of a row; tasks whose schema has a role `label` implement it.
 
         Raises:
@@ -178,20 +179,20 @@ class LabelledTask(Task[ExampleT]):
         """
         raise NotImplementedError
 
-    def target_of(self, row: Row, where: str, *, labelled: bool) -> Any:
+    def read_target(self, row: Row, where: str, *, labelled: bool) -> Any:
         """Return the target of a row, from the column of the role `label`; None if not `labelled`.
 
         Raises:
-            DataError: the task has no column of labels; or see `label_of`.
+            DataError: the task has no column of labels; or see `read_label`.
         """
         if not labelled:
             return None
         column = self.columns[LABEL]
         if not isinstance(column, str):
             raise DataError("the task knows no column of labels", where=where)
-        return self.label_of(row, column, where)
+        return self.read_label(row, column, where)
 
-    keep_marks: ClassVar[str] = ""
+    marks_advice: ClassVar[str] = ""
     """What to do if a label that was taken for a mark of unlabelled rows is a class."""
 
     def unlabelled_mark(self, row: Row) -> str | None:
@@ -208,7 +209,7 @@ class LabelledTask(Task[ExampleT]):
         return {}
 
     @classmethod
-    def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
+    def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:  # noqa: ARG003
         """Return options taken from the pretrained model, for those that the user did not set.
 
         Args:
@@ -231,11 +232,12 @@ class LabelledTask(Task[ExampleT]):
         columns = cls.schema.find(rows, options.named(cls.schema), labelled=True)
         values = options.shared(cls.settings_class) | cls.settings_of(columns)
         return cls(
-            tokenizer, cls.settings_class.parse(values | cls.learned(rows, columns, options))
+            tokenizer,
+            cls.settings_class.parse(values | cls.settings_from_rows(rows, columns, options)),
         )
 
     @classmethod
-    def learned(
+    def settings_from_rows(
         cls,
         rows: Rows,  # noqa: ARG003
         columns: RoleColumns,  # noqa: ARG003
@@ -325,7 +327,7 @@ class LabelledTask(Task[ExampleT]):
         """Count how often each target occurs, for reports; empty if targets are numbers."""
         return {}
 
-    def guessing_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
         """Return baselines: by name, the mean loss of always predicting the targets' shares.
 
         Args:
@@ -336,7 +338,7 @@ class LabelledTask(Task[ExampleT]):
         """
         return {}
 
-    def same_head(self, other: Task[ExampleT]) -> bool:
+    def is_head_compatible(self, other: Task[ExampleT]) -> bool:
         """Whether another task's output layer can be reused and trained further."""
         return type(other) is type(self) and other.labels == self.labels
 
@@ -354,12 +356,12 @@ class LabelledTask(Task[ExampleT]):
             SettingsError: they do not.
         """
 
-    def tuned(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
+    def with_tuned_settings(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
         """Return the task with settings chosen from the metrics of dev, such as a threshold."""
         return self
 
 
-def texts_of(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
+def read_texts(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
     """Return the texts of a column.
 
     Raises:

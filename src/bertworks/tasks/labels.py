@@ -98,7 +98,7 @@ def unlabelled_marks(labels: Iterable[str], no_label: str | None = None) -> set[
     }
 
 
-def mark_of(value: Any, marks: Container[str]) -> str | None:
+def find_mark(value: Any, marks: Container[str]) -> str | None:
     """Return the mark that says that a row has no gold label; None if its label is no mark.
 
     Args:

@@ -46,9 +46,9 @@ class ScoredEvaluator(Evaluator, Generic[ScoresT]):
 class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
     """`loss`, and the scores of predicting one of several classes or choices."""
 
-    def shown(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
+    def display_texts(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
         """Return a row's text, its gold label and the predicted label, for display."""
-        return example.shown, self._scores.names[gold], self._scores.names[predicted]
+        return example.display_text, self._scores.names[gold], self._scores.names[predicted]
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits, labels = outputs["logits"], batch.targets["labels"]
@@ -59,7 +59,7 @@ class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
         self._scores.add(gold, predicted, sure)
         for at in np.flatnonzero(gold != predicted).tolist():
             example = batch.examples[at]
-            shown = self.shown(example, gold[at], predicted[at])
+            shown = self.display_texts(example, gold[at], predicted[at])
             self._scores.add_mistake(example, *shown, float(sure[at]))
 
 
@@ -94,7 +94,7 @@ class MultiLabelEvaluator(Evaluator):
         for at in np.flatnonzero(sure).tolist():
             example = batch.examples[at]
             names = self._joined(gold[at]), self._joined(predicted[at])
-            self._worst.add(float(sure[at]), example, example.shown, *names)
+            self._worst.add(float(sure[at]), example, example.display_text, *names)
 
     def _joined(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
@@ -144,7 +144,7 @@ class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
         labels, values = batch.targets["labels"].double(), outputs["values"].double()
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, gold, predicted in rows:
-            self._scores.add(example, example.shown, gold, self._value_of(predicted))
+            self._scores.add(example, example.display_text, gold, self._value_of(predicted))
 
     def result(self) -> dict[str, float]:
         return {"loss": self._scores.mean_squared_error(), **self._scores.result()}

@@ -31,15 +31,15 @@ from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import finite_number, label_entries
 from .metrics import RegressionEvaluator
-from .task import Evaluator, Prediction, Shown
+from .task import DisplayValue, Evaluator, Prediction
 from .texts import (
     VALUED_TEXTS,
     TextNetwork,
     TextOptions,
     TextSettings,
     TextTask,
-    is_single_value,
-    shared_settings,
+    has_single_output,
+    settings_of_checkpoint,
     sigmoid,
 )
 
@@ -90,17 +90,17 @@ class RegressionTask(TextTask):
     options: ClassVar[type[TaskOptions]] = TextOptions
     head = CLASSIFIER
     best_metric = "pearson"
-    is_guessable = False
+    has_majority_baseline = False
     settings_class: ClassVar[type[TaskSettings]] = RegressionSettings
     settings: RegressionSettings
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.has_head(cls.head) or not is_single_value(of):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.has_head(cls.head) or not has_single_output(checkpoint):
             return None
-        settings = {**shared_settings(of), "activation": _activation_of(of)}
-        return cls(of.tokenizer, RegressionSettings.parse(settings))
+        settings = {**settings_of_checkpoint(checkpoint), "activation": _activation_of(checkpoint)}
+        return cls(checkpoint.tokenizer, RegressionSettings.parse(settings))
 
     def config_entries(self) -> dict[str, Any]:
         entries = label_entries(("value",))
@@ -115,7 +115,7 @@ class RegressionTask(TextTask):
         settings = self.settings
         return RegressionNetwork(settings.geometry(config), 1, settings.dropout, settings.pooling)
 
-    def label_of(self, row: Row, column: str, where: str) -> float:
+    def read_label(self, row: Row, column: str, where: str) -> float:
         number = finite_number(row, column, where)
         if abs(number) > _MOST:
             limit = f"{_MOST:.2g}"
@@ -143,27 +143,27 @@ class RegressionTask(TextTask):
         """The function from the network's output for a row to its value."""
         return _ACTIVATIONS[self.settings.activation]
 
-    def shown(self, prediction: Prediction) -> list[Shown]:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         return [(prediction["value"], None)]
 
     def evaluator(self) -> Evaluator:
         return RegressionEvaluator(self.value_of)
 
 
-def _activation_of(of: Published) -> Activation:
+def _activation_of(checkpoint: Published) -> Activation:
     """Return the activation of another tool's model with a single output.
 
     Raises:
         CheckpointError: its files name an activation that is not supported.
     """
-    if of.activation is None:
-        return "identity" if of.raw.get("problem_type") == "regression" else "sigmoid"
-    name = of.activation.rpartition(".")[2].lower()
+    if checkpoint.activation is None:
+        return "identity" if checkpoint.raw.get("problem_type") == "regression" else "sigmoid"
+    name = checkpoint.activation.rpartition(".")[2].lower()
     for activation in _ACTIVATIONS:
-        if of.activation.startswith("torch.") and name == activation:
+        if checkpoint.activation.startswith("torch.") and name == activation:
             return activation
     raise CheckpointError(
-        f"the activation {of.activation!r} is not supported; supported are "
+        f"the activation {checkpoint.activation!r} is not supported; supported are "
         + ", ".join(_MODULES.values()),
         fix="Change activation_fn in the model's files, or load only the encoder.",
     )

@@ -112,7 +112,7 @@ class DataSummary:
         known = {example.content for example in train[1]} if dev else set()
         return cls(
             columns=task.columns_text,
-            guessable=task.is_guessable,
+            guessable=task.has_majority_baseline,
             max_seq_length=task.settings.max_seq_length,
             train=SplitSummary.of(*train, task.count_targets(train[1])),
             dev=SplitSummary.of(*dev, task.count_targets(dev[1])) if dev else None,

@@ -30,7 +30,7 @@ Prediction = dict[str, Any]
 """The prediction for one row, in plain Python values that JSON can represent."""
 
 
-Shown = tuple[object, float | None]
+DisplayValue = tuple[object, float | None]
 """A prediction, and its probability if it has one."""
 
 
@@ -213,7 +213,7 @@ class Task(ABC, Generic[ExampleT]):
         """
         return self
 
-    def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+    def add_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         """Yield each row, and the row from which its example is built.
 
         The second also holds the context that the task needs from neighbouring rows, so that the
@@ -229,7 +229,7 @@ class Task(ABC, Generic[ExampleT]):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return readable predictions by row number, from all sequences of each row."""
 
-    def shown(self, prediction: Prediction) -> list[Shown] | None:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue] | None:
         """Return a prediction as lines for a terminal; None to show it as JSON."""
         if "label" not in prediction:
             return None
@@ -249,7 +249,7 @@ class Task(ABC, Generic[ExampleT]):
         """Rebuild a task from the result of `to_dict`."""
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:  # noqa: ARG003
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:  # noqa: ARG003
         """Return the task of another tool's checkpoint; None if it was trained for another task."""
         return None
 

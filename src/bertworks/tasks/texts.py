@@ -43,7 +43,7 @@ from .labelled import (
     TaskSettings,
     check_length,
     check_stride,
-    texts_of,
+    read_texts,
 )
 from .task import Network
 
@@ -177,15 +177,15 @@ class TextTask(LabelledTask[LabelledExample]):
             raise DataError(f"the model takes {takes}", where=repr(text))
         return {columns.text: text} | ({} if columns.pair is None else {columns.pair: pair})
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         """Tokenise all rows in one call, so that the tokenizer can use several threads."""
         columns = self.settings.columns
         if self.settings.takes_either and columns.pair is None:
             _check_no_pairs(rows, where)
-        pairs = None if columns.pair is None else texts_of(rows, columns.pair, where)
-        texts = texts_of(rows, columns.text, where)
+        pairs = None if columns.pair is None else read_texts(rows, columns.pair, where)
+        texts = read_texts(rows, columns.text, where)
         truncation = self.settings.truncation
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
@@ -195,7 +195,7 @@ class TextTask(LabelledTask[LabelledExample]):
             LabelledExample(
                 index=first_index + at,
                 sequences=[Tokens.of(encoding) for encoding in first],
-                target=self.target_of(row, where[at], labelled=labelled),
+                target=self.read_target(row, where[at], labelled=labelled),
                 truncated_tokens=first[0].truncated_tokens,
                 texts=(texts[at],) if pairs is None else (texts[at], pairs[at]),
                 where=where[at],
@@ -324,25 +324,27 @@ def sigmoid(logit: float) -> float:
     return power / (1 + power)
 
 
-def is_single_value(of: Published) -> bool:
+def has_single_output(checkpoint: Published) -> bool:
     """Whether another tool's classifier is a regression: one output, and not `multi_label`.
 
     Raises:
         CheckpointError: its configuration says that it is a regression, but it has several outputs.
     """
-    kind, outputs = of.raw.get("problem_type"), len(of.labels(CLASSIFIER))
+    kind, outputs = checkpoint.raw.get("problem_type"), len(checkpoint.labels(CLASSIFIER))
     if kind == "regression" and outputs != 1:
         raise CheckpointError(f"a regression of {outputs} values is not supported")
     return outputs == 1 and kind != "multi_label_classification"
 
 
-def shared_settings(of: Published) -> dict[str, Any]:
+def settings_of_checkpoint(checkpoint: Published) -> dict[str, Any]:
     """Return the settings of a task on texts, from another tool's checkpoint."""
     return {
-        "columns": Columns(text="text", pair="pair" if of.takes_pairs else None, label="label"),
-        "takes_either": not of.takes_pairs,
-        "max_seq_length": of.max_length,
-        "dropout": of.dropout(CLASSIFIER),
+        "columns": Columns(
+            text="text", pair="pair" if checkpoint.takes_pairs else None, label="label"
+        ),
+        "takes_either": not checkpoint.takes_pairs,
+        "max_seq_length": checkpoint.max_length,
+        "dropout": checkpoint.dropout(CLASSIFIER),
     }
 
 

@@ -36,8 +36,8 @@ from ..nn.kv_cache import Memory
 from ..nn.layers import Dropout, wide
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, by_length, pack
-from .labelled import LabelledTask, check_length, texts_of
-from .task import Evaluator, Network, Prediction, Shown
+from .labelled import LabelledTask, check_length, read_texts
+from .task import DisplayValue, Evaluator, Network, Prediction
 
 
 class TranslationNetwork(Network):
@@ -122,7 +122,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         Role("source", ("source", "src", "text")),
         Role("target", ("target", "tgt", "translation"), of_label=True, is_text=True),
     )
-    is_guessable = False
+    has_majority_baseline = False
     best_metric = "bleu"
     metrics: ClassVar[tuple[str, ...]] = ("loss", "bleu")
 
@@ -151,13 +151,13 @@ class TranslationTask(LabelledTask[LabelledExample]):
     def text_row(self, text: str, pair: str | None = None) -> Row:
         return {str(self.columns["source"]): text, str(self.columns["target"]): pair}
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         found = []
         for role in ("source", "target")[: 1 + labelled]:
             column = str(self.columns[role])
-            texts = texts_of(rows, column, where)
+            texts = read_texts(rows, column, where)
             if role == "target" and not all(map(str.strip, texts)):
                 place = next(w for w, text in zip(where, texts, strict=True) if not text.strip())
                 what = f"the target (column {column!r}) is empty"
@@ -203,7 +203,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         rows = zip(batch.examples, outputs["tokens"].tolist(), strict=True)
         return {one.index: {"translation": self.tokenizer.decode(ids)} for one, ids in rows}
 
-    def shown(self, prediction: Prediction) -> list[Shown]:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         return [(prediction["translation"], None)]
 
     def evaluator(self) -> Evaluator:

@@ -143,7 +143,7 @@ def finetune(
         given = model if isinstance(model, Model) else load(model)
         taken = {
             option: value
-            for option, value in kind.taken_over(given.sentence).items()
+            for option, value in kind.inherit_options(given.sentence).items()
             if option not in resolved.model_fields_set
         }
         is_carried = (
@@ -280,7 +280,7 @@ def _finetune(
         start.adapters.merge()
     final, task = _evaluated(network, data, engine, members)
     if members.is_main:
-        prior = task.guessing_losses(data.summary.train.labels)
+        prior = task.baseline_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
         failed = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failed:
@@ -324,10 +324,10 @@ def _evaluated(
     if data.dev is None:
         return Evaluation({}, 0), data.task
     found = evaluate(network, data.reader, data.dev, engine, team=members)
-    tuned = data.reader.tuned(found.metrics)
+    tuned = data.reader.with_tuned_settings(found.metrics)
     if tuned.settings != data.reader.settings:  # the figures are those of the saved model
         found = evaluate(network, tuned, data.dev, engine, team=members)
-    return found, data.task.tuned(found.metrics)
+    return found, data.task.with_tuned_settings(found.metrics)
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ def _take_over(
     is_same = (
         not count
         and model.task is not None
-        and task.same_head(model.task)
+        and task.is_head_compatible(model.task)
         and pooling == model.encoder.config.classifier_pooling
     )
     theirs = model.network.state_dict() if is_same else model.encoder.state_dict(prefix="encoder.")

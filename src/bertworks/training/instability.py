@@ -29,7 +29,7 @@ def failures(
     Args:
         metrics: dev metrics of the selected weights; empty without dev.
         journal: the lines of the run's journal.
-        prior: `LabelledTask.guessing_losses` of the training rows.
+        prior: `LabelledTask.baseline_losses` of the training rows.
     """
     signs = [_loss_no_better(journal, prior), no_better_than_guessing(metrics)]
     found = [sign for sign in signs if sign is not None]

@@ -66,7 +66,7 @@ def taught(
             another teacher.
         OtherRunError: the directory is not empty and is not a run directory.
     """
-    match kind.teacher_gives:
+    match kind.teacher_outputs:
         case "probabilities":
             return _by_classifier(tokenizer, rows, dev, options, settings, device, progress)
         case "vectors":

@@ -251,14 +251,14 @@ def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
         document's words on each side that are read; empty for a user's task, whose rows are not
         known.
     """
-    method = None if task is None else type(task).in_context
-    if isinstance(task, TaggingTask) and method is TaggingTask.in_context:
+    method = None if task is None else type(task).add_context
+    if isinstance(task, TaggingTask) and method is TaggingTask.add_context:
         settings, columns = task.settings, task.settings.columns
         if not settings.document_context:
             return None
         words = settings.max_seq_length
         return {"word": columns.word, "document": columns.document, "words": words}
-    return None if method in (None, Task.in_context) else {}
+    return None if method in (None, Task.add_context) else {}
 
 
 def model_type(served: Served) -> dict[str, Any]:

@@ -30,9 +30,16 @@ from ...text.encoding import Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..example import by_length, pack
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, check_stride, texts_of
+from ..labelled import (
+    LabelledTask,
+    TaskOptions,
+    TaskSettings,
+    check_length,
+    check_stride,
+    read_texts,
+)
 from ..metrics import ScoredEvaluator
-from ..task import Evaluator, Prediction, Shown
+from ..task import DisplayValue, Evaluator, Prediction
 from .answers import SCHEMA, answers_of
 from .network import AnsweringNetwork, Softmax, SpanLoss, answering_loss_sum
 from .scores import AnsweringScores
@@ -151,7 +158,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     best_metric = "f1"
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = AnsweringOptions
-    is_guessable = False
+    has_majority_baseline = False
     settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
     settings: AnsweringSettings
 
@@ -165,19 +172,24 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         super().__init__(tokenizer, settings)
 
     @classmethod
-    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:  # noqa: ARG003
+    def settings_from_rows(
+        cls,
+        rows: Rows,
+        columns: RoleColumns,
+        options: TaskOptions,  # noqa: ARG003
+    ) -> dict[str, Any]:
         return {"unanswerable": any(not answers_of(row, columns, where)[0] for where, row in rows)}
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.has_head(cls.head):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.has_head(cls.head):
             return None
-        length = min(_PUBLISHED_LENGTH, of.max_length)
-        stride, dropout = min(128, length // 4), of.dropout(cls.head)
+        length = min(_PUBLISHED_LENGTH, checkpoint.max_length)
+        stride, dropout = min(128, length // 4), checkpoint.dropout(cls.head)
         settings = AnsweringSettings.parse(
             {"max_seq_length": length, "stride": stride, "dropout": dropout}
         )
-        return cls(of.tokenizer, settings)
+        return cls(checkpoint.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
         settings = self.settings
@@ -193,13 +205,13 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             raise DataError("the model takes a question and a passage", where=repr(text))
         return {self.settings.question: text, self.settings.context: pair}
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
         """Tokenise many rows at once; a passage shared by several rows is tokenised once."""
         settings = self.settings
-        questions = texts_of(rows, settings.question, where)
-        contexts = dict(zip(texts_of(rows, settings.context, where), where, strict=True))
+        questions = read_texts(rows, settings.question, where)
+        contexts = dict(zip(read_texts(rows, settings.context, where), where, strict=True))
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))
@@ -310,7 +322,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             for example, spans, null in self.spans(outputs, batch)
         }
 
-    def shown(self, prediction: Prediction) -> list[Shown]:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         return [(prediction["answer"] or "no answer", prediction["probability"])]
 
     def answer(
@@ -387,7 +399,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             return base
         return (*base, "answered_f1", "unanswered_accuracy", "best_f1", "best_null_threshold")
 
-    def tuned(self, metrics: Mapping[str, float]) -> Self:
+    def with_tuned_settings(self, metrics: Mapping[str, float]) -> Self:
         if "best_null_threshold" not in metrics:
             return self
         values = self.settings.with_values(null_threshold=metrics["best_null_threshold"])

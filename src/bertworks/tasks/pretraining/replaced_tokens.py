@@ -147,10 +147,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         }
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.family.has(f"{RTD.name}.dense.weight", of.tensors):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.family.has(f"{RTD.name}.dense.weight", checkpoint.tensors):
             return None
-        return cls(of.tokenizer, max_length=of.config.max_seqlen)
+        return cls(checkpoint.tokenizer, max_length=checkpoint.config.max_seqlen)
 
     def network(self, config: EncoderConfig) -> DiscriminatorNetwork:
         """A new discriminator; `with_generator` prepares it for training.

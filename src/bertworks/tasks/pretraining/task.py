@@ -265,18 +265,19 @@ class PretrainingTask(Task[PretrainingExample]):
         return (NSP if self.instances.next_sentence else MLM).model_class
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        config, family = of.config, of.family
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        config, family = checkpoint.config, checkpoint.family
         # A head without a layer and a bias has no tensors, so the class names have to decide.
         is_bare = not config.mlm_bias and (
-            not of.architectures or family.classes.get(MLM.model_class) in of.architectures
+            not checkpoint.architectures
+            or family.classes.get(MLM.model_class) in checkpoint.architectures
         )
-        if not family.has(f"{MLM.name}.bias", of.tensors) and not is_bare:
+        if not family.has(f"{MLM.name}.bias", checkpoint.tensors) and not is_bare:
             return None
         pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
-        has_pairs = family.has(f"{NSP.name}.weight", of.tensors)
+        has_pairs = family.has(f"{NSP.name}.weight", checkpoint.tensors)
         return cls(
-            of.tokenizer,
+            checkpoint.tokenizer,
             InstanceSettings(format=pairs if has_pairs else "full-sentences"),
             causal=config.attention != "bidirectional",
             max_length=config.max_seqlen,

@@ -28,7 +28,7 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, labelled_batch
-from ..labelled import check_length, texts_of
+from ..labelled import check_length, read_texts
 from .columns import RetrievalSettings
 from .network import RetrievalNetwork
 from .task import RetrievalTask
@@ -116,13 +116,13 @@ class StudentTask(RetrievalTask):
             return super().columns_text
         return f"text = {self.text_column!r}, with its teacher's vector"
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         """Examples of single texts, or of pairs if `text_column` is None."""
         if self.text_column is None:
-            return super().placed_examples(rows, first_index, where, labelled=labelled)
-        texts = [[text] for text in texts_of(rows, self.text_column, where)]
+            return super().build_examples(rows, first_index, where, labelled=labelled)
+        texts = [[text] for text in read_texts(rows, self.text_column, where)]
         return self.of_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:

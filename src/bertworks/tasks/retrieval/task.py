@@ -28,7 +28,7 @@ from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
 from ..metrics import RegressionEvaluator
-from ..task import Evaluator, Prediction, Shown
+from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     SCHEMA,
     RetrievalColumns,
@@ -48,8 +48,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     name: ClassVar[str] = "retrieval"
     schema = SCHEMA
     options: ClassVar[type[TaskOptions]] = RetrievalOptions
-    is_guessable = False
-    teacher_gives = "vectors"
+    has_majority_baseline = False
+    teacher_outputs = "vectors"
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
@@ -59,7 +59,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         self.best_metric = "mrr@10" if settings.columns.score is None else "spearman"
 
     @classmethod
-    def taken_over(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
+    def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
         if sentence is None:
             return {}
         limit = sentence.max_seq_length
@@ -177,7 +177,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             )
         return {self.settings.columns.query: text, self.settings.columns.passage: pair}
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         settings, columns = self.settings, self.settings.columns
@@ -250,7 +250,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             for example, value in zip(batch.examples, values, strict=True)
         }
 
-    def shown(self, prediction: Prediction) -> list[Shown]:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         return [(prediction["similarity"], None)]
 
     @property

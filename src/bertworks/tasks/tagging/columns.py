@@ -126,7 +126,7 @@ BEFORE, BEHIND = "context_before", "context_behind"
 """The columns of a row that hold the document's words before and after the row's words."""
 
 
-def in_context(
+def add_context(
     rows: Iterable[PlacedRow], columns: WordColumns, limit: int
 ) -> Iterator[tuple[PlacedRow, Row]]:
     """Yield each row together with its values plus the words around it in its document.

@@ -37,15 +37,15 @@ from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import label_entries
 from ..metrics import ScoredEvaluator
-from ..task import Evaluator, Prediction, Shown, by_row
+from ..task import DisplayValue, Evaluator, Prediction, by_row
 from .columns import (
     BEFORE,
     BEHIND,
     SCHEMA,
     WordColumns,
+    add_context,
     columns_of_table,
     find_document_column,
-    in_context,
     strings_of,
 )
 from .notation import find_notation, read_tag, span_doubt, without_unlabelled_words
@@ -246,7 +246,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         self.best_metric = "f1" if settings.spans else "accuracy"
 
     @classmethod
-    def learned(cls, rows: Rows, columns: RoleColumns, options: TaskOptions) -> dict[str, Any]:
+    def settings_from_rows(
+        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+    ) -> dict[str, Any]:
         assert isinstance(options, TaggingOptions)
         column = columns["tag"]
         assert isinstance(column, str), "tags were asked for"
@@ -277,10 +279,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         }
 
     @classmethod
-    def published(cls, of: Published) -> Self | None:
-        if not of.has_head(cls.head):
+    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+        if not checkpoint.has_head(cls.head):
             return None
-        labels = of.labels(cls.head)
+        labels = checkpoint.labels(cls.head)
         notation = find_notation(labels)
         _warn_of(span_doubt(Counter(labels)), "the model's labels")
         settings = TaggingSettings.parse(
@@ -289,13 +291,13 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 "spans": notation is not None,
                 "notation": None if notation is None else notation.remark,
                 "columns": WordColumns(word="words", tag="tags"),
-                "max_seq_length": of.max_length,
-                "dropout": of.dropout(cls.head),
+                "max_seq_length": checkpoint.max_length,
+                "dropout": checkpoint.dropout(cls.head),
                 # Published models use different schemes, and may lack some of a scheme's tags.
                 "decoding": "free",
             }
         )
-        return cls(of.tokenizer, settings)
+        return cls(checkpoint.tokenizer, settings)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -340,20 +342,20 @@ class TaggingTask(LabelledTask[TaggingExample]):
             settings = settings.with_values(notation=_notation_of(rows, columns.tag))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
-    def in_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+    def add_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
         settings = self.settings
         if not settings.document_context:
-            return super().in_context(rows)
-        return in_context(rows, settings.columns, limit=settings.max_seq_length)
+            return super().add_context(rows)
+        return add_context(rows, settings.columns, limit=settings.max_seq_length)
 
-    def placed_examples(
+    def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[TaggingExample]:
         """Tokenise many rows at once.
 
         A row is a list of words and, if labelled, a list of tags. An unlabelled row may instead be
         a plain `text`, which is split into words. With `document_context` a row may have
-        `context_before` and `context_behind`, the context words that `in_context` adds.
+        `context_before` and `context_behind`, the context words that `add_context` adds.
         """
         settings = self.settings
         inputs = [
@@ -529,7 +531,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             found[example.index] = answer
         return found
 
-    def shown(self, prediction: Prediction) -> list[Shown]:
+    def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         if self.settings.spans:
             entities = prediction["entities"]
             return [
