@@ -35,8 +35,8 @@ class BertworksError(Exception):
 
     def __str__(self) -> str:
         what = self.what
-        if len(what) > _LONGEST:  # it may quote a file or a user's input
-            what = f"{what[:_LONGEST]}…"
+        if len(what) > _MAX_MESSAGE_LENGTH:  # it may quote a file or a user's input
+            what = f"{what[:_MAX_MESSAGE_LENGTH]}…"
         text = f"{self.where}: {what}" if self.where else what
         return f"{text}. {self.fix}" if self.fix else text
 
@@ -77,48 +77,48 @@ class BertworksWarning(UserWarning):
     """A warning to the user; the command line prints it on one line."""
 
 
-MOST_NAMES = 12
-"""How many names an error lists."""
+MAX_NAMES = 12
+"""The maximum number of names that an error lists."""
 
-_LONGEST = 2000  # characters of a message
-_MOST_CHARACTERS = 60
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 30
-_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 2
+_MAX_MESSAGE_LENGTH = 2000  # in characters
+_MAX_REPR_LENGTH = 60
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxstring = _SHORT_REPR.maxother = 30
+_SHORT_REPR.maxlist = _SHORT_REPR.maxdict = _SHORT_REPR.maxlevel = 2
 
 
-def brief(value: object) -> str:
+def truncate_repr(value: object) -> str:
     """Return the `repr` of a value, truncated if it is long: data may hold anything."""
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
-        return f"{value[:_MOST_CHARACTERS]!r}…"
-    return repr(value) if isinstance(value, str) else _SHORT.repr(value)
+    if isinstance(value, str) and len(value) > _MAX_REPR_LENGTH:
+        return f"{value[:_MAX_REPR_LENGTH]!r}…"
+    return repr(value) if isinstance(value, str) else _SHORT_REPR.repr(value)
 
 
-def some_of(names: Sequence[str], shown_as: Callable[[str], str] = brief) -> str:
+def shorten_list(names: Sequence[str], format_name: Callable[[str], str] = truncate_repr) -> str:
     """Return the first dozen names, and the number of further names."""
-    shown = ", ".join(map(shown_as, names[:MOST_NAMES])) or "none"
-    more = len(names) - MOST_NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    text = ", ".join(map(format_name, names[:MAX_NAMES])) or "none"
+    num_more = len(names) - MAX_NAMES
+    return f"{text} and {num_more:,} more" if num_more > 0 else text
 
 
-def closest(name: str, valid: Iterable[str]) -> str | None:
+def closest_name(name: str, valid: Iterable[str]) -> str | None:
     """Return the valid name most similar to `name`; None if none is similar."""
-    candidates = [other for other in valid if len(other) <= 2 * _MOST_CHARACTERS]
-    close = difflib.get_close_matches(name[: 2 * _MOST_CHARACTERS], candidates, n=1, cutoff=0.5)
+    candidates = [other for other in valid if len(other) <= 2 * _MAX_REPR_LENGTH]
+    close = difflib.get_close_matches(name[: 2 * _MAX_REPR_LENGTH], candidates, n=1, cutoff=0.5)
     return close[0] if close else None
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return a phrase that suggests the most similar valid name, or lists some valid names."""
     valid = list(valid)
-    close = closest(name, valid)
+    close = closest_name(name, valid)
     if close is not None:
         return f"The nearest valid name is {close!r}"
     are_plain = not any(set(name) & {" ", ","} for name in valid)
-    return f"Valid: {some_of(valid, str if are_plain else brief)}"
+    return f"Valid: {shorten_list(valid, str if are_plain else truncate_repr)}"
 
 
-_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+_OTHER_SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("num_train_epochs", "num_epochs", "max_epochs", "n_epochs"), ("epochs",)),
     "max_steps": ("steps", "epochs"),
     **dict.fromkeys(("max_length", "max_len", "model_max_length"), ("max_seq_length",)),
@@ -151,7 +151,7 @@ _ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 """Settings of Hugging Face's trainer and of common scripts, with their names in this package. Of
 several names, the first is suggested that a group of settings has, or for which it has a group."""
 
-_NO_SETTINGS: Mapping[str, str] = {
+_FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("out", "output_dir"), "Give the run directory as --out (in Python: out=)"),
     **dict.fromkeys(("train", "train_dataset", "train_file"), "Give it as --train (train=)"),
     **dict.fromkeys(("dev", "eval_dataset", "validation_file"), "Give it as --dev (dev=)"),
@@ -170,7 +170,7 @@ _NO_SETTINGS: Mapping[str, str] = {
 """Names that are not settings in this package, with the fix to suggest."""
 
 
-_METHODS: Mapping[str, str] = {
+_OTHER_METHOD_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("encode", "transform", "embed_documents", "embed_query"), "embed"),
     **dict.fromkeys(("encode_to", "encode_multi_process"), "embed_to"),
     **dict.fromkeys(("fit", "train", "fine_tune"), "finetune (bertworks.finetune)"),
@@ -187,22 +187,22 @@ _METHODS: Mapping[str, str] = {
 """Names of methods in sentence-transformers, transformers and scikit-learn, with ours."""
 
 
-def method_elsewhere(name: str) -> str | None:
+def suggest_method(name: str) -> str | None:
     """Return a sentence with this package's name for another library's; None if there is none."""
-    ours = _METHODS.get(name)
-    return None if ours is None else f"It is called {ours} here"
+    method = _OTHER_METHOD_NAMES.get(name)
+    return None if method is None else f"It is called {method} here"
 
 
-def nearest_setting(name: str, valid: Iterable[str]) -> str:
-    """As `nearest`, for settings: it also knows the names that other tools use."""
+def suggest_setting(name: str, valid: Iterable[str]) -> str:
+    """Return a phrase as `did_you_mean` does, for settings; it also knows other tools' names."""
     valid = list(valid)
-    for other in _ELSEWHERE.get(name, ()):
+    for other in _OTHER_SETTING_NAMES.get(name, ()):
         if other.partition(".")[0] in valid:
             return f"The setting is called {other!r}"
-    return _NO_SETTINGS.get(name) or nearest(name, valid)
+    return _FIXES_OF_UNKNOWN_SETTINGS.get(name) or did_you_mean(name, valid)
 
 
-def check_name(path: str | os.PathLike[str]) -> None:
+def check_path_name(path: str | os.PathLike[str]) -> None:
     """Check that all libraries can read and write a file or directory by its name.
 
     Raises:
@@ -217,7 +217,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
         ) from None
 
 
-def need(module: str, extra: str, what: str) -> ModuleType:
+def import_optional(module: str, extra: str, what: str) -> ModuleType:
     """Import an optional `module`; if it is missing, the error names the extra to install.
 
     Args:

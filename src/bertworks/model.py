@@ -38,7 +38,7 @@ from .data.rows import Row, Rows
 from .data.tables import Table, TableOptions, read_rows
 from .data.text_inputs import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
-from .errors import BertworksError, CheckpointError, DataError, SettingsError, method_elsewhere
+from .errors import BertworksError, CheckpointError, DataError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
@@ -153,7 +153,7 @@ class Model:
         self.source, self.learning_rate = source, learning_rate
 
     def __getattr__(self, name: str) -> Any:
-        hint = method_elsewhere(name)
+        hint = suggest_method(name)
         raise AttributeError(f"Model has no {name!r}" + (f". {hint}" if hint else ""))
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from bertworks.data.rows import Rows
 from bertworks.data.schema import find_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
-from bertworks.errors import DataError, SettingsError, brief, nearest, some_of
+from bertworks.errors import DataError, SettingsError, did_you_mean, shorten_list, truncate_repr
 from bertworks.inference.writers import write_predictions
 from bertworks.tasks.labels import label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
@@ -213,13 +213,13 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_values_in_messages_are_short() -> None:
-    assert len(brief("x" * 10_000_000)) < 80
-    assert len(brief([["x" * 100] * 1000] * 1000)) < 300
-    assert some_of(["a"]) == "'a'"
-    assert some_of([]) == "none"
-    assert nearest("zzz", ["a", "x, y", "o p"]) == "Valid: 'a', 'x, y', 'o p'"
-    assert nearest("zzz", [f"n{i}" for i in range(50)]).endswith("n11 and 38 more")
-    assert nearest("colour", ["color" + "x" * 10_000, "colours"]).endswith("'colours'")
+    assert len(truncate_repr("x" * 10_000_000)) < 80
+    assert len(truncate_repr([["x" * 100] * 1000] * 1000)) < 300
+    assert shorten_list(["a"]) == "'a'"
+    assert shorten_list([]) == "none"
+    assert did_you_mean("zzz", ["a", "x, y", "o p"]) == "Valid: 'a', 'x, y', 'o p'"
+    assert did_you_mean("zzz", [f"n{i}" for i in range(50)]).endswith("n11 and 38 more")
+    assert did_you_mean("colour", ["color" + "x" * 10_000, "colours"]).endswith("'colours'")
 
 
 def test_parquet_with_a_huge_value(tmp_path: Path) -> None:

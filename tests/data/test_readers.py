@@ -401,7 +401,7 @@ def test_data_set_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         raise BertworksError("not installed", fix=f"bertworks[{extra}]")
 
     monkeypatch.setattr(document_tables, "need", missing)
-    assert errors.need is not missing
+    assert errors.import_optional is not missing
     with pytest.raises(BertworksError, match=r"bertworks\[data\]"):
         paragraphs("hf:name")
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import Field, model_validator
 
-from bertworks.errors import BertworksError, SettingsError, need
+from bertworks.errors import BertworksError, SettingsError, import_optional
 from bertworks.settings.base import Settings, dump_yaml
 
 
@@ -134,8 +134,8 @@ def test_replaced_values_are_checked_again():
 
 def test_a_missing_extra_is_named():
     with pytest.raises(BertworksError, match=r'pip install "bertworks\[metrics\]"'):
-        need("a_module_that_is_not_there", "metrics", "evaluation")
-    assert need("json", "metrics", "evaluation").loads("1") == 1
+        import_optional("a_module_that_is_not_there", "metrics", "evaluation")
+    assert import_optional("json", "metrics", "evaluation").loads("1") == 1
 
 
 class Numbers(Settings):

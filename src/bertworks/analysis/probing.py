@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..data.rows import Rows, text_of
 from ..data.tables import Table, read_rows, replayable
-from ..errors import DataError, need
+from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
 from ..model import Model, load
 from ..settings.keywords import ProbeKeywords
@@ -75,8 +75,10 @@ def probe(
         BertworksError: scikit-learn is not installed.
     """
     asked = TextProbeSettings.parse(settings)
-    linear_model: Any = need("sklearn.linear_model", EXTRA, "A probe")
-    threadpoolctl: Any = need("threadpoolctl", EXTRA, "A probe")  # scikit-learn needs it too
+    linear_model: Any = import_optional("sklearn.linear_model", EXTRA, "A probe")
+    threadpoolctl: Any = import_optional(
+        "threadpoolctl", EXTRA, "A probe"
+    )  # scikit-learn needs it too
     held = model if isinstance(model, Model) else load(model, device=device)
     options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
     tables = [_opened(table, asked) for table in (train, dev)]

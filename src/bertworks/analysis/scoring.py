@@ -41,7 +41,14 @@ from ..data.schema import (
 from ..data.table_formats import DOCUMENT_START
 from ..data.tables import Table, read_rows
 from ..data.unlabelled import counted_unlabelled, without_unlabelled
-from ..errors import BertworksWarning, DataError, SettingsError, brief, nearest, some_of
+from ..errors import (
+    BertworksWarning,
+    DataError,
+    SettingsError,
+    did_you_mean,
+    shorten_list,
+    truncate_repr,
+)
 from ..settings.literals import ScoredTask
 from ..tasks.answering.answers import SCHEMA, answers_of
 from ..tasks.answering.scores import AnsweringScores
@@ -121,7 +128,8 @@ def score(
     """
     if task not in get_args(ScoredTask):
         raise SettingsError(
-            f"predictions of {task!r} cannot be scored", fix=nearest(task, get_args(ScoredTask))
+            f"predictions of {task!r} cannot be scored",
+            fix=did_you_mean(task, get_args(ScoredTask)),
         )
     columns = {"label_column": label_column, "prediction_column": prediction_column}
     if no_label is not None and task != "classification":
@@ -222,11 +230,11 @@ def _by_id(
     unknown = [identity for identity in items if identity not in questions]
     if unknown and len(unknown) == len(items):
         what = f"none of its {len(items):,} ids is that of a question in {data}, such as"
-        raise DataError(f"{what} {brief(unknown[0])}", where=where)
+        raise DataError(f"{what} {truncate_repr(unknown[0])}", where=where)
     if unknown:
         what = f"{len(unknown):,} of {len(items):,} ids are not those of a question in {data}"
         warnings.warn(
-            f"{where}: {what}, and are ignored: {brief(unknown[0])} is the first of them",
+            f"{where}: {what}, and are ignored: {truncate_repr(unknown[0])} is the first of them",
             BertworksWarning,
             stacklevel=4,
         )
@@ -353,7 +361,7 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
         other = find_notation(predicted_counts)
         types = notation.types | (other or notation).types_in(predicted_counts)
         unread = [tag for tag in sorted(predicted_counts) if read_tag(tag, types) is None]
-        none = f"these predicted tags mark no span, and count as none: {some_of(unread)}"
+        none = f"these predicted tags mark no span, and count as none: {shorten_list(unread)}"
         remarks = [notation.remark, none if unread else None]
         sentences = [_as_spans(sentence, types) for sentence in sentences]
     labels = sorted({tag for _, _, *sides in sentences for side in sides for tag in side})
@@ -432,7 +440,7 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
             scores.add_mistake(places[at], texts[at], *pair)
     remarks = [*scores.remarks(), *_strangers(pairs), *renamed]
     if left_out := total - len(pairs):
-        what = some_of(sorted(marks)) if marks else "-1"
+        what = shorten_list(sorted(marks)) if marks else "-1"
         remarks.append(
             f"{left_out:,} of {total:,} rows have no gold label ({what}) and are left out"
         )
@@ -467,7 +475,7 @@ def _called_alike(
         numbers = numbers_of_classes(side)
         if numbers and all(label.isdecimal() for label in other):
             pairs = [(numbers.get(one, one), numbers.get(two, two)) for one, two in pairs]
-            some = some_of([f"{label} as {number}" for label, number in numbers.items()], str)
+            some = shorten_list([f"{label} as {number}" for label, number in numbers.items()], str)
             return pairs, [f"{name} labels are read by their number: {some}"]
     return pairs, []
 
@@ -493,7 +501,7 @@ def _strangers(pairs: Iterable[tuple[str, str]]) -> list[str]:
     gold, predicted = (sorted(set(side)) for side in zip(*pairs, strict=True))
     if not set(gold).isdisjoint(predicted):
         return []
-    labels = f"{some_of(gold)}, predicted {some_of(predicted)}"
+    labels = f"{shorten_list(gold)}, predicted {shorten_list(predicted)}"
     return [
         f"gold and predicted labels have none in common: gold {labels}; are these the "
         "right columns?"
@@ -534,7 +542,10 @@ def _find_columns(
                 fix = "Separate the fields by tabs in a .tsv file, by commas in a .csv file."
             raise not_found(rows, role, fix)
         if len(columns) > 1:
-            _warn(rows, f"the {role} is read from {columns[0]!r}, not from {some_of(columns[1:])}")
+            _warn(
+                rows,
+                f"the {role} is read from {columns[0]!r}, not from {shorten_list(columns[1:])}",
+            )
     if gold[0] == predicted[0]:
         raise DataError(
             f"the column {gold[0]!r} cannot be both the label and the prediction", where=rows.name

@@ -29,7 +29,7 @@ from ..checkpoints.sentence import PromptRole
 from ..data.rows import PlacedRow
 from ..data.tables import Table, TableOptions
 from ..data.text_inputs import Texts, read_texts
-from ..errors import BertworksError, DataError, SettingsError, need
+from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.settings import EngineSettings
 from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
@@ -392,7 +392,7 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
     Raises:
         BertworksError: Faiss is not installed.
     """
-    faiss: Any = need("faiss", "search", "Approximate search")
+    faiss: Any = import_optional("faiss", "search", "Approximate search")
     count, width = vectors.shape
     if file is not None and file.exists():
         with suppress(RuntimeError):  # a damaged file, or one of other vectors, is replaced

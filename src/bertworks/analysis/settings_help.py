@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ..errors import SettingsError, closest, nearest
+from ..errors import SettingsError, closest_name, did_you_mean
 from ..settings.base import Settings, group_in
 from ..settings.literals import VERB_SETTINGS
 
@@ -249,7 +249,7 @@ def settings_class(verb: str, task: str | None = None) -> type[Settings]:
     """Return the class of a verb's settings; for arguments and errors see `describe_settings`."""
     if verb not in VERB_SETTINGS:
         valid = f"Verbs with settings: {', '.join(VERB_SETTINGS)}"
-        fix = nearest(verb, VERB_SETTINGS) if closest(verb, VERB_SETTINGS) else valid
+        fix = did_you_mean(verb, VERB_SETTINGS) if closest_name(verb, VERB_SETTINGS) else valid
         raise SettingsError(f"there is no verb {verb!r}", fix=fix)
     if verb == "glue":
         task = "classification"  # has the settings of all GLUE tasks

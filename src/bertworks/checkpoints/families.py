@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import CheckpointError, nearest
+from ..errors import CheckpointError, did_you_mean
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, bert_classes, bert_dropped, bert_keys
@@ -78,7 +78,7 @@ def family_named(name: str, *, where: str | None = None) -> Family:
         CheckpointError: no family has it.
     """
     if not isinstance(name, str) or name not in KNOWN:
-        fix = nearest(str(name), KNOWN) + "."
+        fix = did_you_mean(str(name), KNOWN) + "."
         raise CheckpointError(f"model_type {name!r} is not supported", where=where, fix=fix)
     return KNOWN[name]
 

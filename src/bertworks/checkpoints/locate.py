@@ -6,7 +6,7 @@ import re
 import warnings
 from pathlib import Path
 
-from ..errors import BertworksWarning, CheckpointError, check_name
+from ..errors import BertworksWarning, CheckpointError, check_path_name
 from ..utils.remote import fetched, is_remote
 
 INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
@@ -47,7 +47,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
         CheckpointError: there is no model with that name.
         DataError: the name is not UTF-8, or another file system cannot be reached.
     """
-    check_name(name)
+    check_path_name(name)
     if is_remote(name):
         copy = fetched(str(name))
         return local_directory(copy) or copy

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from ..errors import BertworksWarning, CheckpointError, brief
+from ..errors import BertworksWarning, CheckpointError, truncate_repr
 from ..settings.base import Settings
 from ..settings.literals import SimilarityFunction
 from ..utils import files
@@ -262,7 +262,7 @@ def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
     function, known = found.get("similarity_fn_name"), get_args(SimilarityFunction)
     if function not in (None, *known):
         raise CheckpointError(
-            f"similarity_fn_name is {brief(function)}, which is not supported",
+            f"similarity_fn_name is {truncate_repr(function)}, which is not supported",
             where=str(file),
             fix=f"Set it to one of {', '.join(known)}, or remove it: then cosines are used.",
         )

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import BertworksWarning, CheckpointError, brief
+from ..errors import BertworksWarning, CheckpointError, truncate_repr
 from ..nn.quantized import weight_of
 from ..utils import files
 from ..utils.memory import start_thread
@@ -147,7 +147,7 @@ def _files(directory: Path, name: str) -> list[Path]:
         for file in found:
             if file.name not in present:
                 raise CheckpointError(
-                    f"names {brief(file.name)}, which is missing", where=str(index)
+                    f"names {truncate_repr(file.name)}, which is missing", where=str(index)
                 )
         return found
     return []

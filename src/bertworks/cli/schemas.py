@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import SettingsError, brief, nearest, nearest_setting
+from ..errors import SettingsError, did_you_mean, suggest_setting, truncate_repr
 from ..settings.literals import VERB_SETTINGS
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def sorted_out(
             words.append(f"{key.removeprefix('no_')}=false")
         elif field is None:
             known = [*options, *(f"--{name.replace('_', '-')}" for name in schema.model_fields)]
-            raise SettingsError(f"no option or setting {option!r}", fix=nearest(option, known))
+            raise SettingsError(f"no option or setting {option!r}", fix=did_you_mean(option, known))
         elif is_assigned or is_flag(field):
             words.append(f"{key}={value if is_assigned else 'true'}")
         elif left:
@@ -158,7 +158,7 @@ def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
         what = "a text" if is_text else "a name"
         option = f"--{key.replace('_', '-')}"
-        hint = f"It is an option: {option}" if option in options else nearest_setting(key, names)
+        hint = f"It is an option: {option}" if option in options else suggest_setting(key, names)
         fix = f"{hint}. To pass it as {what}, put -- before it."
-        raise SettingsError(f"unknown setting {brief(word)}", fix=fix)
+        raise SettingsError(f"unknown setting {truncate_repr(word)}", fix=fix)
     return False

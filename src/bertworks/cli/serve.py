@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..errors import need
+from ..errors import import_optional
 from .app import Device, SettingsFile, Threads, check_present, given_settings, set_threads, verb
 
 
@@ -65,8 +65,8 @@ def serve(
     Clients of OpenAI and text-embeddings-inference can connect. All routes are documented at
     /docs. Without API keys, only this machine can connect.
     """
-    need("fastapi", "serve", "serve")
-    need("uvicorn", "serve", "serve")
+    import_optional("fastapi", "serve", "serve")
+    import_optional("uvicorn", "serve", "serve")
     # Imported and loaded objects stay: garbage collection of them would take a quarter of the
     # start. The server enables collection again once it has started.
     gc.disable()

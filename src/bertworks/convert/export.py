@@ -29,7 +29,7 @@ from ..checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
 from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.store import keys_of, own_tensors
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
-from ..errors import CheckpointError, need
+from ..errors import CheckpointError, import_optional
 from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
 from ..nn.heads import pool
@@ -96,7 +96,7 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
             process.
         BertworksError: a package that is needed is not installed.
     """
-    need("onnxscript", "onnx", "The ONNX format")
+    import_optional("onnxscript", "onnx", "The ONNX format")
     config, directory = model.encoder.config, Path(directory)
     if not config.has_heads:
         raise CheckpointError(

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DataError, closest, some_of
+from ..errors import DataError, closest_name, shorten_list
 from ..settings.literals import CorpusFormat
 from .lines import HEAD_BYTES, Reading, read_head, read_lines
 from .spans import COLUMN as SPANS
@@ -206,8 +206,8 @@ def report_missing_column(
     column: str | None, names: list[str], where: str, reading: Reading
 ) -> None:
     """Report the missing column, or that one must be chosen, and list the existing ones."""
-    close = None if column is None else closest(column, names)
-    fix = f"The columns are: {some_of(names)}. Name the one with the text (--column NAME)."
+    close = None if column is None else closest_name(column, names)
+    fix = f"The columns are: {shorten_list(names)}. Name the one with the text (--column NAME)."
     reading.bad(
         "missing column",
         f"no column {column!r}"

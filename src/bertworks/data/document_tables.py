@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, check_name, need
+from ..errors import DataError, check_path_name, import_optional
 from ..utils.lazy_module import Lazily
 from ..utils.memory import is_memory_short
 from ..utils.remote import is_remote, open_raw, size_of
@@ -43,7 +43,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
 
     Positions are `file, row 12`, from 1.
     """
-    check_name(path)
+    check_path_name(path)
     counts, row = reading.counts, 0
     size, seen = size_of(path), 0
     try:
@@ -173,7 +173,7 @@ def open_dataset(source: CorpusSource) -> Any:
         BertworksError: the package `datasets` is not installed.
         DataError: there is no such data set or split.
     """
-    datasets: Any = need("datasets", "data", "Reading a Hugging Face data set")
+    datasets: Any = import_optional("datasets", "data", "Reading a Hugging Face data set")
     name, config, split = source.dataset
     try:
         if is_saved_dataset(Path(name)):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from encodings.aliases import aliases
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ..errors import DataError, nearest
+from ..errors import DataError, did_you_mean
 from ..utils.lazy_module import Lazily
 from ..utils.memory import is_memory_short
 from ..utils.remote import open_raw
@@ -203,7 +203,7 @@ def text_encoding(name: str) -> str:
     """
     if not _encodes_text(name):
         valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
-        raise DataError(f"unknown text encoding {name!r}", fix=f"{nearest(name, valid)}.")
+        raise DataError(f"unknown text encoding {name!r}", fix=f"{did_you_mean(name, valid)}.")
     found = codecs.lookup(name).name
     return "utf-8" if found == "utf-8-sig" else found
 

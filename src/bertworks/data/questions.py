@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 from .rows import PlacedRow
 
 _Kind = TypeVar("_Kind", str, list[Any])
@@ -60,7 +60,7 @@ def _questions(
     context = _part(paragraph, "context", str, where)
     for question in _part(paragraph, "qas", list, where):
         identity = str(question.get("id", "")) if isinstance(question, Mapping) else ""
-        place = f"{name}, question {brief(identity)}" if identity else where
+        place = f"{name}, question {truncate_repr(identity)}" if identity else where
         values = {
             "id": identity,
             **title,
@@ -76,7 +76,7 @@ def _answers(question: Mapping[str, Any], where: str) -> Any:
     is_impossible = question.get("is_impossible")
     if is_impossible not in (True, False, None):
         raise DataError(
-            f"is_impossible={brief(is_impossible)} is neither true nor false", where=where
+            f"is_impossible={truncate_repr(is_impossible)} is neither true nor false", where=where
         )
     if is_impossible:
         return {"text": [], "answer_start": []}

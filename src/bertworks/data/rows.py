@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import DataError, brief, closest, some_of
+from ..errors import DataError, closest_name, shorten_list, truncate_repr
 
 SAMPLE_ROWS = 1000
 """The number of rows that are inspected to detect the columns."""
@@ -78,7 +78,7 @@ class Rows:
             return name
         if self.has(name):
             return self.columns[int(name) - 1]
-        close = closest(name, self.columns)
+        close = closest_name(name, self.columns)
         raise DataError(
             f"there is no column {name!r}; {listing(self.columns)}",
             where=self.name,
@@ -105,7 +105,7 @@ def sample_of(rows: Callable[[], Iterator[PlacedRow]]) -> list[dict[str, Any]]:
 
 def listing(columns: Sequence[str]) -> str:
     """Return a phrase that lists a table's columns, at most a dozen."""
-    return f"its columns are {some_of(columns)}"
+    return f"its columns are {shorten_list(columns)}"
 
 
 def value_of(row: Row, column: str, where: str | None) -> Any:
@@ -133,7 +133,9 @@ def text_of(row: Row, column: str, where: str | None) -> str:
         return value
     if is_missing(value):
         return ""
-    raise DataError(f"the column {column!r} holds {brief(value)}, which is not a text", where=where)
+    raise DataError(
+        f"the column {column!r} holds {truncate_repr(value)}, which is not a text", where=where
+    )
 
 
 def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str) -> Any:
@@ -204,7 +206,7 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     """Raise a DataError if two columns have the same name."""
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        what = f"{count} columns are called {brief(name)}"
+        what = f"{count} columns are called {truncate_repr(name)}"
         raise DataError(what, where=where, fix="Rename all but one.")
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, create_model
 
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 from ..settings.base import Settings
 from .rows import Rows, listing
 
@@ -152,7 +152,7 @@ def not_found(rows: Rows, role: str, fix: str) -> DataError:
     seen = listing(rows.columns)
     if len(rows.columns) == 1 and rows.sample:
         only = rows.columns[0]
-        seen = f"its only column is {only!r}, and begins {brief(rows.sample[0].get(only))}"
+        seen = f"its only column is {only!r}, and begins {truncate_repr(rows.sample[0].get(only))}"
     what = f"cannot tell which column holds the {role}; {seen}"
     return DataError(what, where=rows.name, fix=fix)
 
@@ -161,7 +161,8 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     first_row = rows.sample[0] if rows.sample else {}
     if first_row and all(_is_words(v) for name, v in first_row.items() if name != "document"):
         raise DataError(
-            f"its rows are not texts but lists of words: {brief(next(iter(first_row.values())))}",
+            "its rows are not texts but lists of words: "
+            f"{truncate_repr(next(iter(first_row.values())))}",
             where=rows.name,
             fix="Use them for tagging; for another kind of file, give --format F (format=F).",
         )

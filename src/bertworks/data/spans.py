@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 
 COLUMN = "spans"
 
@@ -34,11 +34,13 @@ def parse_spans(values: Any, text: str, *, where: str) -> Spans:
     """
     fix = f'Give "{COLUMN}": [[start, end], …], in characters of the text.'
     if not isinstance(values, list | tuple):
-        raise DataError(f"{COLUMN!r} is not a list but {brief(values)}", where=where, fix=fix)
+        raise DataError(
+            f"{COLUMN!r} is not a list but {truncate_repr(values)}", where=where, fix=fix
+        )
     for value in values:
         if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value))):
             raise DataError(
-                f"the span {brief(value)} is not a pair of integers", where=where, fix=fix
+                f"the span {truncate_repr(value)} is not a pair of integers", where=where, fix=fix
             )
         start, end = value
         if end <= start:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 from ..settings.literals import TableFormat
 from ..utils.files import parse_json
 from .headers import names_word_columns
@@ -221,7 +221,8 @@ def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
                 words.append(fields)
             elif not _NO_WORD.fullmatch(fields[0]):
                 raise DataError(
-                    f"the id {brief(fields[0])} is not the id of a word", where=f"{name}:{number}"
+                    f"the id {truncate_repr(fields[0])} is not the id of a word",
+                    where=f"{name}:{number}",
                 )
         if words:
             columns = map(list, zip(*words, strict=True))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field, field_validator
 
-from ..errors import BertworksWarning, DataError, brief, check_name, some_of
+from ..errors import BertworksWarning, DataError, check_path_name, shorten_list, truncate_repr
 from ..settings.base import Settings
 from ..settings.literals import TableFormat
 from ..utils.lazy_module import Lazily
@@ -222,7 +222,7 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
     else:
         formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
         fix = f"Give --format F (format=F), F one of {formats}, label-text, text."
-    seen = f"; its first line is {brief(filled[0])}" if filled else ""
+    seen = f"; its first line is {truncate_repr(filled[0])}" if filled else ""
     raise DataError(
         f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
     )
@@ -297,7 +297,7 @@ def _has_header(path: str, sample: Sequence[Sequence[str]], named: Sequence[str]
             else f"If {'it is' if one else 'they are'} {name}, give --header (header=true)"
         )
         warnings.warn(
-            f"{path}:1: {some_of(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
+            f"{path}:1: {shorten_list(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
         )
     return is_header
 
@@ -308,7 +308,7 @@ def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
     fields = conll_fields(first.rstrip("\r\n"))
     if not names_word_columns(fields):
         return False
-    what = f"{path}:1: {some_of(fields)} are read as column names"
+    what = f"{path}:1: {shorten_list(fields)} are read as column names"
     fix = "If they are a word and its tags, give --no-header (header=false)"
     warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=4)
     return True
@@ -384,7 +384,7 @@ def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
             labels.append(label)
         if not text.strip():
             where = f"{name}:{number}"
-            raise DataError(f"there is no text after the label {brief(label)}", where=where)
+            raise DataError(f"there is no text after the label {truncate_repr(label)}", where=where)
         names = [
             WholeLabel(one.removeprefix(FASTTEXT_PREFIX))
             if one.startswith(FASTTEXT_PREFIX)
@@ -442,7 +442,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
 
 
 def _open_parquet(path: str, limit: int) -> Rows:
-    check_name(path)
+    check_path_name(path)
     try:
         with open_parquet(path) as file:
             columns = tuple(file.schema_arrow.names)

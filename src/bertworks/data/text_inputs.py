@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from ..errors import BertworksWarning, DataError, brief
+from ..errors import BertworksWarning, DataError, truncate_repr
 from .headers import classify_first_line
 from .rows import PlacedRow, Rows, is_missing, text_of, unframed
 from .schema import find_columns, not_found
@@ -135,7 +135,8 @@ def _warn_of_header(table: Rows) -> None:
     """Warn if the first line of a file of texts could be a column's name."""
     first, *rest = ([row["text"]] for row in table.sample)
     if classify_first_line(first, rest).is_header:
-        what = f"{table.name}:1: {brief(first[0])} is read as a text, as any line of a .txt file"
+        line = truncate_repr(first[0])
+        what = f"{table.name}:1: {line} is read as a text, as any line of a .txt file"
         fix = "If it is a column name, give --format tsv (format=tsv)"
         warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=3)
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..errors import DataError, brief, nearest
+from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from .reading import Reading, read, rounded
 from .target import Target, target_of
@@ -125,7 +125,7 @@ def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
     for number, text in enumerate(texts):
         matches = list(pattern.finditer(text))
         if not matches:
-            raise DataError(f"does not hold {brief(word)}", where=f"texts[{number}]")
+            raise DataError(f"does not hold {truncate_repr(word)}", where=f"texts[{number}]")
         reading = read(model, text, where=f"texts[{number}]")
         states = torch.stack(reading.activations().states)[:, 0].float().cpu()
         for match in matches:
@@ -136,7 +136,7 @@ def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
                 if token["of"] and token["start"] < end and token["end"] > start
             ]
             if not tokens:
-                raise DataError(f"{brief(word)} has no pieces", where=f"texts[{number}]")
+                raise DataError(f"{truncate_repr(word)} has no pieces", where=f"texts[{number}]")
             shown = {"text": number, "start": start, "end": end, "shown": match.group()}
             points.append({**shown, "tokens": tokens})
             vectors.append(states[:, tokens].mean(1))
@@ -196,7 +196,9 @@ def claim(
     """
     _check_texts(texts)
     if claim not in get_args(Claim):
-        raise DataError(f"no claim is called {brief(claim)}", fix=nearest(claim, get_args(Claim)))
+        raise DataError(
+            f"no claim is called {truncate_repr(claim)}", fix=did_you_mean(claim, get_args(Claim))
+        )
     if claim == "links" and len(links) != len(texts):
         raise DataError("there must be a list for each text", where="links")
     counted = 0

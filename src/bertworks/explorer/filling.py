@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 from ..inference.activations import activations
 from ..model import Model
 from ..packed import Packed
@@ -188,9 +188,9 @@ def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[in
     for at, (word, ids) in enumerate(zip(candidates, rows, strict=True)):
         where = f"candidates[{at}]"
         if unknown in ids or not len(ids):
-            raise DataError(f"the vocabulary has no pieces for {brief(word)}", where=where)
+            raise DataError(f"the vocabulary has no pieces for {truncate_repr(word)}", where=where)
         if len(ids) > room:
-            what = f"{brief(word)} has {len(ids)} pieces, and there is room for {room}"
+            what = f"{truncate_repr(word)} has {len(ids)} pieces, and there is room for {room}"
             raise DataError(what, where=where, fix="Leave it out.")
     return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
 

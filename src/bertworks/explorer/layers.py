@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..errors import DataError, brief, nearest
+from ..errors import DataError, did_you_mean, truncate_repr
 from ..inference.layer_steps import layer_steps, matrices_of, norms_of, rope_theta
 from ..model import Model
 from ..nn.encoder import Encoder
@@ -152,9 +152,9 @@ def _row(encoder: Encoder, layer: int, matrix: str, row: int, coding: Coding) ->
     maps = matrices_of(encoder, layer)
     if matrix not in maps:
         raise DataError(
-            f"the layers have no matrix {brief(matrix)}",
+            f"the layers have no matrix {truncate_repr(matrix)}",
             where="matrix",
-            fix=f"{nearest(matrix, maps)}.",
+            fix=f"{did_you_mean(matrix, maps)}.",
         )
     weight, bias = maps[matrix]
     if not 0 <= row < len(weight):

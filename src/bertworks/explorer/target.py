@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DataError, brief, nearest
+from ..errors import DataError, did_you_mean, truncate_repr
 from ..inference.activations import activations
 from .needs import check, kinds_of
 from .reading import Heads, Ids, Reading, heads_off
@@ -170,7 +170,7 @@ class Target:
             if kind == "next-sentence":
                 check(model, kind)
             raise DataError(
-                f"the model predicts no {brief(kind)}",
+                f"the model predicts no {truncate_repr(kind)}",
                 where="target.kind",
                 fix=f"It predicts: {', '.join(kinds)}.",
             )
@@ -215,7 +215,7 @@ class Target:
             self.index = self.reading.model.tokenizer.token_to_id(token)
             if self.index is None:
                 raise DataError(
-                    f"{brief(token)} is not a piece of the vocabulary",
+                    f"{truncate_repr(token)} is not a piece of the vocabulary",
                     where="target.token",
                     fix="Take one that /explore/fill shows.",
                 )
@@ -252,9 +252,9 @@ class Target:
         if label is not None:
             if label not in self.labels:
                 raise DataError(
-                    f"the model has no {name} {brief(label)}",
+                    f"the model has no {name} {truncate_repr(label)}",
                     where=f"target.{name}",
-                    fix=f"{nearest(label, self.labels)}.",
+                    fix=f"{did_you_mean(label, self.labels)}.",
                 )
             self.index = self.labels.index(label)
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..errors import DataError, check_name
+from ..errors import DataError, check_path_name
 from ..jobs import parallel
 from ..jobs.parts import Part
 from ..nn.config import HEAD_DROPOUTS
@@ -80,7 +80,7 @@ def write_vectors(
             model, other settings or other texts.
         OutputError: the file cannot be written, or another process is writing it.
     """
-    check_name(out)
+    check_path_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
     beside = note_file(out)

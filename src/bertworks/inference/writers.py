@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from ..data.rows import PlacedRow, Row
 from ..data.schema import PREDICTION
-from ..errors import DataError, brief, need, some_of
+from ..errors import DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parts import Part
 from ..tasks.task import Prediction
 from ..utils import files
@@ -182,7 +182,7 @@ def _table_lines(
             header = list(values)
             yield _encodable(line_of(header, 1), 1)
         if values.keys() - set(header):
-            extra = some_of(sorted(values.keys() - set(header)))
+            extra = shorten_list(sorted(values.keys() - set(header)))
             raise DataError(
                 f"row {number} has columns that the first row does not have: {extra}", fix=_USE_JSON
             )
@@ -200,7 +200,7 @@ def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None
         DataError: the rows already have a column that would be added.
         BertworksError: pandas is not installed.
     """
-    pandas = need("pandas", "data", "as_frame=True")
+    pandas = import_optional("pandas", "data", "as_frame=True")
     lines = [_flat(row, prediction) for row, prediction in predictions]
     return pandas.DataFrame(lines, index=index if isinstance(index, pandas.Index) else None)
 
@@ -242,7 +242,8 @@ def _tsv_line(values: Sequence[str], line: int) -> str:
     for value in values:
         if "\t" in value or "\n" in value or "\r" in value:
             raise DataError(
-                f"output line {line}: TSV cannot hold the tab or line end in {brief(value)}",
+                f"output line {line}: TSV cannot hold the tab or line end in "
+                f"{truncate_repr(value)}",
                 fix="Write CSV or JSON Lines instead: a name that ends in .csv or .jsonl.",
             )
     return "\t".join(values) + "\n"

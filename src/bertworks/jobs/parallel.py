@@ -24,7 +24,7 @@ from multiprocessing.util import Finalize
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from ..errors import BertworksError, SettingsError, need
+from ..errors import BertworksError, SettingsError, import_optional
 from ..utils.memory import is_memory_short, start_thread
 
 PartT = TypeVar("PartT")
@@ -279,7 +279,7 @@ def _on_ray(
     """Apply a function on Ray, which handles placement, lost nodes and the cluster's size."""
     if on != "ray" and not on.startswith("ray://"):
         raise SettingsError(f"on={on!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
-    ray: Any = need("ray", "ray", f"on={on}")
+    ray: Any = import_optional("ray", "ray", f"on={on}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
     try:
         if not ray.is_initialized():

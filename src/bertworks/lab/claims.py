@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..errors import SettingsError, nearest
+from ..errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from .bench import Lab
@@ -146,7 +146,7 @@ def find_claims(names: Sequence[str] = ()) -> list[Claim]:
     }
     for name in names:
         if name not in claims:
-            fix = f"{nearest(name, claims)}. For all: bertworks lab list"
+            fix = f"{did_you_mean(name, claims)}. For all: bertworks lab list"
             raise SettingsError(f"no claim is called {name!r}", fix=fix)
     if names:
         return [claims[name] for name in names]

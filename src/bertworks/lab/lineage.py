@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..analysis.word_vectors import WordVectors
 from ..data.tables import read_rows
-from ..errors import SettingsError, need
+from ..errors import SettingsError, import_optional
 from ..inference.features import TokenFeatures
 from ..inference.settings import EngineSettings, TokenSettings
 from ..model import load
@@ -153,7 +153,7 @@ def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
 
 def _alike(lab: Lab, run: Path, path: str) -> float:
     """Return the rank correlation of cosines with human similarity ratings of pairs of words."""
-    stats: Any = need("scipy.stats", EXTRA, "A correlation")
+    stats: Any = import_optional("scipy.stats", EXTRA, "A correlation")
     first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
     ones, others = (_vectors(run, words) for words in (first, second))
     lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)

@@ -6,7 +6,7 @@ from typing import Literal, Self, Unpack
 
 from pydantic import Field, model_validator
 
-from ..errors import SettingsError, nearest
+from ..errors import SettingsError, did_you_mean
 from ..settings.base import Settings
 from ..settings.keywords import EncoderKeywords
 
@@ -342,7 +342,7 @@ class EncoderConfig(Settings):
             SettingsError: no such size, or a value is not valid.
         """
         if size not in _GEOMETRIES:
-            raise SettingsError(f"no size is called {size!r}", fix=nearest(size, _GEOMETRIES))
+            raise SettingsError(f"no size is called {size!r}", fix=did_you_mean(size, _GEOMETRIES))
         layers, hidden_size, heads = _GEOMETRIES[size]
         geometry = {
             "num_hidden_layers": layers,

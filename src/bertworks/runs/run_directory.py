@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import DamagedError, DataError, OtherRunError, OutputError, nearest
+from ..errors import DamagedError, DataError, OtherRunError, OutputError, did_you_mean
 from ..settings.base import RUN_FORMAT, Settings, dump_yaml
 from ..utils import files
 from ..utils.formatting import as_json, printable
@@ -356,7 +356,7 @@ def read_run(path: str | Path) -> RunDirectory:
     run = RunDirectory(path)
     if not run.settings_file.is_file():
         runs = [file.parent.name for file in run.path.parent.glob("*/settings.yaml")]
-        fix = nearest(run.path.name, runs) if runs else None
+        fix = did_you_mean(run.path.name, runs) if runs else None
         raise DataError("no run directory", where=str(path), fix=fix)
     run.settings()
     return run

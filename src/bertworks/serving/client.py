@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from ..data.rows import Rows as TableRows
 from ..data.rows import unframed
-from ..errors import BertworksError, DataError, SettingsError, need
+from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.similarity import similarities
 from ..settings.literals import Combine, Pooling, Precision
 
@@ -127,7 +127,7 @@ class _Connection(ABC):
         timeout: float = 300.0,
         retries: int = 8,
     ) -> None:
-        need("httpx", "serve", "the client")
+        import_optional("httpx", "serve", "the client")
         if not url.startswith(("http://", "https://")):
             raise SettingsError("the address must begin with http:// or https://", where=url)
         self.url, self.model, self.retries = url.rstrip("/"), model, retries

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate
 from ..checkpoints.weights import read_json
-from ..errors import BertworksError, CheckpointError, SettingsError, brief, nearest
+from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
 from ..inference.settings import EngineSettings
 from ..model import Model, load
 from ..tasks.answering.task import AnsweringTask
@@ -270,7 +270,7 @@ class Models:
         name = name or self.default
         if name not in self.sources:
             raise UnknownModelError(
-                f"unknown model {name[:100]!r}", fix=f"{nearest(name, self.sources)}."
+                f"unknown model {name[:100]!r}", fix=f"{did_you_mean(name, self.sources)}."
             )
         return name
 
@@ -389,7 +389,9 @@ def named_sources(models: Sequence[str]) -> dict[str, str]:
             name = source = word
         if not source or not name or name != name.strip() or not name.isprintable():
             part = "model" if not source else "name" if not name else "printable name"
-            raise SettingsError(f"{brief(word)} has no {part}", fix="Give MODEL or NAME=MODEL.")
+            raise SettingsError(
+                f"{truncate_repr(word)} has no {part}", fix="Give MODEL or NAME=MODEL."
+            )
         if name in sources:
             raise SettingsError(f"two models are called {name!r}", fix="Name one: NAME=MODEL.")
         sources[name] = source

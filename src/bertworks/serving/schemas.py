@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..errors import nearest
+from ..errors import did_you_mean
 from ..settings.literals import Pooling, Precision
 
 Words = list[str]
@@ -48,7 +48,7 @@ class StrictRequest(Request):
     def _fields_are_known(cls, values: Any) -> Any:
         for name in values if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                fix = nearest(name, cls.model_fields)
+                fix = did_you_mean(name, cls.model_fields)
                 raise PydanticCustomError(
                     "unknown_field", "no such field. {fix}", {"fix": fix, "field": name}
                 )

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ..errors import DataError, SettingsError, nearest_setting
+from ..errors import DataError, SettingsError, suggest_setting
 from ..utils.files import check_format, read_bytes
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
@@ -344,7 +344,7 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
             if owner is not None and name in owner.model_fields:
                 owner = group_in(owner.model_fields[name].annotation)
         names = list(owner.model_fields) if owner else []
-        fix = nearest_setting(path[-1], names)
+        fix = suggest_setting(path[-1], names)
         return SettingsError(f"unknown setting {key!r}", where=where, fix=fix)
     if first["type"] == "missing":
         return SettingsError(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BertworksError, SettingsError, nearest
+from ..errors import BertworksError, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from ..checkpoints.heads import Published
@@ -60,7 +60,7 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     if task in _REGISTERED:
         return _REGISTERED[task]
     if task not in _TASKS:
-        raise BertworksError(f"unknown task {task!r}", fix=nearest(task, _TASKS))
+        raise BertworksError(f"unknown task {task!r}", fix=did_you_mean(task, _TASKS))
     module, _, attribute = _TASKS[task].partition(":")
     found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
     return found
@@ -75,7 +75,7 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
     from .labelled import LabelledTask
 
     if isinstance(task, str) and task not in (*LABELLED, *_REGISTERED) and ":" not in task:
-        fix = f"{nearest(task, LABELLED)}; your own task is given as path/to/file.py:Class"
+        fix = f"{did_you_mean(task, LABELLED)}; your own task is given as path/to/file.py:Class"
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
     found = task_class(task)
     if not issubclass(found, LabelledTask):
@@ -148,6 +148,6 @@ def _from_file(file: str, attribute: str) -> Any:
             and value.__module__ == module_name
             and hasattr(value, "decode")
         ]
-        fix = nearest(attribute, tasks) if tasks else "Derive one from LabelledTask there."
+        fix = did_you_mean(attribute, tasks) if tasks else "Derive one from LabelledTask there."
         raise SettingsError(f"defines no task {attribute!r}", where=file, fix=fix)
     return found[attribute]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..data.rows import Row, Rows
 from ..data.schema import RoleColumns
-from ..errors import DataError, brief, nearest
+from ..errors import DataError, did_you_mean, truncate_repr
 from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
 from .example import ExampleT, labelled_batch
@@ -102,9 +102,9 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         name = self._spellings.get(name, name)
         if name not in self.numbers:
             raise DataError(
-                f"the label {brief(name)} was not seen in training",
+                f"the label {truncate_repr(name)} was not seen in training",
                 where=where,
-                fix=f"{nearest(name, self.numbers)}.",
+                fix=f"{did_you_mean(name, self.numbers)}.",
             )
         return self.numbers[name]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..data.rows import PlacedRow, Rows
-from ..errors import BertworksWarning, DataError, some_of
+from ..errors import BertworksWarning, DataError, shorten_list
 from .labelled import LabelledTask
 
 
@@ -45,7 +45,7 @@ class GoldRows:
             yield row
         if self._total and self._unlabelled.total() == self._total:
             raise DataError(
-                f"no row has a gold label: all have {some_of(list(self._unlabelled))}",
+                f"no row has a gold label: all have {shorten_list(list(self._unlabelled))}",
                 where=self._table.name,
             )
 
@@ -53,7 +53,7 @@ class GoldRows:
         """Return what the last pass found, for the user; empty if nothing."""
         remarks = []
         if self._unlabelled:
-            count, marks = self._unlabelled.total(), some_of(list(self._unlabelled))
+            count, marks = self._unlabelled.total(), shorten_list(list(self._unlabelled))
             remarks.append(
                 f"{count:,} of {self._total:,} rows have no gold label ({marks}) and are left out"
             )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..data.rows import NAME, Row, Rows
 from ..data.tables import Table, read_rows, rows_in_memory
-from ..errors import DataError, brief
+from ..errors import DataError, truncate_repr
 from .task import Task
 from .texts import TextTask
 
@@ -83,9 +83,9 @@ def task_rows(task: Task[Any], inputs: Iterable[Any]) -> Iterator[Row]:
         texts = (item,) if isinstance(item, str) else item
         if not isinstance(texts, list | tuple) or len(texts) not in (1, 2):
             raise DataError(
-                f"{brief(item)} is neither a text, a pair of texts nor a row of columns"
+                f"{truncate_repr(item)} is neither a text, a pair of texts nor a row of columns"
             )
         sizes.add(len(texts))
         if len(sizes) > 1 and isinstance(task, TextTask):
-            raise DataError("single texts and pairs cannot be mixed", where=brief(item))
+            raise DataError("single texts and pairs cannot be mixed", where=truncate_repr(item))
         yield task.text_row(*texts)

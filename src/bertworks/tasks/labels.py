@@ -15,7 +15,7 @@ import numpy as np
 from ..data.document_formats import has_lone_surrogate
 from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, unpacked, value_of
 from ..data.unlabelled import UnlabelledError
-from ..errors import BertworksWarning, DataError, brief, some_of
+from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
 
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
@@ -187,7 +187,8 @@ def warn_of_misspellings(counts: Mapping[str, int], where: str) -> None:
         for name, other in probable_misspellings(counts)
     ]
     if pairs:
-        what = f"labels that may be misspellings, with their numbers of rows: {some_of(pairs, str)}"
+        examples = shorten_list(pairs, str)
+        what = f"labels that may be misspellings, with their numbers of rows: {examples}"
         warnings.warn(f"{where}: {what}", BertworksWarning, stacklevel=3)
 
 
@@ -210,10 +211,13 @@ def label_name(row: Row, column: str, where: str | None) -> str:
         what = f"the label (column {column!r}) is empty"
         raise UnlabelledError(what, column=column, where=where)
     if not isinstance(value, str):
-        raise DataError(f"the label {brief(value)} (column {column!r}) is not a name", where=where)
+        raise DataError(
+            f"the label {truncate_repr(value)} (column {column!r}) is not a name", where=where
+        )
     if has_lone_surrogate(value):
         raise DataError(
-            f"the label {brief(value)} (column {column!r}) has a lone surrogate, half a character",
+            f"the label {truncate_repr(value)} (column {column!r}) has a lone surrogate, half a "
+            "character",
             where=where,
         )
     return value.strip()
@@ -230,7 +234,7 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
         return [str(value)] if value else []
     value = unpacked(value, list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
-        what = f"the list {brief(value)} (column {column!r}) is not valid JSON"
+        what = f"the list {truncate_repr(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
     if value is None:
         return []
@@ -262,7 +266,7 @@ def finite_number(row: Row, column: str, where: str | None) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        what = f"{brief(value)} (column {column!r}) is not a finite number"
+        what = f"{truncate_repr(value)} (column {column!r}) is not a finite number"
         if is_missing(value):
             raise UnlabelledError(what, column=column, where=where)
         raise DataError(what, where=where)

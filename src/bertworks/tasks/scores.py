@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import need
+from ..errors import import_optional
 from .breakdown import (
     MOST_POINTS,
     Breakdown,
@@ -31,7 +31,7 @@ def sklearn_metrics() -> Any:
     Raises:
         BertworksError: scikit-learn is not installed.
     """
-    return need("sklearn.metrics", EXTRA, "Measuring a classifier")
+    return import_optional("sklearn.metrics", EXTRA, "Measuring a classifier")
 
 
 def classification_metrics(
@@ -209,7 +209,7 @@ class RegressionScores(Measure):
     gathered = ("_rows", "_worst")
 
     def __init__(self) -> None:
-        self._stats: Any = need("scipy.stats", EXTRA, "Measuring a regression")
+        self._stats: Any = import_optional("scipy.stats", EXTRA, "Measuring a regression")
         self._rows: list[tuple[int, float, float]] = []
         self._worst = Worst()
 

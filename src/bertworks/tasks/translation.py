@@ -27,7 +27,7 @@ from ..checkpoints.heads import Head
 from ..data.rows import Row
 from ..data.schema import Role, Schema
 from ..data.unlabelled import UnlabelledError
-from ..errors import SettingsError, need
+from ..errors import SettingsError, import_optional
 from ..nn.config import EncoderConfig
 from ..nn.decoder import Decoder, Seen
 from ..nn.encoder import Encoder
@@ -224,7 +224,7 @@ class TranslationEvaluator(Evaluator):
     gathered = ("_rows", "_loss", "_count")
 
     def __init__(self, task: TranslationTask) -> None:
-        self._sacrebleu: Any = need("sacrebleu", "translation", "Measuring translations")
+        self._sacrebleu: Any = import_optional("sacrebleu", "translation", "Measuring translations")
         self._task = task
         self._rows: list[tuple[int, str, str]] = []
         self._loss = 0.0

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, LengthError, SettingsError, nearest
+from ..errors import DataError, LengthError, SettingsError, did_you_mean
 from .normalization import Origin
 
 Ints = NDArray[np.int32]
@@ -261,7 +261,9 @@ def truncated(
     """
     known = get_args(Truncation)
     if truncation not in known:
-        raise SettingsError(f"unknown truncation {truncation!r}", fix=nearest(truncation, known))
+        raise SettingsError(
+            f"unknown truncation {truncation!r}", fix=did_you_mean(truncation, known)
+        )
     room = max_length - num_special
     tokens = len(first) + (0 if second is None else len(second))
     if truncation == "error":

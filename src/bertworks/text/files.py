@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..errors import BertworksWarning, DataError, brief
+from ..errors import BertworksWarning, DataError, truncate_repr
 from ..utils import files
 from ..utils.files import read_content
 from .definition import (
@@ -347,8 +347,8 @@ def _compare_vocabularies(
         of_lines = {at: piece for piece, at in lines.items()}.get(number, "")
         of_tree = {at: piece for piece, at in ids.items()}.get(number, "")
         warnings.warn(
-            f"{beside}:{number + 1}: {brief(of_lines)}, but {TOKENIZER} has {brief(of_tree)} "
-            f"with the id {number}; {TOKENIZER} is used",
+            f"{beside}:{number + 1}: {truncate_repr(of_lines)}, but {TOKENIZER} has "
+            f"{truncate_repr(of_tree)} with the id {number}; {TOKENIZER} is used",
             BertworksWarning,
             stacklevel=2,
         )
@@ -476,7 +476,11 @@ def _read_vocabulary(file: Path) -> dict[str, int]:
     idle = [number for number, piece in enumerate(pieces) if ids.get(piece) != number]
     if idle:
         first = idle[0]
-        what = "is empty" if not pieces[first] else f"has {brief(pieces[first])}, as a later line"
+        what = (
+            "is empty"
+            if not pieces[first]
+            else f"has {truncate_repr(pieces[first])}, as a later line"
+        )
         more = "" if len(idle) == 1 else f" (and {len(idle) - 1:,} more)"
         warnings.warn(
             f"{file}:{first + 1}: the line {what}{more}; no text gets its id",

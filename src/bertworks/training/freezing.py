@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import SettingsError, nearest, need
+from ..errors import SettingsError, did_you_mean, import_optional
 from ..nn.encoder import Encoder
 from ..tasks.task import Network
 from .settings import AdapterSettings, FreezingSettings
@@ -96,7 +96,7 @@ class Adapters:
     def __init__(self, network: Network, settings: AdapterSettings) -> None:
         rank = settings.lora_rank
         assert rank is not None
-        peft: Any = need("peft", "peft", "Training low-rank adapters")
+        peft: Any = import_optional("peft", "peft", "Training low-rank adapters")
         parts = network.encoder.parts
         self._trained = [one for one in network.parameters() if one.requires_grad]
         frozen = {parameter for part in parts for parameter in part.parameters()}
@@ -126,7 +126,7 @@ def _targets(network: Network, names: tuple[str, ...]) -> list[str]:
             if name not in matrices:
                 raise SettingsError(
                     f"lora_targets: a layer has no matrix {name!r}",
-                    fix=nearest(name, sorted(matrices)),
+                    fix=did_you_mean(name, sorted(matrices)),
                 )
             found.append(f"encoder.layers.{number}.{name}")
     return found

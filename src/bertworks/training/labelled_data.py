@@ -16,7 +16,7 @@ import torch
 from ..data.rows import Rows
 from ..data.tables import Table, read_rows, replayable
 from ..data.unlabelled import counted_unlabelled, without_unlabelled
-from ..errors import DataError, OtherRunError, SettingsError, nearest
+from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
 from ..inference.engine import labelled_examples
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import read_data
@@ -119,7 +119,7 @@ class LabelledData:
         if (metric := settings.best_metric) not in (None, *reader.metrics):
             raise SettingsError(
                 f"best_metric={metric!r} is not a metric of this task",
-                fix=nearest(str(metric), reader.metrics),
+                fix=did_you_mean(str(metric), reader.metrics),
             )
         if train_examples is None:
             train_examples = list(labelled_examples(task, rows))

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import SettingsError, nearest
+from ..errors import SettingsError, did_you_mean
 from ..inference.settings import HeldOutSettings
 from ..nn.config import HEAD_DROPOUTS, STATIC, EncoderConfig
 from ..settings.base import Settings
@@ -356,7 +356,7 @@ def find_recipe(name: str | Path) -> Path:
     found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
     if str(name) in found:
         return found[str(name)]
-    fix = nearest(str(name), found) if not str(name).endswith(".yaml") else None
+    fix = did_you_mean(str(name), found) if not str(name).endswith(".yaml") else None
     raise SettingsError("no such recipe", where=str(name), fix=fix)
 
 

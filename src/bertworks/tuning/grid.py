@@ -25,7 +25,7 @@ import torch
 
 from ..checkpoints.locate import local_directory
 from ..data.tables import Table, read_rows, replayable
-from ..errors import DataError, SettingsError, need
+from ..errors import DataError, SettingsError, import_optional
 from ..inference.vectors import fingerprint
 from ..model import Model, load
 from ..nn.device import pick_device
@@ -119,7 +119,7 @@ def finetune_grid(
     schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:
-        need("optuna", "optuna", "A search")
+        import_optional("optuna", "optuna", "A search")
     if "seed" in settings:
         raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
     numbers = seed_list(seeds)

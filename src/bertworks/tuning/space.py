@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from ..errors import SettingsError, nearest, need
+from ..errors import SettingsError, did_you_mean, import_optional
 from ..training.settings import FinetuneSettings
 
 Grid: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[Any]]
@@ -96,8 +96,8 @@ class Space:
             elif word != "paper":
                 raise SettingsError(
                     f"unknown grid {word!r}",
-                    fix=f"{nearest(word, ('paper', 'optuna:20'))}; or name a setting's values, "
-                    "like learning_rate=1e-5,3e-5.",
+                    fix=f"{did_you_mean(word, ('paper', 'optuna:20'))}; or name a setting's "
+                    "values, like learning_rate=1e-5,3e-5.",
                 )
         preset = PAPER if "paper" in presets else SEARCH if trials else {}
         usual = {
@@ -216,7 +216,7 @@ def propose(
     Raises:
         BertworksError: optuna is not installed.
     """
-    optuna: Any = need("optuna", "optuna", "A search")
+    optuna: Any = import_optional("optuna", "optuna", "A search")
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # the grid shows its own messages
     distributions = {name: _distribution(optuna, axis) for name, axis in space.axes.items()}
     study = optuna.create_study(direction="minimize" if lower_is_better else "maximize")

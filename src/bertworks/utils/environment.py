@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..errors import SettingsError, brief, nearest
+from ..errors import SettingsError, did_you_mean, truncate_repr
 
 PREFIX = "BERTWORKS_"
 VARIABLES: Mapping[str, tuple[str, ...]] = {
@@ -39,12 +39,12 @@ def check_environment(environment: Mapping[str, str]) -> None:
                 continue
             raise SettingsError(
                 f"the environment variable {name} is unknown",
-                fix=f"{nearest(name.upper(), VARIABLES)}; unset this one.",
+                fix=f"{did_you_mean(name.upper(), VARIABLES)}; unset this one.",
             )
         allowed = VARIABLES[name]
         if allowed and environment[name] not in allowed:
             values = ", ".join(filter(None, allowed))
             raise SettingsError(
-                f"the environment variable {name} is {brief(environment[name])}",
+                f"the environment variable {name} is {truncate_repr(environment[name])}",
                 fix=f"Allowed values: {values}.",
             )

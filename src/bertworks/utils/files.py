@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import BertworksError, OutputError, brief
+from ..errors import BertworksError, OutputError, truncate_repr
 from .formatting import printable
 
 LOCK = ".lock"
@@ -179,7 +179,7 @@ def check_format(
     """
     number = tree.get("format_version") if isinstance(tree, dict) else None
     if number != version:
-        shown = "none" if number is None else brief(number)
+        shown = "none" if number is None else truncate_repr(number)
         raise error(f"written in another format ({shown}, not {version})", where=str(path), fix=fix)
 
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
-from ..errors import BertworksWarning, OutputError, check_name
+from ..errors import BertworksWarning, OutputError, check_path_name
 from .files import (
     LOCK,
     beside,
@@ -83,7 +83,7 @@ def claim(
             fix="Write to this machine, and copy it there.",
         )
     if kind != "file":  # libraries receive the names of its files
-        check_name(path)
+        check_path_name(path)
     target = real_path(path)
     check_inputs(path, inputs)
     _check_kind(path, kind)

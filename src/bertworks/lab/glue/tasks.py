@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import SettingsError, nearest
+from ...errors import SettingsError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def chosen(names: Sequence[str] | None) -> list[GlueTask]:
     asked = known if names is None else [_key(name) for name in names]
     for name in asked:
         if name not in known:
-            raise SettingsError(f"GLUE has no task {name!r}", fix=nearest(name, known))
+            raise SettingsError(f"GLUE has no task {name!r}", fix=did_you_mean(name, known))
     return [known[name] for name in dict.fromkeys(asked)]
 
 

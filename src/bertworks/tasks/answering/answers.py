@@ -20,7 +20,7 @@ from typing import Any
 
 from ...data.rows import Row, Rows
 from ...data.schema import Column, Role, RoleColumns, Schema
-from ...errors import DataError, brief
+from ...errors import DataError, truncate_repr
 
 _STARTS = (
     *("answer_start", "answer_starts", "answers.answer_start", "answer.answer_start"),
@@ -132,7 +132,7 @@ def _parsed(value: Any, kinds: tuple[type, ...], column: str, where: str | None)
     except (ValueError, RecursionError):
         if value.lstrip().startswith(_PYTHON):  # as Python prints a mapping
             raise DataError(
-                f"the answers {brief(value)} (column {column!r}) are not valid JSON",
+                f"the answers {truncate_repr(value)} (column {column!r}) are not valid JSON",
                 where=where,
                 fix="Write them with json.dumps.",
             ) from None
@@ -158,7 +158,7 @@ def _place(start: Any, where: str | None) -> int | None:
     if isinstance(start, int | float) and not isinstance(start, bool) and start % 1 == 0:
         return int(start)
     raise DataError(
-        f"the start {brief(start)} of an answer is not a whole number",
+        f"the start {truncate_repr(start)} of an answer is not a whole number",
         where=where,
         fix="It is the index of the answer's first character in the passage, from 0.",
     )
@@ -195,5 +195,5 @@ def _is_impossible(row: Row, column: Column, where: str | None) -> bool:
         return False
     truth = _TRUTHS.get(str(value).strip().lower())
     if truth is None:
-        raise DataError(f"{column}={brief(value)} is neither true nor false", where=where)
+        raise DataError(f"{column}={truncate_repr(value)} is neither true nor false", where=where)
     return truth

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...errors import DataError, brief
+from ...errors import DataError, truncate_repr
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def pieces_of(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list
     rows = tokenizer.piece_ids(candidates, where=places)
     for place, word, ids in zip(places, candidates, rows, strict=True):
         if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
-            raise DataError(f"the vocabulary has no pieces for {brief(word)}", where=place)
+            raise DataError(f"the vocabulary has no pieces for {truncate_repr(word)}", where=place)
     return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
 
 

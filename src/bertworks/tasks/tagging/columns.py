@@ -10,7 +10,7 @@ from typing import Any
 from ...data.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
 from ...data.schema import Role, RoleColumns, Schema
 from ...data.table_formats import DOCUMENT
-from ...errors import DataError, brief
+from ...errors import DataError, truncate_repr
 from ...settings.base import Settings
 
 WORD_NAMES = ("words", "tokens", "form")
@@ -108,7 +108,7 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     """
     value: Any = unpacked(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
-        found = "nothing" if value is None else brief(value)
+        found = "nothing" if value is None else truncate_repr(value)
         raise DataError(
             f"the column {column!r} holds {found}, not a list",
             where=where,
@@ -117,7 +117,8 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     for part in value:
         if not isinstance(part, str):
             raise DataError(
-                f"the column {column!r} holds {brief(part)}, which is not a text", where=where
+                f"the column {column!r} holds {truncate_repr(part)}, which is not a text",
+                where=where,
             )
     return list(value)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from ...errors import some_of
+from ...errors import shorten_list
 from .tags import OUTSIDE, parts_of, tag_of
 
 _MARKERS: Mapping[str, str] = {
@@ -91,7 +91,7 @@ class Notation:
         else:
             text = f"{self.scheme} ({self.example!r})"
         if self.unlabelled:
-            text += f"; words with {some_of(self.unlabelled)} are left out"
+            text += f"; words with {shorten_list(self.unlabelled)} are left out"
         return text
 
     @property
@@ -204,13 +204,15 @@ def span_doubt(counts: Mapping[str, int]) -> str | None:
     begun = _begin_spans(names)
     plain = [tag for tag in names if not (_split(tag, "first") or _split(tag, "last"))]
     if begun and plain and begun not in plain:
-        return f"tags are read one by one, not as spans, since these mark none: {some_of(plain)}"
+        return (
+            f"tags are read one by one, not as spans, since these mark none: {shorten_list(plain)}"
+        )
     in_brackets = any(tag.startswith("(") for tag in names) and any("*" in tag for tag in names)
     mostly_outside = counts.get(OUTSIDE, 0) > sum(counts.values()) / 2
     if begun or in_brackets or mostly_outside or (OUTSIDE in counts and _unknown_markers(names)):
         return (
             "tags are read one by one, though they look like spans in an unknown notation: "
-            f"{some_of(names)}; write B-PER, I-PER, O"
+            f"{shorten_list(names)}; write B-PER, I-PER, O"
         )
     return None
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...checkpoints.heads import TAGS, Published
 from ...data.rows import PlacedRow, Row, Rows
 from ...data.schema import RoleColumns
-from ...errors import BertworksWarning, DataError, brief, nearest
+from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead, cross_entropy_sum
@@ -473,9 +473,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         for tag, number, known in zip(tags, numbers, is_known, strict=True):
             if number is None or not known:
                 raise DataError(
-                    f"the tag {brief(tag)} was not seen in training",
+                    f"the tag {truncate_repr(tag)} was not seen in training",
                     where=where,
-                    fix=f"{nearest(tag, self.numbers)}.",
+                    fix=f"{did_you_mean(tag, self.numbers)}.",
                 )
         return np.array(numbers, np.int64), spans
 
