@@ -264,7 +264,7 @@ def sizes(_: Draw) -> str:
     import torch
 
     from bertworks.nn.config import EncoderConfig
-    from bertworks.tasks.pretraining.task import PretrainingNetwork
+    from bertworks.tasks.pretraining.network import PretrainingNetwork
 
     items = []
     for name, layers, width in (("base", 12, 768), ("large", 24, 1024)):

@@ -87,7 +87,8 @@ from .tasks.pretraining.candidates import (
     score,
     variants,
 )
-from .tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from .tasks.pretraining.network import PretrainingNetwork
+from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
 from .utils.formatting import html_facts, listed, short

@@ -18,7 +18,7 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.nn.device import computing_in
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
-from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 
 from . import published
 from .published import Pair, error, geometry

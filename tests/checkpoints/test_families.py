@@ -13,8 +13,8 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.layers import ACTIVATIONS
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
-from bertworks.tasks.pretraining.replaced_tokens import DiscriminatorNetwork
-from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from tests.checkpoints import measures, published
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry

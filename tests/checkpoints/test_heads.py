@@ -23,7 +23,8 @@ from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
 from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.tagging.task import TaggingNetwork, TaggingTask
+from bertworks.tasks.tagging.network import TaggingNetwork
+from bertworks.tasks.tagging.task import TaggingTask
 from tests.checkpoints import journeys, measures, published
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry

@@ -14,7 +14,7 @@ from bertworks.inference.generate import generate
 from bertworks.inference.settings import EngineSettings, GenerationSettings
 from bertworks.nn.kv_cache import Memory
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 
 ENGINE = EngineSettings()
 PROMPTS = [[5, 9, 17], [3], [44, 45, 46, 47, 48, 49, 50], [8, 9, 10]]

@@ -13,12 +13,9 @@ from tests.tasks.test_breakdown import CONFIG, PIECES, RANDOM, question, tagged,
 from bertworks.inference.evaluate import Evaluation, evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
+from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork, with_generator
 from bertworks.tasks.pretraining.pairs import InstanceSettings
-from bertworks.tasks.pretraining.replaced_tokens import (
-    DiscriminatorNetwork,
-    ReplacedTokensTask,
-    with_generator,
-)
+from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.tasks.pretraining.task import PretrainingTask

@@ -24,8 +24,9 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder, Layer, TwoWayLayer
 from bertworks.nn.neighbour_attention import attend_to_neighbours
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.pairs import InstanceSettings
-from bertworks.tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.machine import flops_of_batch
 from bertworks.training.optimizer import parameter_groups

@@ -10,7 +10,7 @@ import torch
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.store import load_weights
 from bertworks.packed import Batch
-from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from tests.nn import reference
 
 POSITIONS = torch.tensor([0, 2, 5, 11, 30, 50, 60, 61, 88, 90])

@@ -25,14 +25,16 @@ from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
 from bertworks.serving.service import Service
 from bertworks.serving.settings import ServeSettings
-from bertworks.tasks.answering.task import AnsweringSettings, AnsweringTask
+from bertworks.tasks.answering.settings import AnsweringSettings
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.tasks.tagging.columns import WordColumns
-from bertworks.tasks.tagging.task import TaggingSettings, TaggingTask
+from bertworks.tasks.tagging.settings import TaggingSettings
+from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.tasks.task import Task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.utils.files import write_json

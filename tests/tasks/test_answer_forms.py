@@ -19,7 +19,8 @@ import bertworks as bw
 from bertworks.data.tables import Table, read_rows
 from bertworks.errors import DataError
 from bertworks.tasks.answering.answers import answers_of
-from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
+from bertworks.tasks.answering.settings import AnsweringOptions
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
 

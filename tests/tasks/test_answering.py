@@ -22,8 +22,9 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
+from bertworks.tasks.answering.settings import AnsweringOptions
 from bertworks.tasks.answering.spans import candidates, locate, max_context, passage_tokens
-from bertworks.tasks.answering.task import AnsweringOptions, AnsweringTask
+from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))

@@ -15,7 +15,8 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.engine import labelled_examples
 from bertworks.model import Model
-from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
+from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
 from .test_tagging import CONFIG, PIECES

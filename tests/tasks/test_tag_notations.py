@@ -17,8 +17,9 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import labelled_examples
 from bertworks.tasks.tagging.notation import find_notation, read_tag, span_doubt
+from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import Span, spans_of
-from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
+from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
 from .test_tagging import PIECES, as_iob1, spans

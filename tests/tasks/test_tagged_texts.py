@@ -23,8 +23,9 @@ from bertworks.errors import BertworksWarning
 from bertworks.explorer.reading import read
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
-from bertworks.tasks.tagging.texts import Spellings, find_spellings
+from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.text_words import Spellings, find_spellings
 from bertworks.text.tokenizer import Tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -18,6 +18,7 @@ from bertworks.errors import DataError
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.notation import find_notation, read_tag
 from bertworks.tasks.tagging.scores import span_rates
+from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import (
     Span,
     best_path,
@@ -27,8 +28,8 @@ from bertworks.tasks.tagging.tags import (
     spans_of,
     write_spans,
 )
-from bertworks.tasks.tagging.task import TaggingOptions, TaggingTask
-from bertworks.tasks.tagging.texts import Spellings
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.tagging.text_words import Spellings
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = [

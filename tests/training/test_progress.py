@@ -14,7 +14,7 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.packed import Batch, Packed
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.pretraining.task import PretrainingNetwork
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak

@@ -35,7 +35,7 @@ from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
 from ..tasks.classification import ClassificationTask
 from ..tasks.regression import RegressionTask
-from ..tasks.retrieval.evaluator import top_k as nearest
+from ..tasks.retrieval.exact_search import top_k as nearest
 from ..tasks.task import Prediction
 from ..utils import files
 from ..utils.locks import check_inputs, claim

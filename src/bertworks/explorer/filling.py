@@ -17,7 +17,7 @@ from ..errors import DataError, truncate_repr
 from ..inference.activations import activations
 from ..model import Model
 from ..packed import Packed
-from ..tasks.pretraining.task import PretrainingNetwork
+from ..tasks.pretraining.network import PretrainingNetwork
 from ..training.checkpoint import list_checkpoints, load_weights, step_of
 from .needs import check, is_causal_lm, missing
 from .reading import Heads, Reading, heads_off, read, rounded

@@ -18,8 +18,9 @@ from ..nn.device import dtype_of
 from ..packed import Batch
 from ..settings.base import read_yaml, without_format_version
 from ..tasks.breakdown import Breakdown, Evaluation
+from ..tasks.pretraining.evaluator import PretrainingEvaluator
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
-from ..tasks.pretraining.task import PretrainingEvaluator, PretrainingTask
+from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Example, Network, Task
 from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_number
 from .settings import EngineSettings, MeasuredSettings

@@ -22,7 +22,7 @@ from ..errors import DataError, SettingsError
 from ..nn.kv_cache import Memory
 from ..packed import Packed
 from ..tasks.pretraining import hashing
-from ..tasks.pretraining.task import PretrainingNetwork
+from ..tasks.pretraining.network import PretrainingNetwork
 from .engine import by_tokens, check_finite
 from .frozen import frozen_form
 from .settings import EngineSettings, GenerationSettings

@@ -36,8 +36,9 @@ from ..runs.run_directory import RunDirectory
 from ..settings.keywords import AblationKeywords
 from ..settings.literals import Precision
 from ..tasks.labelled import check_length
-from ..tasks.tagging.task import TaggingOptions, TaggingTask
-from ..tasks.tagging.words import TaggingExample
+from ..tasks.tagging.settings import TaggingOptions
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.tagging.windows import TaggingExample
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
 from ..training.machine import settled_precision

@@ -15,7 +15,7 @@ from ..explorer.comparing import contexts
 from ..explorer.reading import Reading, read
 from ..model import BareEncoder, Model
 from ..packed import Packed
-from ..tasks.pretraining.task import PretrainingNetwork
+from ..tasks.pretraining.network import PretrainingNetwork
 from .bench import Lab
 from .claims import Arms, measures
 

@@ -41,7 +41,7 @@ from ..tasks.best import Best
 from ..tasks.classifying import ClassifyingNetwork
 from ..tasks.example import by_length
 from ..tasks.tagging.task import TaggingTask
-from ..tasks.tagging.words import TaggingExample, Window
+from ..tasks.tagging.windows import TaggingExample, Window
 from ..training.checkpoint import load_weights
 from ..training.fit import fit
 from ..training.labelled_data import RowSource

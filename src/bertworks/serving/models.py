@@ -19,7 +19,8 @@ from ..inference.settings import EngineSettings
 from ..model import Model, load
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
-from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.pretraining.network import PretrainingNetwork
+from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Network, Task

@@ -28,8 +28,9 @@ from ..nn.kv_cache import Memory
 from ..packed import Batch
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.candidates import ScoredPieces, probabilities_at_masks, score
+from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.source import PretrainingExample
-from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Prediction, Task
 from ..tasks.texts import TextTask
 from ..text.encoding import Segment

@@ -24,12 +24,14 @@ from ..errors import SettingsError
 from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
 from ..nn.neighbour_attention import attend_to_neighbours
+from ..tasks.pretraining.discriminator import with_generator
 from ..tasks.pretraining.distillation import DistillationNetwork, DistillationTask, begin_like
-from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask, with_generator
+from ..tasks.pretraining.network import PretrainingNetwork
+from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.settings import DistillationSettings
 from ..tasks.pretraining.skip_gram import SkipGramNetwork, SkipGramTask
 from ..tasks.pretraining.source import PretrainingExample
-from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Task
 from ..text.tokenizer import Tokenizer
 from .progress import Progress, say

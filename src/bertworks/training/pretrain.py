@@ -24,13 +24,14 @@ from ..reports.report import write_report
 from ..runs.run_directory import MAY_CHANGE, RunDirectory
 from ..runs.run_files import read_data
 from ..settings.keywords import PretrainKeywords
+from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.source import (
     PretrainingExample,
     PretrainingSource,
     describe,
     split_held_out,
 )
-from ..tasks.pretraining.task import PretrainingNetwork, PretrainingTask
+from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
 from ..utils import files

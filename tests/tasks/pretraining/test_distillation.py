@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from bertworks.errors import SettingsError
 from bertworks.packed import Batch
 from bertworks.tasks.pretraining.distillation import DistillationNetwork, begin_like
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.settings import DistillationSettings
-from bertworks.tasks.pretraining.task import PretrainingNetwork
 from tests.checkpoints import published
 from tests.nn import reference
 

@@ -12,17 +12,16 @@ from bertworks.checkpoints.store import load_weights
 from bertworks.errors import SettingsError
 from bertworks.inference.evaluate import evaluate
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.pretraining.masking import MaskingSettings
-from bertworks.tasks.pretraining.pairs import InstanceSettings
-from bertworks.tasks.pretraining.replaced_tokens import (
+from bertworks.tasks.pretraining.discriminator import (
     DRAW_BITS,
     DiscriminatorNetwork,
-    ReplacedTokensTask,
-    area_under_curve,
     generator_config,
     sample_pieces,
     with_generator,
 )
+from bertworks.tasks.pretraining.masking import MaskingSettings
+from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask, area_under_curve
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
@@ -84,7 +83,7 @@ def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeyp
     drawn = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
     at = iter(drawn.split(256))
     monkeypatch.setattr(
-        "bertworks.tasks.pretraining.replaced_tokens.sample_pieces", lambda logits, draws: next(at)
+        "bertworks.tasks.pretraining.discriminator.sample_pieces", lambda logits, draws: next(at)
     )
     losses = network(batch)
     assert losses.keys() == batch.counts.keys()

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.tasks.retrieval.evaluator import RankingEvaluator, top_k
+from bertworks.tasks.retrieval.evaluator import RankingEvaluator
+from bertworks.tasks.retrieval.exact_search import top_k
 
 from .test_losses import batch_of, task_of
 

@@ -24,8 +24,9 @@ from ...nn.encoder import Encoder
 from ...nn.heads import cross_entropy_sum
 from ...packed import Batch
 from ..task import Network
+from .network import PretrainingNetwork
 from .settings import DistillationSettings
-from .task import PretrainingNetwork, PretrainingTask
+from .task import PretrainingTask
 
 _ROWS = 256  # positions whose logits are in memory at a time
 

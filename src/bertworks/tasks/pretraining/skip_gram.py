@@ -33,10 +33,11 @@ from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..task import Network
 from . import hashing
+from .evaluator import PretrainingEvaluator
 from .pairs import InstanceSettings
 from .settings import SkipGramSettings
 from .source import PretrainingExample
-from .task import PretrainingEvaluator, PretrainingTask
+from .task import PretrainingTask
 
 _REACH = np.uint64(1 << 60)  # mixed into a token's bits: its window is an independent draw
 

@@ -8,7 +8,6 @@ the mean over all sequences. An encoder whose tokens attend only to earlier toke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -16,166 +15,22 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...checkpoints.heads import MLM, NSP, Published
 from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
-from ...nn.encoder import Encoder
-from ...nn.heads import MLMHead, NSPHead, cross_entropy_sum
-from ...packed import Batch, Packed, Padded
+from ...packed import Batch, Packed
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
-from ..task import Evaluator, Network, Prediction, Task, by_row
+from ..task import Prediction, Task
+from .evaluator import PretrainingEvaluator
 from .masking import Masked, Masker, MaskingSettings
+from .network import PretrainingNetwork
 from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
-
-_ROWS = 1024  # masked tokens whose logits are converted to float32 at a time
-# Advice of the error that there is nothing to predict, by the metrics' prefix.
-_MORE_TO_PREDICT = {
-    "mlm": "Mask single tokens (masking.unit=token) or a larger share (masking.mlm_probability), "
-    "or give longer texts.",
-    "lm": "Give longer texts.",
-    "skip_gram": "Keep more of the frequent pieces (a larger skip_gram.subsample), or give longer "
-    "texts.",
-}
-
-
-class PretrainingNetwork(Network):
-    """An encoder with a masked-language-model head and optionally a next-sentence head.
-
-    Args:
-        next_sentence: whether there is a next-sentence head, with a pooler.
-        causal: whether each next token is predicted; if None, true unless attention is
-            bidirectional.
-    """
-
-    def __init__(
-        self, config: EncoderConfig, *, next_sentence: bool = True, causal: bool | None = None
-    ) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=next_sentence)
-        word_embeddings = self.encoder.embeddings.word_embeddings.weight
-        assert isinstance(word_embeddings, nn.Parameter)
-        self.mlm_head = MLMHead(config, word_embeddings)
-        self.nsp_head = NSPHead(config) if next_sentence else None
-        is_causal = config.attention != "bidirectional" if causal is None else causal
-        self.loss_name = "lm" if is_causal else "mlm"
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the summed losses: `mlm` (or `lm`) over predicted tokens, `nsp` over sequences.
-
-        For a two-way encoder, `lm` is the sum of both directions' losses (Peters et al. 2018,
-        §3.1).
-        """
-        hidden = self.encoder(batch.packed)
-        places, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
-        masked = hidden.index_select(0, places)
-        if self.encoder.config.attention == "two-way":
-            before = hidden.index_select(0, places + 1)  # its second half predicts backwards
-            halves = masked.chunk(2, -1)[0], before.chunk(2, -1)[1]
-            masked, labels = torch.cat(halves), torch.cat([labels, batch.packed.input_ids[places]])
-        losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
-        if self.nsp_head is not None:
-            logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
-            losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
-        return losses
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `mlm_logits` `[masked, vocab_size]`, and with a next-sentence head `nsp_logits`
-        `[sequences, 2]`."""
-        hidden = self.encoder(batch.packed)
-        masked = hidden.index_select(0, batch.targets["masked_positions"])
-        outputs = {"mlm_logits": self.mlm_head(masked)}
-        if self.nsp_head is not None:
-            outputs["nsp_logits"] = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
-        return outputs
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return `logits` `[rows, length, vocab_size]`; with a next-sentence head, these are named
-        `prediction_logits`, and there are also `seq_relationship_logits` `[rows, 2]`."""
-        hidden = self.encoder(padded)
-        logits = by_row(self.mlm_head(hidden), padded)
-        if self.nsp_head is None:
-            return {"logits": logits}
-        pairs = self.nsp_head(self.encoder.pooled(hidden, padded))
-        return {"prediction_logits": logits, "seq_relationship_logits": pairs}
-
-
-class PretrainingEvaluator(Evaluator):
-    """Held-out metrics of pre-training.
-
-    `mlm_loss`, `mlm_perplexity` and `mlm_accuracy` are over masked tokens (`lm_…` over all next
-    tokens). `nsp_loss` and `nsp_accuracy` are over sequences; `nsp_majority` is the accuracy of
-    always predicting the more frequent label. `loss` is the sum of the two losses.
-
-    Args:
-        name: prefix of the metrics of tokens: `mlm`, `lm` or `skip_gram`.
-    """
-
-    gathered: ClassVar[tuple[str, ...]] = ("_sums", "_masked", "_sequences")
-
-    def __init__(self, name: str = "mlm") -> None:
-        self._name = name
-        self._sums = dict.fromkeys(
-            ("mlm_loss", "mlm_right", "nsp_loss", "nsp_right", "not_next"), 0.0
-        )
-        self._masked = self._sequences = 0
-
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Add a batch of instances.
-
-        Raises:
-            DataError: the batch has rows of texts, whose `[MASK]`s have no labels.
-        """
-        if "masked_labels" not in batch.targets:
-            raise DataError(
-                "a text alone does not say how well its [MASK]s are filled",
-                fix="Measure pre-training on the held-out documents of a prepared corpus.",
-            )
-        labels = batch.targets["masked_labels"]
-        self._masked += len(labels)
-        for start in range(0, len(labels), _ROWS):
-            rows = slice(start, start + _ROWS)
-            self._note("mlm", outputs["mlm_logits"][rows], labels[rows])
-        if "nsp_logits" in outputs:
-            labels = batch.targets["next_sentence_labels"]
-            self._sequences += len(labels)
-            self._note("nsp", outputs["nsp_logits"], labels)
-            self._sums["not_next"] += labels.sum().item()
-
-    def _note(self, name: str, logits: Tensor, labels: Tensor) -> None:
-        self._sums[f"{name}_loss"] += cross_entropy_sum(logits, labels).item()
-        self._sums[f"{name}_right"] += (logits.argmax(-1) == labels).sum().item()
-
-    def result(self) -> dict[str, float]:
-        """The metrics over all batches.
-
-        Raises:
-            DataError: no sequence has a token to predict.
-        """
-        if not self._masked:
-            raise DataError(
-                "nothing in the sequences that are evaluated can be predicted",
-                fix=_MORE_TO_PREDICT[self._name],
-            )
-        mlm_loss = self._sums["mlm_loss"] / self._masked
-        metrics = {
-            "loss": mlm_loss,
-            f"{self._name}_loss": mlm_loss,
-            f"{self._name}_perplexity": math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
-            f"{self._name}_accuracy": self._sums["mlm_right"] / self._masked,
-        }
-        if self._sequences:
-            not_next = self._sums["not_next"] / self._sequences
-            metrics["nsp_loss"] = self._sums["nsp_loss"] / self._sequences
-            metrics["nsp_accuracy"] = self._sums["nsp_right"] / self._sequences
-            metrics["nsp_majority"] = max(not_next, 1 - not_next)
-            metrics["loss"] += metrics["nsp_loss"]
-        return metrics
 
 
 def typed(

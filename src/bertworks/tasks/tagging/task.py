@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from jaxtyping import Float
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from ...checkpoints.heads import TAGS, Published
@@ -27,17 +25,15 @@ from ...data.rows import PlacedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...nn.config import EncoderConfig
-from ...nn.encoder import Encoder
-from ...nn.heads import TokenHead, cross_entropy_sum
-from ...packed import Batch, Padded
+from ...nn.heads import cross_entropy_sum
+from ...packed import Batch
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
-from ..classifying import ClassifyingNetwork
 from ..example import by_length, pack
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import label_entries
 from ..metrics import ScoredEvaluator
-from ..task import DisplayValue, Evaluator, Prediction, by_row
+from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     BEFORE,
     BEHIND,
@@ -48,11 +44,12 @@ from .columns import (
     find_document_column,
     strings_of,
 )
+from .network import TaggingNetwork
 from .notation import find_notation, read_tag, span_doubt, without_unlabelled_words
 from .scores import TaggingScores
+from .settings import TaggingOptions, TaggingSettings
 from .tags import (
     OUTSIDE,
-    Scheme,
     Span,
     best_path,
     labels_of,
@@ -62,92 +59,11 @@ from .tags import (
     tag_of,
     write_spans,
 )
-from .texts import Place, Spellings, find_spellings
-from .words import Around, LabelledPiece, TaggingExample, windows_of
-
-Decoding = Literal["constrained", "free"]
+from .text_words import Place, Spellings, find_spellings
+from .windows import Around, TaggingExample, windows_of
 
 _INSTEAD = {"B": "ISE", "I": "EBS", "E": "IBS", "S": "BIE", OUTSIDE: ""}
 """The letters to take where a published model has no label with a letter."""
-
-
-class TaggingOptions(TaskOptions):
-    """Columns, tags and windows of tagging."""
-
-    word_column: str | None = Field(None, description="column name or number; detected if omitted")
-    tag_column: str | None = Field(None, description="column name or number; detected if omitted")
-    scheme: Literal[Scheme, "plain"] = Field(
-        "bio",
-        description="scheme that span tags are converted to; plain: tags are read one by one",
-    )
-    labelled_piece: LabelledPiece = Field(
-        "first", description="pieces of a word that its tag is predicted from"
-    )
-    decoding: Decoding = Field(
-        "constrained",
-        description="constrained: the most likely sequence of legal tags; free: each word on "
-        "its own",
-    )
-    stride: int | None = Field(
-        None, ge=1, description="tokens between the starts of windows; half a window if omitted"
-    )
-    document_context: bool = Field(
-        False, description="fill max_seq_length with the surrounding words of the document"
-    )
-    document_column: str | None = Field(
-        None,
-        description="column name or number; if omitted, CoNLL's document boundaries, or "
-        "a column named document",
-    )
-
-    @model_validator(mode="after")
-    def _documents_are_context(self) -> Self:
-        if self.document_column is not None and not self.document_context:
-            what = f"document_column={self.document_column!r} needs document_context=true"
-            raise ValueError(what)
-        return self
-
-
-class TaggingSettings(TaskSettings):
-    """Settings that are saved with a tagging model."""
-
-    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
-    spans: bool = Field(description="whether tags mark spans")
-    notation: str | None = Field(
-        None, description="how the table writes tags that mark spans, if not as usual"
-    )
-    spellings: tuple[str, ...] = Field(
-        (), description="words of the training data that BERT's basic tokenization would split"
-    )
-    columns: WordColumns = Field(description="the columns that rows are read from")
-    stride: int | None = Field(None, ge=1)
-    labelled_piece: LabelledPiece = "first"
-    decoding: Decoding = "constrained"
-    document_context: bool = False
-
-    @model_validator(mode="after")
-    def _labels_mark_spans(self) -> Self:
-        if self.spans and find_notation(self.labels) is None:
-            raise ValueError("spans=true, but the labels mark no spans")
-        return self
-
-    @cached_property
-    def types(self) -> frozenset[str]:
-        """The types of spans; empty if tags mark none."""
-        notation = find_notation(self.labels) if self.spans else None
-        return frozenset() if notation is None else notation.types
-
-    @cached_property
-    def tags(self) -> tuple[str, ...]:
-        """The labels as this package writes tags (`B-PER`): those of published models differ."""
-        if not self.spans:
-            return self.labels
-        return tuple(read_tag(label, self.types) or label for label in self.labels)
-
-    @property
-    def scheme(self) -> Scheme:
-        """The scheme of tags that mark spans."""
-        return "bioes" if any(parts_of(tag)[0] in "ES" for tag in self.tags) else "bio"
 
 
 @dataclass
@@ -195,34 +111,6 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         notation = self._task.settings.notation
         said = [] if notation is None else [notation]
         return [*super().remarks(), *said]
-
-
-class TaggingNetwork(ClassifyingNetwork):
-    """An encoder with a layer that predicts the tags of tokens.
-
-    Args:
-        dropout: before the output layer; `config.tagging_dropout` if None.
-    """
-
-    loss_name = "tagging"
-
-    def __init__(
-        self, config: EncoderConfig, num_labels: int, dropout: float | None = None
-    ) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=False)
-        dropout = config.head_dropout("tagging_dropout") if dropout is None else dropout
-        self.tag_head = TokenHead(config, num_labels, dropout)
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return `logits` `[rows, length, num_labels]`."""
-        return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
-
-    def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
-        """The logits of the labelled pieces."""
-        hidden = self.encoder(batch.packed)
-        logits: Tensor = self.tag_head(hidden[batch.targets["positions"]])
-        return logits
 
 
 class TaggingTask(LabelledTask[TaggingExample]):

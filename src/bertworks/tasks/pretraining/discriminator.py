@@ -1,0 +1,178 @@
+"""The networks of replaced-token detection: a discriminator, and the generator it is trained with.
+
+Source: Clark et al. (2020, arXiv 2003.10555), §2 and §3.2; the original code for which embeddings
+are shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import MLMHead, ReplacedTokenHead
+from ...nn.layers import wide
+from ...packed import Batch, Padded
+from ..task import Network, by_row
+from .network import PretrainingNetwork
+from .settings import ReplacedTokensSettings
+
+DRAW_BITS = 31
+"""The number of random bits that a replacement is drawn from."""
+
+_ROWS = 256  # masked tokens whose logits are in memory at a time
+_SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
+
+
+class DiscriminatorNetwork(Network):
+    """An encoder with a head that detects replaced tokens."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=False)
+        self.rtd_head = ReplacedTokenHead(config)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `rtd`, the summed loss of tokens; `targets["is_replaced"]` is `[tokens]` bool."""
+        logits = self.rtd_head(self.encoder(batch.packed))
+        return {"rtd": binary_cross_entropy_sum(logits, batch.targets["is_replaced"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `rtd_logits` `[tokens]`."""
+        return {"rtd_logits": self.rtd_head(self.encoder(batch.packed))}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """Return `logits` `[rows, length]`."""
+        return {"logits": by_row(self.rtd_head(self.encoder(padded)), padded)}
+
+
+class ReplacedTokensNetwork(Network):
+    """A discriminator and the generator that it is trained with.
+
+    Args:
+        discriminator: the network that is saved.
+        generator: its embeddings must be as wide as the discriminator's, which replace them.
+        weight: of the discriminator's loss.
+    """
+
+    def __init__(
+        self, discriminator: DiscriminatorNetwork, generator: PretrainingNetwork, weight: float
+    ) -> None:
+        super().__init__()
+        self.discriminator, self.generator, self.weight = discriminator, generator, weight
+        tied, shared = generator.encoder.embeddings, discriminator.encoder.embeddings
+        widths = {net.encoder.config.embedding_width for net in (discriminator, generator)}
+        assert len(widths) == 1, "both have the same embeddings"
+        for name in _SHARED:
+            setattr(tied, name, getattr(shared, name))
+        if generator.encoder.config.tie_word_embeddings:
+            word_embeddings = shared.word_embeddings.weight
+            assert isinstance(word_embeddings, nn.Parameter)
+            generator.mlm_head.decoder = word_embeddings
+
+    @property
+    def encoder(self) -> Encoder:  # type: ignore[override]
+        """The discriminator's encoder."""
+        return self.discriminator.encoder
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed losses: `mlm` over masked tokens, `weighted_rtd` over all tokens."""
+        hidden = self.generator.encoder(batch.packed)
+        masked = hidden.index_select(0, batch.targets["masked_positions"])
+        head = self.generator.mlm_head
+        with torch.no_grad():
+            drawn = _sample(masked, batch.targets["draws"], head)
+        losses = self.discriminator(_filled(batch, drawn))
+        return {
+            "mlm": head.loss_sum(masked, batch.targets["masked_labels"]),
+            "weighted_rtd": self.weight * losses["rtd"],
+        }
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the outputs of both networks, and the discriminator's labels.
+
+        These are `mlm_logits` `[masked, vocab_size]`, and `rtd_logits` and `is_replaced`
+        `[tokens]`.
+        """
+        outputs = self.generator.predict(batch)
+        filled = _filled(batch, _sample(outputs["mlm_logits"], batch.targets["draws"]))
+        is_replaced = filled.targets["is_replaced"]
+        return {**outputs, **self.discriminator.predict(filled), "is_replaced": is_replaced}
+
+
+def with_generator(
+    discriminator: DiscriminatorNetwork, settings: ReplacedTokensSettings
+) -> ReplacedTokensNetwork:
+    """Combine a discriminator with a new generator."""
+    config = generator_config(discriminator.encoder.config, settings)
+    generator = PretrainingNetwork(config, next_sentence=False)
+    return ReplacedTokensNetwork(discriminator, generator, settings.weight)
+
+
+def generator_config(config: EncoderConfig, settings: ReplacedTokensSettings) -> EncoderConfig:
+    """The configuration of a generator: smaller, with embeddings as wide as the discriminator's.
+
+    Source: Clark et al. (2020), table 6: the multiplier applies to hidden size, feed-forward size
+    and number of heads.
+    """
+    width = max(1, round(config.hidden_size * settings.generator_share))
+    heads = max(1, round(config.num_attention_heads * settings.generator_share))
+    while width % heads:
+        heads -= 1
+    embedding = config.embedding_width
+    return config.with_values(
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=max(1, round(config.intermediate_size * settings.generator_share)),
+        num_hidden_layers=max(1, round(config.num_hidden_layers * settings.generator_layers)),
+        embedding_size=None if embedding == width else embedding,
+    )
+
+
+def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
+    """Draw a piece for each row from the softmax of its logits: `[rows]`.
+
+    The method is inverse transform sampling with probabilities that are rounded down to integers.
+    Sums of integers are exact in any order and on any device. Pieces with a probability below
+    2 ** -`DRAW_BITS` are never drawn.
+
+    Args:
+        logits: `[rows, vocab_size]`.
+        draws: `[rows]` integers below 2 ** `DRAW_BITS`, uniformly distributed.
+    """
+    chances = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
+    ends = chances.long().cumsum(-1)
+    places = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
+    return torch.searchsorted(ends, places, right=True).squeeze(-1)
+
+
+def _sample(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
+    """Draw a piece per row, in chunks. Rows are logits, or hidden states if there is a head."""
+    parts = []
+    for start in range(0, max(1, len(rows)), _ROWS):
+        part = rows[start : start + _ROWS]
+        logits = part if head is None else head(part)
+        parts.append(sample_pieces(logits, draws[start : start + _ROWS]))
+    return torch.cat(parts)
+
+
+def _filled(batch: Batch, drawn: Tensor) -> Batch:
+    """The discriminator's batch: masked tokens are replaced by the drawn pieces.
+
+    A drawn piece that equals the original is not labelled as replaced (§2).
+    """
+    positions, packed = batch.targets["masked_positions"], batch.packed
+    original = torch.zeros_like(packed.input_ids, dtype=torch.bool)
+    is_replaced = original.index_copy(0, positions, drawn != batch.targets["masked_labels"])
+    input_ids = packed.input_ids.index_copy(0, positions, drawn)
+    return Batch(replace(packed, input_ids=input_ids), {"is_replaced": is_replaced})
+
+
+def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum of the tokens' binary cross-entropies, in float32 at least."""
+    logits = wide(logits)
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")

@@ -1,0 +1,73 @@
+"""The network of pre-training: an encoder with heads for masked tokens and next sentences."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ...nn.config import EncoderConfig
+from ...nn.encoder import Encoder
+from ...nn.heads import MLMHead, NSPHead, cross_entropy_sum
+from ...packed import Batch, Padded
+from ..task import Network, by_row
+
+
+class PretrainingNetwork(Network):
+    """An encoder with a masked-language-model head and optionally a next-sentence head.
+
+    Args:
+        next_sentence: whether there is a next-sentence head, with a pooler.
+        causal: whether each next token is predicted; if None, true unless attention is
+            bidirectional.
+    """
+
+    def __init__(
+        self, config: EncoderConfig, *, next_sentence: bool = True, causal: bool | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=next_sentence)
+        word_embeddings = self.encoder.embeddings.word_embeddings.weight
+        assert isinstance(word_embeddings, nn.Parameter)
+        self.mlm_head = MLMHead(config, word_embeddings)
+        self.nsp_head = NSPHead(config) if next_sentence else None
+        is_causal = config.attention != "bidirectional" if causal is None else causal
+        self.loss_name = "lm" if is_causal else "mlm"
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed losses: `mlm` (or `lm`) over predicted tokens, `nsp` over sequences.
+
+        For a two-way encoder, `lm` is the sum of both directions' losses (Peters et al. 2018,
+        §3.1).
+        """
+        hidden = self.encoder(batch.packed)
+        places, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
+        masked = hidden.index_select(0, places)
+        if self.encoder.config.attention == "two-way":
+            before = hidden.index_select(0, places + 1)  # its second half predicts backwards
+            halves = masked.chunk(2, -1)[0], before.chunk(2, -1)[1]
+            masked, labels = torch.cat(halves), torch.cat([labels, batch.packed.input_ids[places]])
+        losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
+        if self.nsp_head is not None:
+            logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+            losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
+        return losses
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `mlm_logits` `[masked, vocab_size]`, and with a next-sentence head `nsp_logits`
+        `[sequences, 2]`."""
+        hidden = self.encoder(batch.packed)
+        masked = hidden.index_select(0, batch.targets["masked_positions"])
+        outputs = {"mlm_logits": self.mlm_head(masked)}
+        if self.nsp_head is not None:
+            outputs["nsp_logits"] = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+        return outputs
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """Return `logits` `[rows, length, vocab_size]`; with a next-sentence head, these are named
+        `prediction_logits`, and there are also `seq_relationship_logits` `[rows, 2]`."""
+        hidden = self.encoder(padded)
+        logits = by_row(self.mlm_head(hidden), padded)
+        if self.nsp_head is None:
+            return {"logits": logits}
+        pairs = self.nsp_head(self.encoder.pooled(hidden, padded))
+        return {"prediction_logits": logits, "seq_relationship_logits": pairs}

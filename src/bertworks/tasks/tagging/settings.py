@@ -1,0 +1,95 @@
+"""Options and settings of tagging."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..labelled import TaskOptions, TaskSettings
+from .columns import WordColumns
+from .notation import find_notation, read_tag
+from .tags import Scheme, parts_of
+from .windows import LabelledPiece
+
+Decoding = Literal["constrained", "free"]
+
+
+class TaggingOptions(TaskOptions):
+    """Columns, tags and windows of tagging."""
+
+    word_column: str | None = Field(None, description="column name or number; detected if omitted")
+    tag_column: str | None = Field(None, description="column name or number; detected if omitted")
+    scheme: Literal[Scheme, "plain"] = Field(
+        "bio",
+        description="scheme that span tags are converted to; plain: tags are read one by one",
+    )
+    labelled_piece: LabelledPiece = Field(
+        "first", description="pieces of a word that its tag is predicted from"
+    )
+    decoding: Decoding = Field(
+        "constrained",
+        description="constrained: the most likely sequence of legal tags; free: each word on "
+        "its own",
+    )
+    stride: int | None = Field(
+        None, ge=1, description="tokens between the starts of windows; half a window if omitted"
+    )
+    document_context: bool = Field(
+        False, description="fill max_seq_length with the surrounding words of the document"
+    )
+    document_column: str | None = Field(
+        None,
+        description="column name or number; if omitted, CoNLL's document boundaries, or "
+        "a column named document",
+    )
+
+    @model_validator(mode="after")
+    def _documents_are_context(self) -> Self:
+        if self.document_column is not None and not self.document_context:
+            what = f"document_column={self.document_column!r} needs document_context=true"
+            raise ValueError(what)
+        return self
+
+
+class TaggingSettings(TaskSettings):
+    """Settings that are saved with a tagging model."""
+
+    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
+    spans: bool = Field(description="whether tags mark spans")
+    notation: str | None = Field(
+        None, description="how the table writes tags that mark spans, if not as usual"
+    )
+    spellings: tuple[str, ...] = Field(
+        (), description="words of the training data that BERT's basic tokenization would split"
+    )
+    columns: WordColumns = Field(description="the columns that rows are read from")
+    stride: int | None = Field(None, ge=1)
+    labelled_piece: LabelledPiece = "first"
+    decoding: Decoding = "constrained"
+    document_context: bool = False
+
+    @model_validator(mode="after")
+    def _labels_mark_spans(self) -> Self:
+        if self.spans and find_notation(self.labels) is None:
+            raise ValueError("spans=true, but the labels mark no spans")
+        return self
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types of spans; empty if tags mark none."""
+        notation = find_notation(self.labels) if self.spans else None
+        return frozenset() if notation is None else notation.types
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The labels as this package writes tags (`B-PER`): those of published models differ."""
+        if not self.spans:
+            return self.labels
+        return tuple(read_tag(label, self.types) or label for label in self.labels)
+
+    @property
+    def scheme(self) -> Scheme:
+        """The scheme of tags that mark spans."""
+        return "bioes" if any(parts_of(tag)[0] in "ES" for tag in self.tags) else "bio"
