@@ -15,8 +15,8 @@ import pytest
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from bertworks.serving.client import AsyncClient, Client, ServerError, _with_neighbours
-from bertworks.serving.dialects.tei import row_context
+from bertworks.serving.client import AsyncClient, Client, ServerError, add_neighbours
+from bertworks.serving.dialects.info import row_context
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -178,7 +178,7 @@ def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
     assert row_context(task) is None
     assert row_context(Own(task.tokenizer, task.settings)) == {}
     with pytest.raises(DataError, match=r"these 3 need several requests\. Send at most 2 rows"):
-        _with_neighbours([[1, 2], [3]], {})
+        add_neighbours([[1, 2], [3]], {})
 
 
 @pytest.mark.long

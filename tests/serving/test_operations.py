@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
 from bertworks.errors import SettingsError
-from bertworks.serving.middleware import Turnstile
+from bertworks.serving.fair_yield import FairYield
 from bertworks.serving.models import Models, named_sources
 from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, host_of, is_loopback, read_keys
@@ -324,8 +324,8 @@ def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
     """While a hundred are ready, others have their turn in between."""
     order: list[str] = []
 
-    async def request(turnstile: Turnstile) -> None:
-        await turnstile.passed()
+    async def request(fair_yield: FairYield) -> None:
+        await fair_yield.passed()
         order.append("request")
 
     async def check() -> None:
@@ -334,8 +334,8 @@ def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
         order.append("check")
 
     async def both() -> None:
-        turnstile = Turnstile()
-        await asyncio.gather(*(request(turnstile) for _ in range(100)), check())
+        fair_yield = FairYield()
+        await asyncio.gather(*(request(fair_yield) for _ in range(100)), check())
 
     asyncio.run(both())
     assert order.count("request") == 100

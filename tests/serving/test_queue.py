@@ -19,10 +19,10 @@ from bertworks.serving.queue import (
     Load,
     OverloadedError,
     Queue,
-    Ticket,
     TooLargeError,
-    Unfinished,
 )
+from bertworks.serving.runners.base import Unfinished
+from bertworks.serving.tickets import Ticket
 
 
 @dataclass(frozen=True)

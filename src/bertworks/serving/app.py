@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, one-line errors, health checks, metrics."""
+"""The FastAPI application: its routes, errors and middleware."""
 
 from __future__ import annotations
 
@@ -6,85 +6,33 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from .dialects import bert, explorer, openai, rerank, status, tei
-from .failures import RequestError, error_of
-from .job import context_of, job_of, reply, service_of
-from .middleware import Gate
+from .context import context_of
+from .dialects import bert, bert_as_service, cohere, explorer, openai, operations, tei
+from .error_conversion import error_of
+from .middleware import RequestMiddleware
 from .models import Models
-from .openapi import described, docs_page
+from .openapi import described
+from .request_error import RequestError
 from .security import Keys
 from .service import Service
 from .settings import ServeSettings
 
-operations = APIRouter(tags=["operations"])
-"""Routes for health, readiness, metrics and information about models."""
-
-
-@operations.get("/", include_in_schema=False)
-async def root(request: Request) -> Response:
-    """Return the explorer's page to a browser, and the health status to other clients."""
-    return explorer.page_of(request) or await health(request)
-
-
-@operations.get("/health", response_class=Response)
-@operations.get("/ping", include_in_schema=False)
-async def health(request: Request) -> Response:
-    """Return 200 if the server is alive, else 503."""
-    if service_of(request).queue.broken is not None:
-        raise RequestError(503, "Unhealthy", "unhealthy")
-    return Response(status_code=200)
-
-
-@operations.get("/ready", response_class=Response)
-async def ready(request: Request) -> Response:
-    """Return 200 if the server is ready for requests, else 503.
-
-    It is ready when the models are loaded (with `lazy`, at once), and until it starts to stop.
-    """
-    service = service_of(request)
-    if not service.ready or service.draining or service.queue.broken is not None:
-        raise RequestError(503, "Unhealthy", "not ready")
-    return Response(status_code=200)
-
-
-@operations.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
-    """Return the metrics for Prometheus."""
-    text = service_of(request).metrics.text()
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-@operations.get("/docs", include_in_schema=False, response_class=HTMLResponse)
-async def docs(request: Request) -> Response:
-    """Return a page that lists every route with an example."""
-    model = next(iter(service_of(request).models.sources))
-    return HTMLResponse(docs_page(request.app.openapi(), str(request.base_url), model))
-
-
-@operations.get("/info")
-async def info(request: Request, model: str | None = None) -> Response:
-    """Describe a model and the server's limits."""
-    job = await job_of(request, model)
-    return reply(request, tei.info(job.service, job.served))
-
-
 ROUTERS = (
     openai.router,
-    rerank.router,
+    cohere.router,
     tei.router,
-    status.router,
+    bert_as_service.router,
     bert.router,
     explorer.router,
-    operations,
+    operations.router,
 )
 
 
@@ -137,7 +85,7 @@ def make_app(
         app.add_exception_handler(kind, _answer_error)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(Gate, service=service, keys=keys, local=local)
+    app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
     app.openapi = described(app, models, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 

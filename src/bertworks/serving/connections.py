@@ -1,7 +1,7 @@
 """Limits of connections: their number, and what they may send before a request begins.
 
     accept ─► waiting for a request ─► answering ─► the client takes the response ─► waiting …
-              header_seconds           gate.py      keep_alive_seconds               keep_alive_
+              header_seconds           middleware   keep_alive_seconds               keep_alive_
               max_header_bytes                      without progress                 seconds
 
 uvicorn has none of these limits. They hold before anything is known about a client, also while it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,22 +10,40 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
-from starlette.responses import Response
 
 from ..data.rows import Row
 from ..model import of_unit_length
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
-from .failures import invalid
-from .middleware import RequestContext
-from .models import Served
-from .queue import LateError, Runner
-from .runners import EmbedRunner, TaskRow, TaskRunner, Text
-from .service import Service
+from .context import RequestContext, context_of
+from .loaded_model import Served
+from .queue import LateError
+from .request_error import invalid
+from .runners.base import Runner, TaskRow, Text
+from .runners.embedding import EmbedRunner
+from .runners.tasks import TaskRunner
+from .service import Service, service_of
+
+
+def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
+    """Check rows of one or two texts; return them with their places (`inputs` for a single one)."""
+    single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
+    if single and len(given) == 1 and isinstance(given, list):
+        raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
+    if single:
+        rows = [Text("inputs", [given] if isinstance(given, str) else given)]
+    else:
+        rows = placed("inputs", given)
+    for place, row in rows:
+        if not 1 <= len(row) <= 2:
+            raise invalid(place, f"one text or two, not {len(row)}", 422)
+        service.check_texts(place, row)
+    service.check_count("inputs", len(rows))
+    return rows
+
 
 _IDS = (
     "token ids are refused, because most clients use another model's tokenizer (in LangChain, "
@@ -240,18 +257,6 @@ async def job_of(request: Request, model: str | None, verb: str | None = None) -
     return Job(service, context, served)
 
 
-def service_of(request: Request) -> Service:
-    """Return the server's models, queue and limits."""
-    service: Service = request.app.state.service
-    return service
-
-
-def context_of(request: Request) -> RequestContext:
-    """Return a request's id, client, deadline, counts and times."""
-    context: RequestContext = request.state.context
-    return context
-
-
 def text_of_row(row: Row) -> str:
     """Return all texts and words of a row, joined, to be counted before they are tokenised."""
     parts = (value if isinstance(value, list | tuple) else [value] for value in row.values())
@@ -261,29 +266,6 @@ def text_of_row(row: Row) -> str:
 def placed(field: str, values: Sequence[Any]) -> list[Text]:
     """Return the texts of a list, each with its place, such as `inputs[3]`."""
     return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
-
-
-async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
-    """Encode vectors for a response: as numbers, or as base64 of little-endian float32.
-
-    Encoding thousands takes long, so other requests may run after every 64 vectors.
-    """
-    found: list[Any] = []
-    for at, vector in enumerate(vectors):
-        if form == "float":
-            found.append(orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)))
-        else:
-            found.append(base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode())
-        if at % 64 == 63:
-            await asyncio.sleep(0)
-    return found
-
-
-def reply(request: Request, value: Any) -> Response:
-    """Return a value, which may contain arrays, as JSON, with headers of times and counts."""
-    headers = context_of(request).headers(time.monotonic())
-    body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, 200, headers, "application/json")
 
 
 def _most_tokens(text: str | Sequence[Any]) -> int:

@@ -10,95 +10,29 @@ is cancelled when its client disconnects.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import re
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .connections import too_long
-from .failures import RequestError, error_of
+from .context import RequestContext
+from .error_conversion import error_of
+from .fair_yield import FairYield
 from .logs import log
-from .runners import Truncation
-from .security import Keys, host_of, is_loopback
-
-if TYPE_CHECKING:
-    from .service import Service
-
-OPEN = frozenset({"/health", "/ready", "/ping", "/"})
-"""Paths that need no key to be read; a POST to "/" does."""
-
-PAGE_FILES = "/explore/static/"
-"""The path of the explorer's files, which need no key either."""
+from .request_error import RequestError
+from .security import Keys, host_of, is_loopback, is_open
+from .service import Service
 
 Headers = Mapping[bytes, bytes]
 _ID = re.compile(rb"[\w.:-]{1,64}")
 
 
-@dataclass
-class RequestContext:
-    """A request's client and deadline, and figures for the log, the metrics and the headers."""
-
-    id: str  # sent by the client, or new
-    started: float  # on the monotonic clock, like the deadline
-    client: str = ""  # the key's name, or the address; the queue is fair to clients
-    deadline: float | None = None
-    verb: str | None = None  # its name in the metrics
-    model: str | None = None
-    device: str = "cpu"  # where the model runs
-    rows: int = 0
-    characters: int = 0  # of all rows, like the tokens
-    tokens: int = 0
-    tokenising: float = 0.0  # seconds, like the next two
-    queueing: float = 0.0
-    computing: float = 0.0
-    truncation: Truncation = field(default_factory=Truncation)
-    error: str | None = None  # its kind
-    columns: Sequence[str] | None = None  # those that the texts of its rows were read from
-
-    def headers(self, now: float) -> dict[str, str]:
-        """Return text-embeddings-inference's headers (times in ms), `x-truncated-texts`, and
-        `x-columns`, a list in JSON, with which a client reads other parts of a table alike."""
-        parts = {
-            "x-compute-time": now - self.started,
-            "x-total-time": now - self.started,
-            "x-tokenization-time": self.tokenising,
-            "x-queue-time": self.queueing,
-            "x-inference-time": self.computing,
-        }
-        return {
-            "x-compute-type": self.device,
-            "x-compute-characters": str(self.characters),
-            "x-compute-tokens": str(self.tokens),
-            "x-truncated-texts": str(self.truncation.truncated),
-            **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
-            **({} if self.columns is None else {"x-columns": json.dumps(self.columns)}),
-        }
-
-
-class Turnstile:
-    """Lets a few tasks continue in each iteration of the event loop.
-
-    A batch completes hundreds of requests at once, and their clients then send hundreds of new
-    ones. If all continued in one iteration, a health check would wait for all of them.
-    """
-
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(4)
-
-    async def passed(self) -> None:
-        """Wait until this task may continue."""
-        async with self._free:
-            await asyncio.sleep(0)
-
-
-class Gate:
+class RequestMiddleware:
     """The outermost middleware.
 
     Args:
@@ -114,7 +48,7 @@ class Gate:
         self.app, self.service, self.keys, self.local = app, service, keys, local
         self.settings = service.settings
         self._open = 0
-        self._begin = Turnstile()
+        self._begin = FairYield()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -285,11 +219,6 @@ class Gate:
             tokens=context.tokens,
             milliseconds=round(1000 * seconds, 1),
         )
-
-
-def is_open(method: str, path: str) -> bool:
-    """Whether a request needs no key."""
-    return method == "GET" and (path in OPEN or path.startswith(PAGE_FILES))
 
 
 def _log_fault(context: RequestContext, error: Exception) -> None:

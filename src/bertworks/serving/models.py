@@ -1,4 +1,4 @@
-"""The models of a server: loaded at the start or on demand, with a runner for each verb."""
+"""The models of a server: loaded at the start or on demand."""
 
 from __future__ import annotations
 
@@ -7,39 +7,16 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..checkpoints.locate import locate
-from ..checkpoints.weights import read_json
-from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
-from ..inference.settings import EngineSettings
-from ..model import Model, load
-from ..tasks.answering.task import AnsweringTask
-from ..tasks.classification import ClassificationTask
-from ..tasks.pretraining.network import PretrainingNetwork
-from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.regression import RegressionTask
-from ..tasks.tagging.task import TaggingTask
-from ..tasks.task import Network, Task
-from ..tasks.texts import TextTask
+from ..errors import BertworksError, SettingsError, did_you_mean, truncate_repr
+from ..model import load
+from .loaded_model import Prompts, Served
 from .logs import log
-from .runners import (
-    WHOLE,
-    EmbedRunner,
-    GenerateRunner,
-    TaskRunner,
-    Text,
-    Truncation,
-)
-
-RunnerT = TypeVar("RunnerT")
-TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
-
-_MOST_RUNNERS = 32
-"""The most runners of a model, for different settings; the least recently used is dropped."""
 
 _RETRY_SECONDS = 30.0
 """A request for a model that could not be loaded tries again after this time."""
@@ -47,10 +24,6 @@ _RETRY_SECONDS = 30.0
 
 class UnknownModelError(BertworksError):
     """A request names a model that is not served."""
-
-
-class WrongModelError(BertworksError):
-    """A model was not trained for the task of a request."""
 
 
 class UnavailableModelError(BertworksError):
@@ -62,173 +35,6 @@ class Failure(NamedTuple):
 
     error: BertworksError
     time: float
-
-
-class Prompts(NamedTuple):
-    """The prompts and the vector lengths that a sentence encoder's files define.
-
-    Attributes:
-        texts: the prompts, by name.
-        default: name of the prompt for requests that name none.
-        dimensions: lengths to which vectors may be shortened (Matryoshka); empty if none are named.
-        any_dimensions: whether vectors may be shortened to any length.
-    """
-
-    texts: Mapping[str, str]
-    default: str | None
-    dimensions: frozenset[int]
-    any_dimensions: bool
-
-    @classmethod
-    def read(cls, directory: Path) -> Prompts:
-        """Read `config_sentence_transformers.json` and `config.json`."""
-        said = directory / "config_sentence_transformers.json"
-        sentence = read_json(said) if said.is_file() else {}
-        config = read_json(directory / "config.json")
-        widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
-        return cls(
-            dict(sentence.get("prompts") or {}),
-            sentence.get("default_prompt_name"),
-            frozenset(widths),
-            bool(config.get("is_matryoshka")) and not widths,
-        )
-
-
-class Served:
-    """A loaded model.
-
-    Args:
-        name: its name in requests.
-        source: its directory, or its name on the hub.
-        settings: values for `EngineSettings`: precision and determinism.
-    """
-
-    def __init__(
-        self, name: str, source: str, model: Model, prompts: Prompts, settings: Mapping[str, Any]
-    ) -> None:
-        self.name, self.source, self.model, self.prompts = name, source, model, prompts
-        self._settings = dict(settings)
-        self.device = next(model.network.parameters()).device.type
-        self.bytes = sum(
-            weight.numel() * weight.element_size() for weight in model.network.parameters()
-        )
-        self._runners: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @property
-    def task(self) -> Task[Any] | None:
-        """The task that it was trained for, if any."""
-        return self.model.task
-
-    @property
-    def can_score_pairs(self) -> bool:
-        """Whether it predicts one number for a pair of texts."""
-        task = self.task
-        if isinstance(task, ClassificationTask) and len(task.labels) > 1:
-            return False
-        return isinstance(task, ClassificationTask | RegressionTask) and (
-            task.settings.takes_either or task.settings.columns.pair is not None
-        )
-
-    @property
-    def verbs(self) -> frozenset[str]:
-        """The verbs that it can serve, depending on its task."""
-        task = self.task
-        found = {"embed"}
-        if isinstance(task, PretrainingTask):
-            if not task.causal:
-                found.add("fill-mask")
-            elif self.model.encoder.config.continues:
-                found.add("generate")
-            if task.instances.next_sentence:
-                found.add("next-sentence")
-        elif task is not None:
-            found.add("predict-rows")
-        if isinstance(task, TextTask):
-            found |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
-        if isinstance(task, TaggingTask):
-            found.add("tag")
-        if isinstance(task, AnsweringTask):
-            found.add("answer")
-        return frozenset(found)
-
-    def check(self, verb: str) -> None:
-        """Raise `WrongModelError` if the model was not trained for a verb."""
-        if verb not in self.verbs:
-            trained = "nothing but vectors" if self.task is None else self.task.name
-            raise WrongModelError(
-                f"the model {self.name!r} was trained for {trained}, not for {verb}",
-                fix=f"It can be asked: {', '.join(sorted(self.verbs))}.",
-            )
-
-    def warm_up(self) -> None:
-        """Embed a text, so that the first request is fast.
-
-        Raises:
-            CheckpointError: the model cannot embed any text; for example, its outputs overflow.
-        """
-        try:
-            runner = self.embed()
-            runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
-        except BertworksError as error:
-            raise CheckpointError(
-                f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
-            ) from None
-
-    def engine(self, precision: str | None = None) -> EngineSettings:
-        """Return the settings of the engine, with another precision if one is given."""
-        said = {} if precision is None else {"precision": precision}
-        return EngineSettings.parse({**self._settings, **said})
-
-    def embed(
-        self,
-        kind: type[EmbedRunner] = EmbedRunner,
-        *,
-        precision: str | None = None,
-        normalize: bool = False,
-        **settings: Any,
-    ) -> EmbedRunner:
-        """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
-
-        def make() -> EmbedRunner:
-            engine = self.engine(precision).with_values(batch_tokens=WHOLE)
-            how = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
-            return kind(self.model.embedder(**how))  # prompts belong to the requests
-
-        return self._runner((kind, precision, normalize, *sorted(settings.items())), make)
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether the model's files say that vectors have length 1."""
-        sentence = self.model.sentence
-        return sentence is not None and sentence.normalize
-
-    def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
-        """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""
-        self.check(verb)
-        task, network = self.task, self.model.network
-        assert task is not None and isinstance(network, Network)
-        return self._runner((kind,), lambda: kind(task, network, self.engine()))
-
-    def generate(self, batch_tokens: int) -> GenerateRunner:
-        """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
-        self.check("generate")
-        network = self.model.network
-        assert isinstance(network, PretrainingNetwork)
-        return self._runner(
-            GenerateRunner,
-            lambda: GenerateRunner(network, self.model.tokenizer, self.engine(), batch_tokens),
-        )
-
-    def _runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
-        with self._lock:
-            if key not in self._runners:
-                self._runners[key] = make()
-            self._runners.move_to_end(key)
-            while len(self._runners) > _MOST_RUNNERS:
-                self._runners.popitem(last=False)
-            found: RunnerT = self._runners[key]
-            return found
 
 
 class Models:

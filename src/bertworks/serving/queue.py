@@ -16,15 +16,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from itertools import accumulate, takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import BertworksError
-
-_SLICE_ROWS = 64
-_SLICE_CHARACTERS = 1 << 16
-"""The most rows and characters of a request that are tokenised before the next one's turn."""
+from .runners.base import Runner, Sized, Unfinished
+from .tickets import ClientQueue, Ticket
 
 
 class OverloadedError(BertworksError):
@@ -43,113 +40,6 @@ class LateError(BertworksError):
 
 class ClosedError(BertworksError):
     """The queue accepts no more requests."""
-
-
-class Sized(Protocol):
-    """A tokenised row."""
-
-    @property
-    def num_tokens(self) -> int: ...
-
-
-class Runner(Protocol):
-    """Computes results; rows of equal runners may share a batch."""
-
-    def __hash__(self) -> int: ...
-
-    def prepare(self, items: Sequence[Any]) -> Sequence[Sized]:
-        """Tokenise items. After a `BertworksError`, parts of them are tried to find its cause."""
-        ...
-
-    def run(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """Return for each example its result, or the remaining work as `Unfinished`.
-
-        Errors are handled as in `prepare`; a `MemoryError` halves the limit of tokens.
-        """
-        ...
-
-
-class Unfinished(NamedTuple):
-    """The remaining work of a row that needs several batches; other rows run in between."""
-
-    example: Sized
-
-
-class Ticket:
-    """A request in the queue.
-
-    Attributes:
-        future: holds the results, one for each item in order; or the first error of an item, which
-            drops the other items. Cancelling it drops items that are not computed yet.
-        preparing, running: seconds in which its rows were tokenised, and computed by the network.
-        tokens: the tokens of its rows that are tokenised.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        items: Sequence[Any],
-        sizes: Sequence[int],
-        limit: int | None,
-        lane: _Lane,
-        prepare: Callable[[Sequence[Any]], Sequence[Sized]],
-        deadline: float | None,
-    ) -> None:
-        self.runner, self.items, self.sizes, self.lane = runner, items, sizes, lane
-        self.prepare, self.deadline = prepare, deadline
-        self.future: Future[list[Any]] = Future()
-        self.answers: list[Any] = [None] * len(items)
-        self.costs = [size if limit is None else min(size, limit) for size in sizes]
-        self.held = sum(self.costs)  # tokens that it holds in the queue
-        self.left = self.untokenised = len(items)  # rows without result, not tokenised
-        self.next = 0  # the first row not yet taken to be tokenised
-        self.ready: deque[tuple[int, Sized]] = deque()
-        self.has_turn = False
-        self.is_over = False
-        self.error: BaseException | None = None
-        self.preparing = self.running = 0.0
-        self.tokens = 0
-
-    def notify(self) -> None:
-        """Set the future's results or error, unless it was cancelled."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if self.error is None:
-            self.future.set_result(self.answers)
-        else:
-            self.future.set_exception(self.error)
-
-    def cut(self) -> range:
-        """Return the next rows to tokenise together."""
-        first = self.next
-        characters = 0
-        while self.next < len(self.items) and self.next - first < _SLICE_ROWS:
-            characters += self.sizes[self.next]
-            if self.next > first and characters > _SLICE_CHARACTERS:
-                break
-            self.next += 1
-        return range(first, self.next)
-
-
-class _Lane:
-    """A client: how many tokens it was served, and its requests with rows to tokenise or run."""
-
-    def __init__(self, client: Hashable, number: int) -> None:
-        self.client, self.number = client, number
-        self.served = 0  # tokens; at least `Queue._served` when it becomes active
-        self.requests = 0
-        self.untokenised: deque[Ticket] = deque()
-        self.turns: dict[Runner, deque[Ticket]] = {}
-
-    def front(self, runner: Runner, is_awaited: Callable[[Ticket], bool]) -> Ticket | None:
-        """Return the request with the next row for a runner; remove requests that ended."""
-        turns = self.turns.get(runner, deque())
-        while turns:
-            if turns[0].ready and is_awaited(turns[0]):
-                return turns[0]
-            turns.popleft().has_turn = False
-        self.turns.pop(runner, None)
-        return None
 
 
 class _Row(NamedTuple):
@@ -187,8 +77,8 @@ class Queue:
         self.batch_tokens, self.max_tokens, self.max_wait = batch_tokens, max_tokens, max_wait
         self._clock, self._observe = clock, observe
         self._changed = threading.Condition()
-        self._lanes: dict[Hashable, _Lane] = {}
-        self._untokenised: deque[_Lane] = deque()  # each lane once, in order of turns
+        self._lanes: dict[Hashable, ClientQueue] = {}
+        self._untokenised: deque[ClientQueue] = deque()  # each lane once, in order of turns
         self._tickets: set[Ticket] = set()
         self._over: list[Ticket] = []  # ended, but their futures are not resolved yet
         self._tokens = self._served = self._numbers = 0
@@ -242,7 +132,7 @@ class Queue:
             lane = self._lanes.get(client)
             if lane is None:
                 self._numbers += 1
-                lane = _Lane(client, self._numbers)
+                lane = ClientQueue(client, self._numbers)
             prepare = prepare or runner.prepare
             ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline)
             self._check_room(ticket.held)
@@ -419,7 +309,7 @@ class Queue:
                 return batch
         return []
 
-    def _batch_of(self, runner: Runner, lanes: Sequence[_Lane]) -> list[_Row]:
+    def _batch_of(self, runner: Runner, lanes: Sequence[ClientQueue]) -> list[_Row]:
         batch: list[_Row] = []
         tokens = 0
         heap = [(lane.served, lane.number, lane) for lane in lanes]

@@ -9,10 +9,11 @@ import numpy as np
 
 from ..tasks.task import Task
 from ..tasks.texts import TextTask, sigmoid
-from .failures import invalid
 from .job import Job, placed
-from .models import Served
-from .runners import Scored, TaskRunner, Text
+from .loaded_model import Served
+from .request_error import invalid
+from .runners.base import Text
+from .runners.tasks import Scored, TaskRunner
 
 
 async def score_texts(

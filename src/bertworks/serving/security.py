@@ -13,6 +13,18 @@ from pathlib import Path
 from ..errors import SettingsError
 from ..utils import files
 
+OPEN = frozenset({"/health", "/ready", "/ping", "/"})
+"""Paths that need no key to be read; a POST to "/" does."""
+
+PAGE_FILES = "/explore/static/"
+"""The path of the explorer's files, which need no key either."""
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether a request needs no key."""
+    return method == "GET" and (path in OPEN or path.startswith(PAGE_FILES))
+
+
 ENVIRONMENT = "BERTWORKS_API_KEYS"
 _LEAST = 16
 

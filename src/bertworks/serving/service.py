@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
-from ..inference.activations import is_awaited
+from starlette.requests import Request
+
 from .connections import Connections
-from .failures import invalid
+from .fair_yield import FairYield
 from .metrics import Metrics
-from .middleware import Turnstile
 from .models import Models
-from .queue import LateError, OverloadedError, Queue
+from .queue import Queue
+from .request_error import invalid
 from .settings import ServeSettings
-
-T = TypeVar("T")
-
-_MOST_VIEWS = 32
-"""The most views of the explorer that wait or run at a time."""
+from .view_executor import ViewExecutor
 
 
 class Service:
@@ -59,8 +51,8 @@ class Service:
         self.queue = Queue(
             settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.batch
         )
-        self.lane = Lane()
-        self.answering = Turnstile()
+        self.lane = ViewExecutor()
+        self.answering = FairYield()
 
     def load_models(self) -> None:
         """Load all models at the start, unless they are loaded on demand.
@@ -95,39 +87,7 @@ class Service:
             self.check_text(f"{field}[{at}]", text)
 
 
-class Lane:
-    """A thread, separate from the queue, that computes the explorer's views one at a time.
-
-    If a client disconnects or a deadline passes, the work is dropped or stopped (`is_awaited`).
-    """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "explorer")
-        self._waiting = 0
-
-    async def run(self, work: Callable[[], T], deadline: float | None) -> T:
-        """Return the result of work; if the client disconnects, the work stops at the next layer.
-
-        Raises:
-            OverloadedError: too many views wait.
-            LateError: the deadline passed.
-        """
-        if self._waiting >= _MOST_VIEWS:
-            raise OverloadedError(f"{_MOST_VIEWS} requests of this kind wait already")
-        left = None if deadline is None else deadline - time.monotonic()
-        gone = threading.Event()
-        awaited = copy_context()
-        awaited.run(is_awaited.set, lambda: not gone.is_set())
-        self._waiting += 1
-        try:
-            future = self._thread.submit(awaited.run, work)
-            return await asyncio.wait_for(asyncio.wrap_future(future), left)
-        except TimeoutError:
-            raise LateError("the deadline passed before the request was computed") from None
-        finally:
-            gone.set()
-            self._waiting -= 1
-
-    def close(self) -> None:
-        """Wait for the running work; drop the rest."""
-        self._thread.shutdown(cancel_futures=True)
+def service_of(request: Request) -> Service:
+    """Return the server's models, queue and limits."""
+    service: Service = request.app.state.service
+    return service

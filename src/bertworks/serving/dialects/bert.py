@@ -6,32 +6,122 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
 
 from ...errors import DataError
 from ...inference.settings import GenerationSettings
 from ...tasks.answering.task import AnsweringTask
 from ...tasks.pretraining.candidates import pieces_of, rank, variants
 from ...text.tokenizer import Tokenizer
-from ..failures import invalid
-from ..job import job_of, placed, reply, text_of_row
-from ..runners import AnswerRunner, Masked, MaskedRunner, TaskRunner
-from ..schemas import (
-    AnswerRequest,
-    ClassifyRequest,
-    FilledMasks,
-    FillMaskRequest,
-    Generated,
-    GenerateRequest,
-    NextSentence,
-    NextSentenceRequest,
-    RowsRequest,
-    TagRequest,
-)
+from ..job import job_of, placed, text_of_row, text_rows
+from ..request_error import invalid
+from ..responses import reply
+from ..runners.pretraining import Masked, MaskedRunner
+from ..runners.tasks import AnswerRunner, TaskRunner
 from ..scores import score_texts
-from .tei import text_rows
+from .schemas import Ids, StrictRequest, TopK, Truncate
+
+
+class FillMaskRequest(StrictRequest):
+    """The most likely pieces for each mask of texts, and the probabilities of any candidates."""
+
+    inputs: str | list[str]
+    top_k: TopK = 5
+    candidates: list[str] | None = Field(
+        None, description="Words to score; a word of n pieces takes n masks."
+    )
+
+
+class Piece(BaseModel):
+    token: str
+    id: int
+    probability: float
+
+
+class CandidateProbability(BaseModel):
+    candidate: str
+    probability: float
+
+
+class FilledMasks(BaseModel):
+    masks: list[list[Piece]]
+    candidates: list[list[CandidateProbability]] | None = None
+
+
+class ClassifyRequest(StrictRequest):
+    """The label and probabilities, or the regression value, of each text or pair of texts."""
+
+    inputs: str | list[str] | list[list[str]] = Field(
+        description="A text, texts, or pairs of texts."
+    )
+    truncate: bool | None = Truncate
+    windows: bool = Field(False, description="Read long texts in windows, and pool their logits.")
+
+
+class TagRequest(StrictRequest):
+    """The tags of the words of texts, and the entities that they mark."""
+
+    inputs: str | list[str]
+
+
+class Question(StrictRequest):
+    model: None = Field(None, exclude=True)
+    question: str
+    context: str
+
+
+class AnswerRequest(StrictRequest):
+    """The spans of passages that answer questions."""
+
+    inputs: Question | list[Question]
+    n_best: Annotated[int, Field(ge=1, le=100)] = 5
+    null_threshold: float | None = Field(
+        None,
+        description="No answer is predicted if it scores better by more than this.",
+    )
+
+
+class NextSentenceRequest(StrictRequest):
+    """The probability that the second text of each pair follows the first."""
+
+    inputs: list[str] | list[list[str]] = Field(description="A pair of texts, or pairs.")
+
+
+class NextSentence(BaseModel):
+    next_sentence_probability: float
+
+
+class GenerateRequest(StrictRequest):
+    """Continuations of prompts by a causal model."""
+
+    inputs: str | list[str]
+    max_new_tokens: Annotated[int, Field(ge=1)] = 40
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_k: TopK | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop_ids: Ids = Field([], max_length=64)
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    copies: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] = Field(
+        {},
+        description="How often a prompt was in earlier requests for the same seed; "
+        "each copy has different random draws.",
+    )
+
+
+class GeneratedText(BaseModel):
+    generated: str
+
+
+class RowsRequest(StrictRequest):
+    """Predictions for rows of any task, including tasks that users define."""
+
+    rows: list[str | list[str] | dict[str, Any]] = Field(
+        description="A row's columns are those of the task; or a text, or a pair of texts."
+    )
+
 
 _MOST_CANDIDATES = 1000
 
@@ -126,7 +216,7 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
     return reply(request, predictions)
 
 
-@router.post("/generate", responses={200: {"model": list[Generated]}})
+@router.post("/generate", responses={200: {"model": list[GeneratedText]}})
 async def generate(body: GenerateRequest, request: Request) -> Response:
     job = await job_of(request, body.model)
     job.served.check("generate")

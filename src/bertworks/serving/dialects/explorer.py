@@ -19,12 +19,13 @@ from ...explorer.explaining import LIMITS
 from ...explorer.layers import Matrix
 from ...explorer.needs import missing
 from ...explorer.page import POLICY, assets
-from ..failures import RequestError
-from ..job import job_of, reply, service_of
-from ..middleware import PAGE_FILES
+from ..job import job_of
 from ..models import Models
-from ..schemas import StrictRequest
-from ..service import Service
+from ..request_error import RequestError
+from ..responses import reply
+from ..security import PAGE_FILES
+from ..service import Service, service_of
+from .schemas import StrictRequest
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]

@@ -1,20 +1,65 @@
-"""Routes of OpenAI's API, and reranking in the format of Cohere and Jina."""
+"""OpenAI's API: embeddings and the list of models."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Literal
 
-from ..job import encoded, job_of, reply, service_of
-from ..schemas import (
-    EmbeddingsAnswer,
-    EmbeddingsRequest,
-    ModelEntry,
-    ModelList,
-    V1RerankAnswer,
-    V1RerankRequest,
-)
-from ..scores import ranks
-from ..service import Service
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from ..job import job_of
+from ..responses import encoded, reply
+from ..service import Service, service_of
+from .schemas import Ids, LenientRequest, Prompt, Truncate, Usage
+
+
+class EmbeddingsRequest(LenientRequest):
+    """A request for embeddings in OpenAI's format."""
+
+    model: str | None = Field(None, description="A served model's name; the first if omitted.")
+    input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+    truncate: bool | None = Truncate
+    prompt_name: str | None = Prompt
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsAnswer(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelEntry(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class OpenAIErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIErrorBody
+
 
 MOST_TOKENS = 300_000
 
@@ -59,34 +104,3 @@ async def model(name: str, request: Request) -> Response:
 def _entry(service: Service, name: str) -> dict[str, object]:
     created = service.started_at
     return {"id": name, "object": "model", "created": created, "owned_by": "bertworks"}
-
-
-@router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, tags=["Cohere, Jina"])
-async def rerank(body: V1RerankRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    documents = [one if isinstance(one, str) else one.text for one in body.documents]
-    found = await ranks(
-        job,
-        body.query,
-        documents,
-        field="documents",
-        truncate=body.truncate,
-        raw=body.raw_scores,
-    )
-    results = [
-        {
-            "index": at,
-            "relevance_score": score,
-            **({"document": {"text": documents[at]}} if body.return_documents else {}),
-        }
-        for at, score in found[: body.top_n]
-    ]
-    tokens = job.context.tokens
-    value = {
-        "object": "rerank",
-        "id": job.context.id,
-        "model": job.served.name,
-        "results": results,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
-    return reply(request, value)

@@ -1,45 +1,144 @@
-"""Routes of the APIs of text-embeddings-inference and bert-as-service."""
+"""The API of text-embeddings-inference."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
 
-from ... import __version__
 from ...errors import DataError
 from ...inference.similarity import similarities
-from ...tasks.tagging.task import TaggingTask
-from ...tasks.task import Task
 from ...text.tokenizer import Tokenizer
-from ..failures import RequestError, invalid
-from ..job import encoded, job_of, placed, reply
-from ..models import Served, WrongModelError
-from ..runners import Text, TokenStatesRunner
-from ..schemas import (
-    DecodeRequest,
-    EmbedAllRequest,
-    EmbedRequest,
-    EncodeAnswer,
-    EncodeRequest,
-    InfinityRanks,
-    LabelScore,
-    PairsRequest,
-    PredictRequest,
-    Rank,
-    RerankRequest,
-    SimilarityParameters,
-    SimilarityRequest,
-    Token,
-    TokenizeRequest,
-)
+from ..job import job_of, text_rows
+from ..loaded_model import WrongModelError
+from ..request_error import RequestError, invalid
+from ..responses import encoded, reply
+from ..runners.embedding import TokenStatesRunner
 from ..scores import label_scores, ranks, score_texts
-from ..service import Service
-from .rerank import infinity_ranks
+from .infinity import InfinityRanks, in_infinity_format
+from .info import model_type
+from .schemas import Ids, LenientRequest, Prompt, Side, Truncate
+
+
+class TEIError(BaseModel):
+    error: str
+    error_type: str
+
+
+class TEIParameters(LenientRequest):
+    """Options for texts."""
+
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    prompt_name: str | None = Prompt
+
+
+class TEIRequest(TEIParameters):
+    """Fields that requests have in common."""
+
+    model: str | None = None
+
+
+class PairsRequest(TEIRequest):
+    """Fields that requests for labels and ranks have in common."""
+
+    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
+    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
+
+
+class EmbedAllRequest(TEIRequest):
+    """A vector for each token."""
+
+    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+
+
+class EmbedRequest(EmbedAllRequest):
+    """Vectors of texts."""
+
+    normalize: bool = True
+    dimensions: int | None = None
+
+
+class PredictRequest(PairsRequest):
+    """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
+
+    inputs: str | list[str] | list[list[str]] = Field(
+        description="A text, a pair of texts, or a list of lists of one or two texts."
+    )
+
+
+class LabelScore(BaseModel):
+    label: str
+    score: float
+
+
+class RerankRequest(PairsRequest):
+    """How well texts (or, in infinity's format, documents) answer a query."""
+
+    query: str
+    texts: list[str] | None = None
+    return_text: bool = False
+    documents: list[str] | None = Field(
+        None, description="The texts in infinity's format, which the response then has."
+    )
+    return_documents: bool = Field(False, description="The same as return_text.")
+    top_n: Annotated[int, Field(ge=1)] | None = None
+
+
+class Rank(BaseModel):
+    index: int
+    score: float
+    text: str | None = None
+
+
+class SimilarityInput(LenientRequest):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(TEIParameters):
+    """Options for the texts of a similarity request."""
+
+
+class SimilarityRequest(LenientRequest):
+    """Cosines between one text and others."""
+
+    inputs: SimilarityInput
+    parameters: SimilarityParameters | None = None
+    model: str | None = None
+
+
+class TokenizeRequest(LenientRequest):
+    """Tokens of texts."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = Prompt
+    model: str | None = None
+
+
+class Token(BaseModel):
+    """A token; `start` and `stop` are byte offsets in the text."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class DecodeRequest(LenientRequest):
+    """Texts of token ids."""
+
+    ids: Ids | list[Ids]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
 
 router = APIRouter(tags=["text-embeddings-inference"])
 
@@ -97,24 +196,27 @@ async def predict(body: PredictRequest, request: Request) -> Response:
 async def rerank(body: RerankRequest, request: Request) -> Response:
     job = await job_of(request, body.model, "predict")
     check_pairs(body)
-    if body.texts is None and body.documents is not None:
-        return await infinity_ranks(job, body, request)
-    if body.texts is None:
+    if body.texts is None and body.documents is None:
         raise invalid("texts", "must be given", 422)
-    if body.documents is not None:
+    if body.texts is not None and body.documents is not None:
         raise invalid("documents", "cannot be given with texts: it is their name in infinity", 422)
-    found = await ranks(
+    texts = body.documents if body.texts is None else body.texts
+    assert texts is not None, "one of both is given"
+    ranking = await ranks(
         job,
         body.query,
-        body.texts,
-        field="texts",
+        texts,
+        field="documents" if body.texts is None else "texts",
         truncate=body.truncate,
         raw=body.raw_scores,
     )
+    ranking = ranking[: body.top_n]
     has_text = body.return_text or body.return_documents
+    if body.texts is None:
+        return reply(request, in_infinity_format(job, texts, ranking, has_text=has_text))
     answer = [
-        {"index": at, "score": score, **({"text": body.texts[at]} if has_text else {})}
-        for at, score in found[: body.top_n]
+        {"index": index, "score": score, **({"text": texts[index]} if has_text else {})}
+        for index, score in ranking
     ]
     return reply(request, answer)
 
@@ -166,7 +268,7 @@ async def decode(body: DecodeRequest, request: Request) -> Response:
 
 @router.post("/", include_in_schema=False)
 @router.post("/invocations", include_in_schema=False)
-async def of_kind(request: Request) -> Response:
+async def predict_by_model_type(request: Request) -> Response:
     """Return vectors, labels or ranks, depending on the model's type."""
     try:
         body = await request.json()
@@ -184,113 +286,6 @@ async def of_kind(request: Request) -> Response:
     if isinstance(body.get("inputs"), dict):  # a similarity request of huggingface_hub's client
         return await similarity(SimilarityRequest.model_validate(body), request)
     return await embed(EmbedRequest.model_validate(body), request)
-
-
-@router.post("/encode", responses={200: {"model": EncodeAnswer}}, tags=["bert-as-service"])
-async def encode(body: EncodeRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
-    if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
-        kind = "lists of words" if body.is_tokenized else "texts"
-        raise invalid("texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422)
-    job.service.check_texts("texts", ["".join(text) for text in body.texts])
-    settings: dict[str, Any] = {"combine": body.combine}
-    if body.layers is not None:
-        settings["layers"] = tuple(body.layers)
-    if body.pooling is not None:
-        settings["pooling"] = body.pooling
-    found = await job.vectors(
-        placed("texts", body.texts),
-        normalize=job.served.normalizes if body.normalize is None else body.normalize,
-        truncate=body.truncate,
-        precision=body.precision,
-        **settings,
-    )
-    results = await encoded(found, body.encoding_format)
-    return reply(request, {"id": body.id, "results": results, "status": 200})
-
-
-def info(service: Service, served: Served) -> dict[str, Any]:
-    """Return the content of `/info` for a model."""
-    limits = service.settings
-    parameter = next(served.model.network.parameters())
-    return {
-        "model_id": served.source,
-        "model_sha": None,
-        "model_dtype": str(parameter.dtype).removeprefix("torch."),
-        "served_model_name": served.name,
-        "model_type": model_type(served),
-        "max_concurrent_requests": limits.max_concurrent_requests,
-        "max_input_length": served.embed().embedder.limit,
-        "max_batch_tokens": service.queue.batch_tokens,
-        "max_batch_requests": None,
-        "max_client_batch_size": limits.max_texts,
-        "auto_truncate": False,
-        "tokenization_workers": 1,
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-        "task": None if served.task is None else served.task.name,
-        "verbs": sorted(served.verbs),
-        "precision": served.engine().precision,
-        "prompts": dict(served.prompts.texts),
-        "default_prompt_name": served.prompts.default,
-        "similarity_fn_name": served.model.similarity_function,
-        "models": service.models.available,
-        "unavailable_models": {
-            name: str(failure.error) for name, failure in service.models.failures.items()
-        },
-        "row_context": row_context(served.task),
-    }
-
-
-def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
-    """Return on which rows beside a row its prediction depends, for clients that split rows.
-
-    Returns:
-        None: on none. Else the columns of a row's words and document, and the number of its
-        document's words on each side that are read; empty for a user's task, whose rows are not
-        known.
-    """
-    method = None if task is None else type(task).add_context
-    if isinstance(task, TaggingTask) and method is TaggingTask.add_context:
-        settings, columns = task.settings, task.settings.columns
-        if not settings.document_context:
-            return None
-        words = settings.max_seq_length
-        return {"word": columns.word, "document": columns.document, "words": words}
-    return None if method in (None, Task.add_context) else {}
-
-
-def model_type(served: Served) -> dict[str, Any]:
-    """Return the model's type in text-embeddings-inference's format."""
-    labels = served.model.labels or ("LABEL_0",)
-    names = {
-        "id2label": {str(number): name for number, name in enumerate(labels)},
-        "label2id": {name: number for number, name in enumerate(labels)},
-    }
-    if "rerank" in served.verbs:
-        return {"reranker": names}
-    if "classify" in served.verbs:
-        return {"classifier": names}
-    pooling = served.embed().embedder.pooling
-    return {"embedding": {"pooling": pooling}}
-
-
-def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
-    """Check rows of one or two texts; return them with their places (`inputs` for a single one)."""
-    single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
-    if single and len(given) == 1 and isinstance(given, list):
-        raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
-    if single:
-        rows = [Text("inputs", [given] if isinstance(given, str) else given)]
-    else:
-        rows = placed("inputs", given)
-    for place, row in rows:
-        if not 1 <= len(row) <= 2:
-            raise invalid(place, f"one text or two, not {len(row)}", 422)
-        service.check_texts(place, row)
-    service.check_count("inputs", len(rows))
-    return rows
 
 
 def check_pairs(body: PairsRequest) -> None:

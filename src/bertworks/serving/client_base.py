@@ -1,0 +1,216 @@
+"""What both clients share: requests, and responses and their errors."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    TypeVar,
+)
+
+from ..errors import BertworksError, DataError, SettingsError, import_optional
+from .client_parts import MAX_REQUEST_TEXTS, add_neighbours, list_texts, select_columns, split_texts
+
+if TYPE_CHECKING:
+    import httpx
+
+
+T = TypeVar("T")
+Body = Mapping[str, Any]
+
+
+class Reply(NamedTuple):
+    """A response: its JSON value, and the columns that rows were read from, if it names them."""
+
+    value: Any
+    columns: list[str] | None = None
+
+
+Requests = Generator[tuple[str, Body | None, int], Reply, T]
+"""Yields requests (path; body, None for GET; number of the first text), and receives their
+responses; returns the result of a verb."""
+
+
+_MAX_RETRY_SECONDS = 60.0
+INFO_PATH = "/info"
+_JSON_HEADERS = {"content-type": "application/json"}
+_LOCATION = re.compile(r"^(inputs|rows|texts)\[(\d+)\]")
+
+
+class ServerError(BertworksError):
+    """A server cannot be reached, or returns an error; `status` is the HTTP status, 0 if none."""
+
+    status: int = 0
+
+
+class ClientBase(ABC):
+    """The common base of both clients.
+
+    Args:
+        url: the server's address.
+        key: an API key.
+        model: name of a served model; the server's first model if omitted.
+        timeout: seconds to wait for a response; connecting may take at most five seconds.
+        retries: how often a request is sent again while the server is busy (429); `retry_delay`
+            computes the delays.
+
+    Raises:
+        SettingsError: the address does not begin with http:// or https://.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        key: str | None = None,
+        *,
+        model: str | None = None,
+        timeout: float = 300.0,
+        retries: int = 8,
+    ) -> None:
+        import_optional("httpx", "serve", "the client")
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError("the address must begin with http:// or https://", where=url)
+        self.url, self.model, self.retries = url.rstrip("/"), model, retries
+        self._max_texts = MAX_REQUEST_TEXTS
+        self._headers = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
+        self._timeout = timeout
+        self._open()
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Create the HTTP client; it opens connections when they are needed."""
+
+    def _options(self) -> dict[str, Any]:
+        import httpx
+
+        timeout = httpx.Timeout(self._timeout, connect=5.0)
+        return {"base_url": self.url, "headers": self._headers, "timeout": timeout}
+
+    def _body(self, **values: Any) -> dict[str, Any]:
+        """Return the body of a request, without values that are None."""
+        given = {"model": self.model, **values}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _one(self, path: str, body: Body | None, read: Callable[[Any], T]) -> Requests[T]:
+        """Ask one thing."""
+        return read((yield path, body, 0).value)
+
+    def _many(
+        self,
+        path: str,
+        texts: Any,
+        body: Callable[[list[Any], list[Any]], Body],
+        read: Callable[[list[Any]], T],
+        *,
+        reads_neighbours: bool = False,
+    ) -> Requests[T]:
+        """Ask about any number of texts.
+
+        Args:
+            body: returns the request of some texts, which is given those of earlier requests too.
+            read: makes the result from the values of their responses.
+            reads_neighbours: whether the answer about a row may depend on the rows beside it.
+        """
+        texts = list_texts(texts)
+        while True:
+            parts, answers, first = split_texts(texts, self._max_texts), [], 0
+            try:
+                if reads_neighbours and len(parts) > 1:
+                    info = (yield INFO_PATH, None, 0).value
+                    parts = add_neighbours(parts, info.get("row_context"))
+                columns: list[str] | None = None
+                for part in parts:
+                    asked = part if columns is None else select_columns(part, columns)
+                    reply = yield path, body(asked, texts[:first]), first
+                    answers.append(reply.value)
+                    columns = columns or reply.columns
+                    first += len(part)
+                return read(answers)
+            except ServerError as error:
+                if error.status != 413:
+                    raise
+                info = (yield INFO_PATH, None, 0).value
+                limit = info.get("max_client_batch_size", self._max_texts)
+                if max(map(len, parts)) <= limit:  # something else is too large
+                    raise
+                self._max_texts = limit
+
+    def _request(self, path: str, body: Body | None) -> dict[str, Any]:
+        """Return a request as keywords for `httpx`."""
+        if body is None:
+            return {"method": "GET", "url": path, "params": self._body()}
+        return {"method": "POST", "url": path, "content": _encode(body), "headers": _JSON_HEADERS}
+
+    def _read_response(self, answer: httpx.Response, first: int = 0) -> Reply:
+        """Return the content of a response.
+
+        Args:
+            first: the number of the request's first text among those of the call, for errors.
+
+        Raises:
+            ServerError: the response is an error.
+        """
+        if answer.is_success:
+            columns = answer.headers.get("x-columns")
+            return Reply(answer.json(), None if columns is None else json.loads(columns))
+        try:
+            said = answer.json().get("error", "")
+            message = said.get("message", "") if isinstance(said, dict) else str(said)
+        except ValueError:
+            message = ""
+        if answer.status_code == 401:
+            message = "the API key is missing or wrong"
+        message = _LOCATION.sub(lambda found: f"{found[1]}[{int(found[2]) + first}]", message)
+        error = ServerError(message or f"status {answer.status_code}", where=self.url)
+        error.status = answer.status_code
+        raise error
+
+    def _connection_error(self, error: Exception) -> ServerError:
+        import httpx
+
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return ServerError("cannot be reached", where=self.url, fix="Is the server running?")
+        if isinstance(error, httpx.TimeoutException):
+            return ServerError(f"no answer in {self._timeout:g} seconds", where=self.url)
+        return ServerError(f"the connection broke ({type(error).__name__})", where=self.url)
+
+
+def retry_delay(answer: httpx.Response, number: int) -> float:
+    """Return the seconds to wait before the next try.
+
+    This is the delay that the server asks for, doubled at each try, plus a random part of up to a
+    half, so that clients that were refused together do not all try again together.
+    """
+    try:
+        asked = float(answer.headers["retry-after-ms"]) / 1000
+    except (KeyError, ValueError):
+        asked = 1.0
+    least = min(_MAX_RETRY_SECONDS, asked * (1 << min(number, 6)))
+    return least * random.uniform(1.0, 1.5)
+
+
+def _encode(body: Body) -> bytes:
+    """Encode a request as JSON.
+
+    Raises:
+        DataError: a value has no form in JSON.
+    """
+
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):  # an array or number of numpy
+            return value.tolist()
+        raise TypeError(f"a value of the type {type(value).__name__}")
+
+    try:
+        try:
+            return json.dumps(body, default=plain, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate: the server's error names its text
+            return json.dumps(body, default=plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot be sent as JSON ({error})") from None

@@ -1,0 +1,105 @@
+"""How a client sends many rows in several requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import (
+    Any,
+)
+
+from ..data.rows import Rows as TableRows
+from ..data.rows import unframed
+from ..errors import DataError
+
+MAX_REQUEST_TEXTS = 512
+_MAX_REQUEST_CHARACTERS = 1 << 18
+"""The most texts, and their characters, in a request; more texts are sent in several requests.
+
+A server that refuses so many (`max_texts`) is asked for its limit.
+The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
+"""
+
+
+def list_texts(texts: Any) -> list[Any]:
+    """Return one or several texts as a list.
+
+    Raises:
+        DataError: `texts` is neither a text nor iterable.
+    """
+    if isinstance(texts, str):
+        return [texts]
+    rows = unframed(texts)  # iterating over a data frame yields its columns' names
+    if not isinstance(rows, Iterable):
+        raise DataError(f"expected a text, or several, got {type(texts).__name__}")
+    return list(rows)
+
+
+def split_texts(texts: Sequence[Any], most: int) -> list[list[Any]]:
+    """Split texts into lists of at most `most` that fit in one request each."""
+    parts: list[list[Any]] = []
+    characters = 0
+    for one in texts:
+        size = len(one) if isinstance(one, str) else len(str(one))
+        if not parts or len(parts[-1]) == most or characters + size > _MAX_REQUEST_CHARACTERS:
+            parts.append([])
+            characters = 0
+        parts[-1].append(one)
+        characters += size
+    return parts
+
+
+def add_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) -> list[list[Any]]:
+    """Give rows the words of their document that are in the rows of other requests.
+
+    Args:
+        context: `row_context` of `/info`.
+
+    Raises:
+        DataError: a row has no list of words, or which rows belong together is not known.
+    """
+    if context is None:
+        return parts
+    if not context:
+        count = sum(map(len, parts))
+        raise DataError(
+            f"the task reads neighbouring rows, and these {count:,} need several requests",
+            fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
+        )
+    from ..data.tables import rows_in_memory
+    from ..tasks.tagging.columns import WordColumns, add_context, columns_of_table
+
+    def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
+        values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
+        return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
+
+    columns = columns_of_table(
+        placed_rows(chain.from_iterable(parts)),
+        WordColumns(word=context["word"], document=context["document"]),
+        labelled=False,
+        document_context=True,
+    )
+
+    def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
+        """Yield each row as the task sees it beside these rows, which begin with number `first`."""
+        placed = placed_rows(rows, first)
+        return (values for _, values in add_context(placed, columns, context["words"]))
+
+    found, first = [], 0
+    whole = seen(chain.from_iterable(parts), first)
+    for part in parts:
+        pairs = zip(part, seen(part, first), whole, strict=False)
+        found.append([row if alone == values else values for row, alone, values in pairs])
+        first += len(part)
+    return found
+
+
+def select_columns(rows: Sequence[Any], columns: Sequence[str]) -> list[Any]:
+    """Return rows with these columns only, so that the server reads them from no others.
+
+    A server detects columns by the rows of a request; those of the first one hold for all.
+    """
+    return [
+        {name: row[name] for name in columns if name in row} if isinstance(row, Mapping) else row
+        for row in rows
+    ]

@@ -1,0 +1,142 @@
+"""Reranking in Cohere's two formats; Jina has the first."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from ...text.tokenizer import Tokenizer
+from ..job import job_of, placed
+from ..responses import reply
+from ..scores import ranks
+from .schemas import LenientRequest, Truncate, Usage
+
+
+class Document(BaseModel):
+    text: str
+
+
+class V1RerankRequest(LenientRequest):
+    """A request for reranking in the format of Cohere and Jina."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+    raw_scores: bool = False
+    truncate: bool | None = Truncate
+
+
+class RankedDocument(BaseModel):
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class V1RerankAnswer(BaseModel):
+    object: Literal["rerank"]
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: Usage
+
+
+class V2RerankRequest(LenientRequest):
+    """A request for reranking in the format of Cohere's second version."""
+
+    model: str | None = None
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Truncate documents that are longer; else they are an error."
+    )
+    truncate: bool | None = Truncate
+
+
+class V2RankedDocument(BaseModel):
+    index: int
+    relevance_score: float
+
+
+class V2RerankAnswer(BaseModel):
+    id: str
+    results: list[V2RankedDocument]
+    meta: dict[str, Any]
+
+
+class CohereError(BaseModel):
+    message: str
+
+
+router = APIRouter(tags=["Cohere, Jina"])
+
+
+@router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
+async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    documents = [one if isinstance(one, str) else one.text for one in body.documents]
+    found = await ranks(
+        job,
+        body.query,
+        documents,
+        field="documents",
+        truncate=body.truncate,
+        raw=body.raw_scores,
+    )
+    results = [
+        {
+            "index": at,
+            "relevance_score": score,
+            **({"document": {"text": documents[at]}} if body.return_documents else {}),
+        }
+        for at, score in found[: body.top_n]
+    ]
+    tokens = job.context.tokens
+    value = {
+        "object": "rerank",
+        "id": job.context.id,
+        "model": job.served.name,
+        "results": results,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return reply(request, value)
+
+
+@router.post("/v2/rerank", responses={200: {"model": V2RerankAnswer}}, name="rerank")
+async def rerank_v2(body: V2RerankRequest, request: Request) -> Response:
+    job = await job_of(request, body.model, "predict")
+    documents = [one if isinstance(one, str) else one.text for one in body.documents]
+    truncate = body.truncate
+    if body.max_tokens_per_doc is not None:
+        job.served.check("rerank")
+        job.service.check_texts("documents", documents)
+        whole = documents
+        documents = await asyncio.to_thread(
+            _shortened, job.served.model.tokenizer, whole, body.max_tokens_per_doc
+        )
+        job.context.truncation.truncated += sum(map(operator.ne, whole, documents))
+        truncate = True if truncate is None else truncate
+    found = await ranks(job, body.query, documents, field="documents", truncate=truncate, raw=False)
+    value = {
+        "id": job.context.id,
+        "results": [{"index": at, "relevance_score": score} for at, score in found[: body.top_n]],
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 0}},
+    }
+    return reply(request, value)
+
+
+def _shortened(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[str]:
+    """Return texts without what follows their first `most` tokens."""
+    places = [text.where for text in placed("documents", texts)]
+    shortened = []
+    for text, segment in zip(texts, tokenizer.segments(texts, where=places), strict=True):
+        end = int(segment[:most].offsets[-1, 1]) if len(segment) > most else len(text)
+        shortened.append(text[:end])
+    return shortened

@@ -1,0 +1,78 @@
+"""The description of a model and the server, in text-embeddings-inference's format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import __version__
+from ...tasks.tagging.task import TaggingTask
+from ...tasks.task import Task
+from ..loaded_model import Served
+from ..service import Service
+
+
+def describe_server(service: Service, served: Served) -> dict[str, Any]:
+    """Return the content of `/info` for a model."""
+    limits = service.settings
+    parameter = next(served.model.network.parameters())
+    return {
+        "model_id": served.source,
+        "model_sha": None,
+        "model_dtype": str(parameter.dtype).removeprefix("torch."),
+        "served_model_name": served.name,
+        "model_type": model_type(served),
+        "max_concurrent_requests": limits.max_concurrent_requests,
+        "max_input_length": served.embed().embedder.limit,
+        "max_batch_tokens": service.queue.batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": limits.max_texts,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "task": None if served.task is None else served.task.name,
+        "verbs": sorted(served.verbs),
+        "precision": served.engine().precision,
+        "prompts": dict(served.prompts.texts),
+        "default_prompt_name": served.prompts.default,
+        "similarity_fn_name": served.model.similarity_function,
+        "models": service.models.available,
+        "unavailable_models": {
+            name: str(failure.error) for name, failure in service.models.failures.items()
+        },
+        "row_context": row_context(served.task),
+    }
+
+
+def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
+    """Return on which rows beside a row its prediction depends, for clients that split rows.
+
+    Returns:
+        None: on none. Else the columns of a row's words and document, and the number of its
+        document's words on each side that are read; empty for a user's task, whose rows are not
+        known.
+    """
+    method = None if task is None else type(task).add_context
+    if isinstance(task, TaggingTask) and method is TaggingTask.add_context:
+        settings, columns = task.settings, task.settings.columns
+        if not settings.document_context:
+            return None
+        words = settings.max_seq_length
+        return {"word": columns.word, "document": columns.document, "words": words}
+    return None if method in (None, Task.add_context) else {}
+
+
+def model_type(served: Served) -> dict[str, Any]:
+    """Return the model's type in text-embeddings-inference's format."""
+    labels = served.model.labels or ("LABEL_0",)
+    names = {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+    if "rerank" in served.verbs:
+        return {"reranker": names}
+    if "classify" in served.verbs:
+        return {"classifier": names}
+    pooling = served.embed().embedder.pooling
+    return {"embedding": {"pooling": pooling}}

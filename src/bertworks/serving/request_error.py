@@ -1,0 +1,90 @@
+"""Errors of requests: a status, and a one-line message in the format that the client expects.
+
+| status | kind | when |
+|---|---|---|
+| 400 | Empty, Validation | no input; an impossible value; the body is not valid JSON |
+| 401, 403 | Unauthorized | no valid API key; the request's host is not this machine |
+| 404, 405 | NotFound | no such route, method or model |
+| 408 | Timeout | the deadline passed; the body did not arrive |
+| 413 | Validation | too many texts; a text, the request or its body is too long |
+| 415 | Validation | the content type is not JSON |
+| 422 | Validation, Tokenizer | a value of the wrong type; a text that cannot be tokenised |
+| 424 | Backend | the model was not trained for the task; its output is not finite |
+| 429 | Overloaded | the queue is full, or there are too many concurrent requests |
+| 431 | Validation | the headers are too long |
+| 500 | Internal | any other error |
+| 503 | Unhealthy | the server is not ready, or it stops; the model cannot be loaded |
+
+Under `/v1` the body has OpenAI's format, and 400 replaces 413 (except for a body that is too large)
+and 422, as in OpenAI's API. Under `/v2` it has Cohere's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class RequestError(Exception):
+    """An error response.
+
+    Args:
+        status: HTTP status.
+        kind: one word, for the body, the log and the metrics.
+        message: one line.
+        field: the invalid field of the request.
+        code: OpenAI's error code.
+        headers: additional headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        field: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.field, self.code = status, kind, field, code
+        self.message = " ".join(message.split())
+        self.headers = dict(headers or {})
+
+    def response(self, path: str) -> Response:
+        """Return the response in the format that clients of the path expect."""
+        message = self.message.encode("utf-8", "backslashreplace").decode()
+        if path.startswith("/v1/"):
+            status = 400 if self.status in (413, 422) and self.kind != "Body" else self.status
+            usual = "server_error" if status >= 500 else "invalid_request_error"
+            kind = _OPENAI_TYPES.get(status, usual)
+            body: Any = {
+                "error": {
+                    "message": message,
+                    "type": kind,
+                    "param": self.field,
+                    "code": self.code,
+                }
+            }
+        else:
+            status = self.status
+            kind = "Validation" if self.kind == "Body" else self.kind
+            body = {"error": message, "error_type": kind}
+            if path.startswith("/v2/"):
+                body = {"message": message}
+        headers = dict(self.headers)
+        if status in (401, 403, 404, 408):
+            headers["x-should-retry"] = "false"
+        if status == 401 and not path.startswith(("/v1/", "/v2/")):
+            return Response(status_code=401, headers={**headers, "www-authenticate": "Bearer"})
+        return Response(orjson.dumps(body), status, headers, "application/json")
+
+
+def invalid(field: str, message: str, status: int = 400, kind: str = "Validation") -> RequestError:
+    """Return the error for an invalid field of the request."""
+    return RequestError(status, kind, f"{field}: {message}", field)

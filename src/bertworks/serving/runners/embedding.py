@@ -1,0 +1,98 @@
+"""Vectors of texts and of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ...errors import DataError
+from ...inference.engine import check_finite
+from ...inference.features import Embedder, EncodedText
+from ...text.encoding import Segment
+from .base import (
+    Text,
+    Truncation,
+    memory_errors,
+    too_long,
+)
+
+
+class EmbedRunner:
+    """Computes a vector for each text, list of words, or list of token ids."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.tokenizer = embedder.tokenizer
+
+    def prepare(
+        self, items: Sequence[Text], truncation: Truncation | None = None
+    ) -> list[EncodedText]:
+        """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
+
+        Raises:
+            LengthError: a text is too long and not to be truncated, or the total is too large.
+            DataError: a text cannot be tokenised, or a token id is not in the vocabulary.
+        """
+        truncation = truncation or Truncation()
+        where = [item.where for item in items]
+        texts = [item.text for item in items]
+        if texts and isinstance(texts[0], list) and texts[0] and isinstance(texts[0][0], int):
+            segments = self._of_ids(items)
+        else:
+            segments = self.tokenizer.segments(texts, where=where)
+        limit = self.embedder.limit
+        around = self.tokenizer.num_special_tokens(pair=False)
+        made = []
+        for at, segment in enumerate(segments):
+            tokens = len(segment) + around
+            if tokens > limit and truncation.side is None:
+                raise too_long(tokens, limit, where[at])
+            if tokens > limit:
+                truncation.truncated += 1
+            room = limit - around
+            kept = segment[:room] if truncation.side == "right" else segment[-room:]
+            made.append(EncodedText(at, self.tokenizer.frame(kept)))
+            truncation.count(made[-1].num_tokens)
+        return made
+
+    def _of_ids(self, items: Sequence[Text]) -> list[Segment]:
+        found = []
+        for where, ids in items:
+            if min(ids) < 0 or max(ids) >= self.tokenizer.vocab_size:
+                raise DataError(
+                    f"ids are from 0 to {self.tokenizer.vocab_size - 1}: they are of this model's "
+                    "vocabulary",
+                    where=where,
+                )
+            count = len(ids)
+            zeros = np.zeros((count, 2), np.int32)
+            found.append(Segment(np.array(ids, np.int32), zeros, np.arange(count, dtype=np.int32)))
+        return found
+
+    def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
+        with memory_errors():
+            return list(self.embedder.vectors(_numbered(examples)))
+
+
+class TokenStatesRunner(EmbedRunner):
+    """Computes a vector for each token of a text: float32 `[tokens, width]`."""
+
+    def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, "tokens width"]]:
+        found: list[Any] = [None] * len(examples)
+        with memory_errors():
+            for part, packed in self.embedder.batches(_numbered(examples)):
+                states = self.embedder.of_tokens(packed)
+                check_finite(states, lambda _: "a text")
+                edges = packed.cu_seqlens.tolist()
+                vectors = states.cpu().numpy()
+                for at, text in enumerate(part):
+                    found[text.index] = vectors[edges[at] : edges[at + 1]]
+        return found
+
+
+def _numbered(examples: Sequence[EncodedText]) -> list[EncodedText]:
+    return [replace(example, index=at) for at, example in enumerate(examples)]

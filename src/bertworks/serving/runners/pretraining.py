@@ -1,0 +1,75 @@
+"""Predictions of pre-trained models: pieces at masks, and whether a text follows another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...inference.engine import outputs_of
+from ...tasks.pretraining.candidates import ScoredPieces, probabilities_at_masks, score
+from ...tasks.pretraining.source import PretrainingExample
+from ...tasks.pretraining.task import PretrainingTask
+from ...tasks.task import Prediction, Task
+from .base import TaskRow, Truncation, memory_errors
+from .tasks import TaskRunner
+
+
+class Masked(NamedTuple):
+    """A text with masks, or a pair of texts.
+
+    Attributes:
+        where: its field, for errors.
+        text, pair: the texts.
+        top_k: number of pieces to return for each mask.
+        candidates: see `ScoredPieces`.
+    """
+
+    where: str
+    text: str
+    pair: str | None = None
+    top_k: int = 1
+    candidates: ScoredPieces = ()
+
+
+class MaskedRow(NamedTuple):
+    """A tokenised `Masked`."""
+
+    example: PretrainingExample
+    item: Masked
+
+    @property
+    def num_tokens(self) -> int:
+        return self.example.num_tokens
+
+
+class MaskedRunner(TaskRunner):
+    """Computes `PretrainingTask.decode` of texts with masks, and probabilities of `candidates`."""
+
+    task: PretrainingTask
+
+    def prepare(
+        self,
+        items: Sequence[Masked],
+        task: Task[Any] | None = None,
+        truncation: Truncation | None = None,
+    ) -> list[MaskedRow]:
+        rows = [TaskRow(item.where, self.task.text_row(item.text, item.pair)) for item in items]
+        made = super().prepare(rows, task, truncation)
+        return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
+
+    def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
+        task = copy.copy(self.task)
+        task.top_k = max(one.item.top_k for one in examples)
+        asked = {one.example.row: one.item for one in examples}
+        found: dict[int | None, Prediction] = {}
+        tokenised = [one.example for one in examples]
+        with memory_errors():
+            for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
+                for row, answer in task.decode(outputs, batch).items():
+                    masks = [pieces[: asked[row].top_k] for pieces in answer["masks"]]
+                    found[row] = {**answer, "masks": masks, "candidates": []}
+                if any(item.candidates for item in asked.values()):
+                    for row, pieces in probabilities_at_masks(outputs["mlm_logits"], batch):
+                        found[row]["candidates"] = score(pieces, asked[row].candidates)
+        return [found[row] for row in asked]
