@@ -15,7 +15,9 @@ import pytest
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
-from bertworks.serving.client import AsyncClient, Client, ServerError, add_neighbours
+from bertworks.serving.client import AsyncClient, Client
+from bertworks.serving.client_base import ServerError
+from bertworks.serving.client_parts import add_neighbours
 from bertworks.serving.dialects.info import row_context
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.tagging.task import TaggingTask

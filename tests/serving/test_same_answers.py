@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.errors import DataError
-from bertworks.serving.client import Client, ServerError
+from bertworks.serving.client import Client
+from bertworks.serving.client_base import ServerError
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.texts import sigmoid
 from tests.cli.conftest import CPU, invoke
