@@ -273,7 +273,7 @@ def test_tags(tmp_path, separator, words):
     first = found.breakdown.mistakes[0]
     sentence = sentences[first.row - 1]
     wrong = next(at for at, word in enumerate(sentence) if word[1] != word[2])
-    assert (first.truth, first.told) == sentence[wrong][1:]
+    assert (first.gold, first.predicted) == sentence[wrong][1:]
     assert first.mark is not None
     assert first.text[slice(*first.mark)] == sentence[wrong][0 if words else 2]
 
@@ -387,7 +387,7 @@ def test_columns_are_found_by_usual_names_in_any_order(gold, predicted, is_first
     rows = [{gold: row["y"], predicted: row["n"]} for row in PREDICTIONS]
     rows = rows if is_first else [dict(reversed(row.items())) for row in rows]
     (mistake,) = bw.score("classification", rows).breakdown.mistakes
-    assert (mistake.truth, mistake.told) == ("b", "a")
+    assert (mistake.gold, mistake.predicted) == ("b", "a")
 
 
 def test_columns_that_could_be_another_are_reported():
@@ -436,7 +436,7 @@ def test_classes(pairs):
         matthews = matthews_corrcoef(true, predicted)
         assert found.metrics["matthews_correlation"] == pytest.approx(matthews)
     wrong = [n for n, (a, b) in enumerate(pairs) if a != b]
-    shown = [(one.row - 1, one.text, one.truth, one.told) for one in found.breakdown.mistakes]
+    shown = [(one.row - 1, one.text, one.gold, one.predicted) for one in found.breakdown.mistakes]
     assert shown == [(n, f"row {n}", *pairs[n]) for n in wrong][:25]
 
 
@@ -445,7 +445,7 @@ def test_columns_without_names_are_the_last_two(tmp_path):
     file.write_text("0\ta text\tx\tx\n1\tanother\tx\ty\n")
     assert bw.score("classification", file, header=False).metrics["accuracy"] == 0.5
     named = bw.score("classification", file, header=False, label_column="4", prediction_column="3")
-    assert named.breakdown.mistakes[0].truth == "y"
+    assert named.breakdown.mistakes[0].gold == "y"
     with pytest.raises(DataError, match=r"holds the prediction; .*--prediction-column"):
         bw.score("classification", [{"label": "x", "text": "a"}])
     with pytest.raises(DataError, match="there is no column 'lable'"):

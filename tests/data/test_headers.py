@@ -90,7 +90,7 @@ def test_score_counts_rows_below_known_names(
     result = bw.score("classification", path)
     assert result.rows == len(pairs)
     assert result.metrics["accuracy"] == sum(a == b for a, b in pairs) / len(pairs)
-    wrong = {(one.truth, one.told) for one in result.breakdown.mistakes}
+    wrong = {(one.gold, one.predicted) for one in result.breakdown.mistakes}
     assert wrong == {(a, b) for a, b in pairs if a != b}
 
 

@@ -294,19 +294,19 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
         "rows": 4000,
         "labels": {NASTY: 3000, "fine": 1000},
         "lengths": {"min": 3, "p50": 17, "p90": 30, "p95": 41, "p99": 88, "max": 301},
-        "cut_rows": 13,
-        "cut_tokens": 777,
+        "num_truncated_rows": 13,
+        "num_truncated_tokens": 777,
         "tokens": 71234,
         "bin_width": 8,
-        "bins": [3000, 900, 100],
-        "cut_bins": [0, 0, 13],
+        "length_histogram": [3000, 900, 100],
+        "truncated_length_histogram": [0, 0, 13],
     }
     data = {
         "columns": "text = 'a'",
         "max_seq_length": 128,
         "train": table,
         "dev": None,
-        "shared": 2,
+        "num_shared_rows": 2,
     }
     (run / "data.json").write_text(json.dumps(data))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
@@ -323,7 +323,7 @@ def _told(run: Path, **parts: Any) -> _Page:
     return _Page(write_report(run).read_text(encoding="utf-8"))
 
 
-MISTAKE = {"row": 37, "text": f"so {NASTY}", "truth": NASTY, "told": f"not {NASTY}"}
+MISTAKE = {"row": 37, "text": f"so {NASTY}", "gold": NASTY, "predicted": f"not {NASTY}"}
 
 
 def test_mistakes_are_shown_with_their_text(run: Path) -> None:
@@ -346,7 +346,7 @@ def test_errors_of_numbers(run: Path) -> None:
 
 def test_confusions_are_a_heat_map(run: Path) -> None:
     cells = [[0, 0, 30], [0, 1, 10], [1, 1, 1234]]
-    page = _told(run, confusion={"counted": "words", "labels": [NASTY, "b"], "cells": cells})
+    page = _told(run, confusion={"unit": "words", "labels": [NASTY, "b"], "cells": cells})
     styles = [given["style"] for tag, given in page.tags if tag == "td" and "style" in given]
     assert styles == ["--share:0.750", "--share:0.250", "--share:1.000"]
     assert "1,234" in page.words
@@ -356,7 +356,7 @@ def test_confusions_are_a_heat_map(run: Path) -> None:
 def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     labels = [f"label {at}" for at in range(150)]
     cells = [[at, (at + 1) % 150, at + 1] for at in range(150)] + [[7, 7, 8]]
-    page = _told(run, confusion={"counted": "rows", "labels": labels, "cells": cells})
+    page = _told(run, confusion={"unit": "rows", "labels": labels, "cells": cells})
     assert "The most frequent of 150 confusions" in page.words
     assert "label 149label 0150100.0 %" in page.words
     assert "label 7label 88" not in page.words, "a rare one"
@@ -367,7 +367,7 @@ def test_scores_by_label_and_the_lowest_of_many(run: Path) -> None:
         {"name": f"kind {at}", "count": 10, "metrics": {"precision": 1, "f1": at / 100}}
         for at in range(60)
     ]
-    table = {"by": "type", "counted": "spans", "rows": rows[:2]}
+    table = {"grouping": "type", "unit": "spans", "rows": rows[:2]}
     page = _told(run, tables=[table, {**table, "rows": rows}])
     assert "By type" in page.words
     assert "kind 110100.0 %1.0 %" in page.words
@@ -377,7 +377,7 @@ def test_scores_by_label_and_the_lowest_of_many(run: Path) -> None:
 
 
 CALIBRATION = {
-    "counted": "rows",
+    "unit": "rows",
     "expected_error": 0.125,
     "confidence": 0.9,
     "accuracy": 0.775,

@@ -25,15 +25,15 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.reports.evaluation import sections
 from bertworks.tasks import labelled_task
 from bertworks.tasks.breakdown import (
-    BINS,
-    EXCERPT,
-    MOST_GROUPS,
-    MOST_MISTAKES,
+    EXCERPT_LENGTH,
+    MAX_GROUPS,
+    MAX_MISTAKES,
+    NUM_BINS,
     Breakdown,
     Calibration,
     CalibrationCounter,
     ScoreTable,
-    Worst,
+    WorstMistakes,
     excerpt,
     means_by,
 )
@@ -81,8 +81,8 @@ def untrained(task: str, rows: list[dict[str, Any]], **options: Any) -> Model:
 def expected_error(probabilities: np.ndarray, right: np.ndarray) -> float:
     """Guo et al. 2017, equations 2 and 3, as they stand there."""
     total = 0.0
-    for m in range(1, BINS + 1):
-        chosen = (probabilities > (m - 1) / BINS) & (probabilities <= m / BINS)
+    for m in range(1, NUM_BINS + 1):
+        chosen = (probabilities > (m - 1) / NUM_BINS) & (probabilities <= m / NUM_BINS)
         if chosen.any():
             gap = abs(right[chosen].mean() - probabilities[chosen].mean())
             total += chosen.sum() / len(right) * gap
@@ -126,10 +126,10 @@ def test_classification() -> None:
     right = [own == other for own, other in zip(true, told, strict=True)]
     check_calibration(found.calibration, sure, right)
     wrong = sorted((at for at in range(150) if not right[at]), key=lambda at: -sure[at])
-    assert len(wrong) > MOST_MISTAKES == len(found.mistakes)
-    assert [one.row - 1 for one in found.mistakes] == wrong[:MOST_MISTAKES]
+    assert len(wrong) > MAX_MISTAKES == len(found.mistakes)
+    assert [one.row - 1 for one in found.mistakes] == wrong[:MAX_MISTAKES]
     for one, at in zip(found.mistakes, wrong, strict=False):
-        assert (one.text, one.truth, one.told) == (rows[at]["text"], true[at], told[at])
+        assert (one.text, one.gold, one.predicted) == (rows[at]["text"], true[at], told[at])
         assert one.probability == pytest.approx(sure[at], abs=1e-6)
 
 
@@ -208,11 +208,11 @@ def test_several_labels_of_a_row() -> None:
         for at, one in enumerate(predicted)
         if one["labels"] != rows[at]["label"]
     }
-    expected = sorted(sure, key=lambda at: (-sure[at], at))[:MOST_MISTAKES]
+    expected = sorted(sure, key=lambda at: (-sure[at], at))[:MAX_MISTAKES]
     assert [one.row - 1 for one in found.mistakes] == expected
     worst = expected[0]
-    assert found.mistakes[0].told == (", ".join(told[worst]) or "none")
-    assert found.mistakes[0].truth == (", ".join(rows[worst]["label"]) or "none")
+    assert found.mistakes[0].predicted == (", ".join(told[worst]) or "none")
+    assert found.mistakes[0].gold == (", ".join(rows[worst]["label"]) or "none")
 
 
 def tagged(tags: list[str]) -> list[dict[str, Any]]:
@@ -269,8 +269,8 @@ def test_plain_tags() -> None:
         assert one.mark is not None
         at = one.text[: one.mark[0]].count(" ")
         assert one.text[slice(*one.mark)] == row["words"][at]
-        assert (one.truth, one.told) == (row["tags"][at], tags[at])
-        assert one.truth != one.told
+        assert (one.gold, one.predicted) == (row["tags"][at], tags[at])
+        assert one.gold != one.predicted
 
 
 def test_choice() -> None:
@@ -287,7 +287,7 @@ def test_choice() -> None:
     worst = max((at for at in range(60) if not right[at]), key=sure.__getitem__)
     first, row = found.mistakes[0], rows[worst]
     assert (first.row, first.text) == (worst + 1, row["prompt"])
-    assert (first.truth, first.told) == (row["choices"][row["label"]], predicted[worst]["text"])
+    assert (first.gold, first.predicted) == (row["choices"][row["label"]], predicted[worst]["text"])
 
 
 def test_regression() -> None:
@@ -299,7 +299,7 @@ def test_regression() -> None:
     pairs = sorted(zip(true, told, strict=True))
     np.testing.assert_allclose(sorted(found.values), pairs, rtol=1e-4, atol=1e-5)
     errors = np.abs(np.subtract(true, told))
-    assert [one.row - 1 for one in found.mistakes] == np.argsort(-errors)[:MOST_MISTAKES].tolist()
+    assert [one.row - 1 for one in found.mistakes] == np.argsort(-errors)[:MAX_MISTAKES].tolist()
     assert found.mistakes[0].error == pytest.approx(errors.max(), rel=1e-4)
 
 
@@ -337,8 +337,8 @@ def test_answering() -> None:
     for one in evaluation.breakdown.mistakes:
         row, told = rows[one.row - 1], answers[one.row - 1]
         assert one.text.startswith(f"{row['question']} | ")
-        assert one.told == (told["answer"] or "no answer")
-        assert one.truth == (row["answers"]["text"] or ["no answer"])[0]
+        assert one.predicted == (told["answer"] or "no answer")
+        assert one.gold == (row["answers"]["text"] or ["no answer"])[0]
         assert one.probability == pytest.approx(told["probability"], abs=1e-6)
         if told["answer"]:
             assert one.mark is not None
@@ -422,7 +422,7 @@ def test_a_bin_holds_its_upper_edge() -> None:
     counter.add(np.array([0.0, 1 / 3, 1.0]), np.array([False, True, True]))
     found = counter.result("rows")
     assert found is not None
-    edges = [(one.low * BINS, one.high * BINS) for one in found.bins]
+    edges = [(one.low * NUM_BINS, one.high * NUM_BINS) for one in found.bins]
     assert edges == [pytest.approx(pair) for pair in ((0, 1), (4, 5), (14, 15))]
 
 
@@ -432,11 +432,11 @@ def test_calibration_of_nothing() -> None:
 
 @given(st.permutations(list(range(40))))
 def test_the_worst_whatever_the_order(order: list[int]) -> None:
-    worst = Worst()
+    worst = WorstMistakes()
     for index in order:
         row = SimpleNamespace(index=index, where=f"f:{index}")
         worst.add(index // 2 / 20, row, "text", "a", "b")  # two of each probability
-    expected = sorted(range(40), key=lambda index: (-(index // 2), index))[:MOST_MISTAKES]
+    expected = sorted(range(40), key=lambda index: (-(index // 2), index))[:MAX_MISTAKES]
     assert [one.row - 1 for one in worst.result()] == expected
     assert [one.where for one in worst.result()] == [f"f:{index}" for index in expected]
 
@@ -447,21 +447,21 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
     cut, mark = excerpt(whole, start, end)
-    assert len(cut.strip("…")) == min(length, EXCERPT)
+    assert len(cut.strip("…")) == min(length, EXCERPT_LENGTH)
     assert cut.strip("…") in whole
     assert cut.startswith("…") == (not whole.startswith(cut.strip("…")))
     assert (mark is None) == (start == end)
     if mark is not None:
-        assert cut[slice(*mark)] == whole[start : min(end, start + EXCERPT)]
+        assert cut[slice(*mark)] == whole[start : min(end, start + EXCERPT_LENGTH)]
 
 
 def test_rare_kinds_are_one() -> None:
-    kinds = [f"kind {at}" for at in range(MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
+    kinds = [f"kind {at}" for at in range(MAX_GROUPS + 3) for _ in range(MAX_GROUPS + 3 - at)]
     table = means_by("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
-    assert len(table.rows) == MOST_GROUPS + 1
+    assert len(table.rows) == MAX_GROUPS + 1
     assert table.rows[0].metrics == {"size": 0.0}
     others = table.rows[-1]
-    rest = [at for at in range(MOST_GROUPS, MOST_GROUPS + 3) for _ in range(MOST_GROUPS + 3 - at)]
+    rest = [at for at in range(MAX_GROUPS, MAX_GROUPS + 3) for _ in range(MAX_GROUPS + 3 - at)]
     assert (others.name, others.count) == ("others", len(rest))
     assert others.metrics["size"] == pytest.approx(np.mean(rest))
 

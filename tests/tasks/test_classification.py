@@ -265,17 +265,21 @@ def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
 def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, max_seq_length=8)
     train = task.examples(ROWS, 0)
-    summary = DataSummary.of(task, ("train", train), ("dev", train[:2] + train[:1]))
+    summary = DataSummary.from_examples(task, ("train", train), ("dev", train[:2] + train[:1]))
     # 7, 9, 7 and 6 tokens ("badly" is two)
     assert summary.train.labels == {"neg": 2, "pos": 1, "meh": 1}
     assert summary.train.lengths == {"min": 6, "p50": 7, "p90": 9, "p95": 9, "p99": 9, "max": 9}
-    assert (summary.train.cut_rows, summary.train.cut_tokens, summary.train.tokens) == (1, 1, 28)
-    assert summary.shared == 3
-    assert (summary.train.bin_width, sum(summary.train.bins)) == (1, 4)
-    assert summary.train.bins == [0, 0, 0, 0, 0, 1, 2, 0, 1]
-    assert summary.train.cut_bins == [0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert (
+        summary.train.num_truncated_rows,
+        summary.train.num_truncated_tokens,
+        summary.train.tokens,
+    ) == (1, 1, 28)
+    assert summary.num_shared_rows == 3
+    assert (summary.train.bin_width, sum(summary.train.length_histogram)) == (1, 4)
+    assert summary.train.length_histogram == [0, 0, 0, 0, 0, 1, 2, 0, 1]
+    assert summary.train.truncated_length_histogram == [0, 0, 0, 0, 0, 0, 0, 0, 1]
     text = "\n".join(summary.lines())
-    assert "cuts 1 rows (25.0%), 1 tokens in all" in text
+    assert "truncates 1 rows (25.0%) by 1 tokens in total" in text
     assert "majority baseline: 66.7%" in text
     assert "labels that never occur: 'meh'" in text
 
@@ -284,7 +288,7 @@ def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, multi_label=True)
     rows = [{"text": "good", "pair": "bad", "label": labels} for labels in (["pos"], [])]
     train, dev = task.examples(rows, 0), task.examples(rows[1:], 0)
-    text = "\n".join(DataSummary.of(task, ("train", train), ("dev", dev)).lines())
+    text = "\n".join(DataSummary.from_examples(task, ("train", train), ("dev", dev)).lines())
     assert "dev: 1 rows" in text
     assert "majority" not in text
 
@@ -295,7 +299,9 @@ def test_rows_of_several_labels_have_shares_of_rows_and_no_majority(tokenizer: T
     labels = [["pos", "neg"], ["pos", "neg"], ["pos"], []]
     rows = [{"text": "good", "pair": "bad", "label": names} for names in labels]
     examples = task.examples(rows, 0)
-    text = "\n".join(DataSummary.of(task, ("train", examples), ("dev", examples)).lines())
+    text = "\n".join(
+        DataSummary.from_examples(task, ("train", examples), ("dev", examples)).lines()
+    )
     assert text.count("labels: 'neg' 2 (50.0%), 'pos' 3 (75.0%), 'meh' 0 (0.0%)") == 2
     assert "majority" not in text
 

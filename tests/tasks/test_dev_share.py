@@ -97,7 +97,7 @@ def test_sources_stay_together_and_every_stratum_is_learned(
 def test_a_text_is_never_in_both_parts() -> None:
     rows = make_rows(60, 1) * 2
     data = read("classification", rows, 0.25)
-    assert data.summary.shared == 0
+    assert data.summary.num_shared_rows == 0
     assert data.summary.dev is not None
     assert data.summary.dev.rows == pytest.approx(30, abs=1)
     assert data.summary.dev.name == "0.25 of rows in memory"
@@ -123,7 +123,7 @@ def test_documents_articles_and_queries_stay_together() -> None:
     # Two articles are too few for a tenth: then paragraphs stay together.
     data = read("answering", asked[:40], 0.1, **settings)
     assert data.split is not None
-    assert data.split.kept_together == ("context",)
+    assert data.split.group_columns == ("context",)
     assert whole([asked[number - 1] for number in data.split.rows], asked, "context")
     assert len(data.split.rows) == 4
     found = [{"query": f"{chr(97 + number // 3)}", "positive": "b"} for number in range(60)]
@@ -144,7 +144,7 @@ def test_a_sentence_of_several_documents_may_be_in_both_parts_and_is_counted() -
     data = read("tagging", tagged, 0.1)
     rest = [row["words"] for row in tagged if row not in chosen]
     shared = sum(row["words"] in rest for row in chosen)
-    assert data.summary.shared == shared >= 4
+    assert data.summary.num_shared_rows == shared >= 4
     assert any(f"{shared} of its rows are in the training data" in line for line in data.lines())
 
 
@@ -155,7 +155,7 @@ def test_choices_of_one_prompt_stay_together() -> None:
     ]
     data = read("choice", rows, 0.1)
     assert data.split is not None
-    assert data.split.kept_together == ("prompt",)
+    assert data.split.group_columns == ("prompt",)
     prompts = {(row - 1) // 4 for row in data.split.rows}
     assert sorted(data.split.rows) == [4 * at + n for at in sorted(prompts) for n in (1, 2, 3, 4)]
 
@@ -167,7 +167,7 @@ def test_a_document_alone_is_split_by_sentences() -> None:
     ]
     data = read("tagging", tagged, 0.1)
     assert data.split is not None
-    assert data.split.kept_together == ("words",)
+    assert data.split.group_columns == ("words",)
     assert len(data.split.rows) == 2
 
 
@@ -206,7 +206,7 @@ def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
     given: dict[str, Any] = {"train": (texts, labels), "dev": 0.1, "epochs": 2}
     whole = run(model, tmp_path / "whole", progress=progress, **given)
     split = json.loads((tmp_path / "whole" / "data.json").read_text())["split"]
-    assert (split["share"], split["seed"], split["kept_together"]) == (0.1, 0, ["text"])
+    assert (split["share"], split["seed"], split["group_columns"]) == (0.1, 0, ["text"])
     rows = [(texts[number - 1], labels[number - 1]) for number in split["rows"]]
     assert Counter(label for _, label in rows) == {"no": 10, "yes": 10}
     assert whole.model.evaluate(rows).metrics == pytest.approx(dict(whole.metrics))

@@ -52,7 +52,7 @@ from ..errors import (
 from ..settings.literals import ScoredTask
 from ..tasks.answering.answers import SCHEMA, answers_of
 from ..tasks.answering.scores import AnsweringScores
-from ..tasks.breakdown import Evaluation, Place
+from ..tasks.breakdown import Evaluation, Location
 from ..tasks.labels import (
     MARKS,
     finite_number,
@@ -71,7 +71,7 @@ from ..utils import files
 from ..utils.remote import is_remote
 
 T = TypeVar("T", str, float)
-Sentence = tuple[Place, list[str], list[str], list[str]]
+Sentence = tuple[Location, list[str], list[str], list[str]]
 """The place of a sentence, its words, and their gold and predicted tags."""
 
 _LATER_GOLD_NAMES = ("expected", "actual", "reference", "references", "ref", "true", "correct", "y")
@@ -198,7 +198,7 @@ def _score_answers(
         answer = predicted.get(identity)
         start = context.find(answer) if answer else -1
         scores.add(
-            Place(index, row.where),
+            Location(index, row.where),
             text_of(row.values, question_column, row.where),
             context,
             answers[identity],
@@ -206,7 +206,7 @@ def _score_answers(
             margin=margins.get(identity),
             mark=(0, 0) if answer is None or start < 0 else (start, start + len(answer)),
         )
-    return Evaluation.of(scores, len(questions))
+    return Evaluation.from_measure(scores, len(questions))
 
 
 def _by_id(
@@ -333,7 +333,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
         if words == [DOCUMENT_START]:
             num_starts += 1
             gold, predicted = ([tag] if tag != "-X-" else ["O"] for [tag] in (gold, predicted))
-        place = Place(len(sentences) - num_starts, where)
+        place = Location(len(sentences) - num_starts, where)
         sentences.append((place, words, gold, predicted))
     if word_column is None and numbered(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
@@ -373,7 +373,7 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
             np.array([numbers[tag] for tag in side], np.int64) for side in sides
         )
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
-    result = Evaluation.of(scores, len(sentences) - num_starts)
+    result = Evaluation.from_measure(scores, len(sentences) - num_starts)
     if num_starts:
         remarks.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
     return replace(result, remarks=[*result.remarks, *filter(None, remarks)])
@@ -413,7 +413,7 @@ def _check_two(name: str, pairs: Sequence[tuple[str, str]]) -> None:
 
 def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None) -> Evaluation:
     pairs, texts = [], []
-    places: list[Place] = []
+    places: list[Location] = []
     total = 0
     for total, (where, row) in enumerate(rows, 1):
         if isinstance(row.get(label), NoLabel):
@@ -421,7 +421,7 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
         predicted = _unfolded(row, prediction, "label")
         pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
         texts.append(_shown(row, (label, prediction)))
-        places.append(Place(total - 1, where))
+        places.append(Location(total - 1, where))
     if not total:
         raise DataError("there are no rows", where=rows.name)
     pairs, renamed = _called_alike(pairs)
@@ -514,7 +514,7 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     for count, (where, row) in enumerate(rows, 1):
         predicted = finite_number(_unfolded(row, prediction, "value"), prediction, where)
         text = _shown(row, (label, prediction))
-        scores.add(Place(count - 1, where), text, finite_number(row, label, where), predicted)
+        scores.add(Location(count - 1, where), text, finite_number(row, label, where), predicted)
     if not count:
         raise DataError("there are no rows", where=rows.name)
     metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}

@@ -61,7 +61,7 @@ def evaluate(
         CheckpointError: the output for a row, or the total loss, is not finite.
     """
     evaluator = task.evaluator()
-    shared = team if team is not None and team.world > 1 and evaluator.gathered else None
+    shared = team if team is not None and team.world > 1 and evaluator.state_fields else None
     share = (0, 1) if shared is None else (shared.rank, shared.world)
     rows = 0
     for window in chunks(examples, settings.window_rows):
@@ -72,10 +72,10 @@ def evaluate(
     if not rows:
         raise DataError("there is nothing to evaluate")
     if shared is not None:
-        parts = shared.gather(evaluator.notes())
+        parts = shared.gather(evaluator.state())
         evaluator = task.evaluator()
         for part in parts:  # in the order of ranks, so that all processes get the same bits
-            evaluator.take_in(part)
+            evaluator.merge(part)
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
@@ -98,7 +98,7 @@ class _Task(PretrainingTask):
 class _Evaluator(PretrainingEvaluator):
     """Adds `mlm_mask_accuracy`: the accuracy on tokens replaced by `[MASK]`."""
 
-    gathered = (*PretrainingEvaluator.gathered, "_asked", "_right")
+    state_fields = (*PretrainingEvaluator.state_fields, "_asked", "_right")
 
     def __init__(self, mask_id: int) -> None:
         super().__init__()

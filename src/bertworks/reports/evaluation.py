@@ -24,7 +24,7 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
     if breakdown.confusion is not None:
         yield page.section("Confusions", _confusion(breakdown.confusion, of))
     for table in breakdown.tables:
-        yield page.section(f"By {table.by}", _scores(table))
+        yield page.section(f"By {table.grouping}", _scores(table))
     if breakdown.calibration is not None:
         yield page.section("Calibration", _calibration(breakdown.calibration))
     if breakdown.values:
@@ -50,7 +50,7 @@ def _confusion(confusion: Confusion, of: str) -> str:
             (names[gold], names[predicted], f"{count:,}", _percent(count / totals[gold]))
             for gold, predicted, count in wrong[:MOST_ROWS]
         ]
-        columns = ("Gold", "Predicted", confusion.counted.capitalize(), "Share of gold label")
+        columns = ("Gold", "Predicted", confusion.unit.capitalize(), "Share of gold label")
         said = f"The most frequent of {len(wrong):,} confusions; {of}."
         return page.paragraph(said) + page.table(columns, rows, numbers=2)
     counts = {(gold, predicted): count for gold, predicted, count in cells}
@@ -67,7 +67,7 @@ def _confusion(confusion: Confusion, of: str) -> str:
         f'<table class="heat{upright}"><thead><tr><th>gold ↓ predicted →</th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
-    unit = confusion.counted
+    unit = confusion.unit
     said = (
         f"{unit.capitalize()} by label in the data (gold, one line each) and predicted label "
         f"(one column each): {of}."
@@ -98,7 +98,7 @@ def _scores(table: ScoreTable) -> str:
         (row.name, f"{row.count:,}", *(page.metric(key, row.metrics[key]) for key in metrics))
         for row in rows
     ]
-    columns = ("", table.counted.capitalize(), *map(page.label, metrics))
+    columns = ("", table.unit.capitalize(), *map(page.label, metrics))
     return said + page.table(columns, lines, numbers=len(columns) - 1)
 
 
@@ -112,7 +112,7 @@ def _calibration(calibration: Calibration) -> str:
         )
         for one in calibration.bins
     ]
-    counted = calibration.counted.capitalize()
+    counted = calibration.unit.capitalize()
     table = page.table(("Probability", counted, "Confidence", "Accuracy"), rows, numbers=3)
     said = page.paragraph(
         f"Mean confidence {_percent(calibration.confidence)}, "
@@ -160,8 +160,8 @@ def _verdict(mistake: Mistake) -> str:
         how = f"nearer by {mistake.margin:.3g}"
     place = escape(mistake.where or f"row {mistake.row:,}")
     lines = (
-        ("predicted", ' class="wrong"', mistake.told, how),
-        ("gold", "", mistake.truth, place),
+        ("predicted", ' class="wrong"', mistake.predicted, how),
+        ("gold", "", mistake.gold, place),
     )
     shown = "".join(
         f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "
@@ -194,16 +194,16 @@ def labelled_data(data: Mapping[str, Any]) -> str:
             page.value(table["rows"]),
             page.value(table["tokens"]),
             *(page.value(table["lengths"][length]) for length in _LENGTHS),
-            f"{table['cut_rows']:,}",
-            f"{table['cut_tokens']:,}",
+            f"{table['num_truncated_rows']:,}",
+            f"{table['num_truncated_tokens']:,}",
         )
         for name, table in tables.items()
     ]
     if (split := rest.pop("split", None)) is not None:
         rest["dev"] = DevShare(**split).text
     columns = ("", "Rows", "Tokens", *_LENGTHS, "Truncated rows", "Truncated tokens")
-    if "shared" in rest:
-        shared = rest.pop("shared")
+    if "num_shared_rows" in rest:
+        shared = rest.pop("num_shared_rows")
         rest["dev rows that are also in train"] = shared
     balance = [
         (label, *(_share(table, label) for table in tables.values()))
@@ -226,9 +226,12 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
     drawn = (
         page.chart(
             f"Rows of {name}, by tokens",
-            charts.lengths(table["bin_width"], table["bins"], table["cut_bins"]),
-            f"{table['cut_rows']:,} rows are truncated, by {table['cut_tokens']:,} tokens in total"
-            if table["cut_rows"]
+            charts.lengths(
+                table["bin_width"], table["length_histogram"], table["truncated_length_histogram"]
+            ),
+            f"{table['num_truncated_rows']:,} rows are truncated, by "
+            f"{table['num_truncated_tokens']:,} tokens in total"
+            if table["num_truncated_rows"]
             else "no row is truncated",
         )
         for name, table in tables.items()

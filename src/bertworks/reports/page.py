@@ -23,7 +23,7 @@ _SPELLED = {
 }
 
 _LABELS = {
-    "guessable": "Accuracy is compared with the most frequent label",
+    "has_majority_baseline": "Accuracy is compared with the most frequent label",
     "not_next_share": "Pairs whose second text does not follow the first",
     "full_length_share": "Sequences of the maximum length",
     "mean_length": "Mean tokens per sequence",

@@ -164,17 +164,19 @@ class _Table(_Part):
     rows: Count
     labels: dict[str, Count]
     lengths: _Lengths
-    cut_rows: Count
-    cut_tokens: Count
+    num_truncated_rows: Count
+    num_truncated_tokens: Count
     tokens: Count
     bin_width: Annotated[int, Field(ge=1, lt=2**53)]
-    bins: list[Count]
-    cut_bins: list[Count]
+    length_histogram: list[Count]
+    truncated_length_histogram: list[Count]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.bins) != len(self.cut_bins):
-            raise ValueError("bins and cut_bins must be as many")
+        if len(self.length_histogram) != len(self.truncated_length_histogram):
+            raise ValueError(
+                "length_histogram and truncated_length_histogram must have the same length"
+            )
         return self
 
 

@@ -20,8 +20,8 @@ from pydantic_core import to_json
 from ..errors import DataError
 from ..utils.formatting import html_facts, measured, printable
 
-MOST_POINTS = 1000
-EXCERPT = 300
+MAX_POINTS = 1000
+EXCERPT_LENGTH = 300
 
 
 class _Part(BaseModel):
@@ -31,7 +31,7 @@ class _Part(BaseModel):
 class Confusion(_Part):
     """How often each label was predicted for each gold label."""
 
-    counted: str  # the unit of the counts, such as "rows"
+    unit: str  # the unit of the counts, such as "rows"
     labels: tuple[str, ...]  # the names, in the task's order
     # gold label, predicted label (both as indices of `labels`) and count, which is never 0
     cells: tuple[tuple[int, int, int], ...]
@@ -52,13 +52,13 @@ class Confusion(_Part):
         return counts
 
     @classmethod
-    def of(
-        cls, counted: str, labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
+    def from_labels(
+        cls, unit: str, labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
     ) -> Self:
         """Count confusions; `gold` and `predicted` are `[n]` label indices."""
         pairs, counts = np.unique(np.stack([gold, predicted]), axis=1, return_counts=True)
         cells = np.concatenate([pairs, counts[None]]).T.tolist()
-        return cls(counted=counted, labels=tuple(labels), cells=cells)
+        return cls(unit=unit, labels=tuple(labels), cells=cells)
 
 
 class Scores(_Part):
@@ -72,8 +72,8 @@ class Scores(_Part):
 class ScoreTable(_Part):
     """A table of scores, one line per group."""
 
-    by: str  # what the lines are grouped by, such as "label"
-    counted: str  # the unit of the counts, such as "rows"
+    grouping: str  # what the lines are grouped by, such as "label"
+    unit: str  # the unit of the counts, such as "rows"
     rows: tuple[Scores, ...]
 
     @model_validator(mode="after")
@@ -83,21 +83,21 @@ class ScoreTable(_Part):
         return self
 
     @classmethod
-    def of_rates(
-        cls, by: str, counted: str, rates: Mapping[str, tuple[float, float, float, int]]
+    def from_rates(
+        cls, grouping: str, unit: str, rates: Mapping[str, tuple[float, float, float, int]]
     ) -> Self:
         """Build a table from (precision, recall, F1, count) by name."""
         rows = tuple(
             Scores(name=name, count=count, metrics={"precision": p, "recall": r, "f1": f1})
             for name, (p, r, f1, count) in rates.items()
         )
-        return cls(by=by, counted=counted, rows=rows)
+        return cls(grouping=grouping, unit=unit, rows=rows)
 
     def __str__(self) -> str:
         """The table as text, in the form of scikit-learn's `classification_report`."""
         names = list(self.rows[0].metrics) if self.rows else []
-        width = max(len(name) for name in (self.by, *(row.name for row in self.rows)))
-        head = [f"{self.by:<{width}}", *(f"{name:>10}" for name in (*names, self.counted))]
+        width = max(len(name) for name in (self.grouping, *(row.name for row in self.rows)))
+        head = [f"{self.grouping:<{width}}", *(f"{name:>10}" for name in (*names, self.unit))]
         lines = []
         for row in self.rows:
             values = [f"{row.metrics[name]:.3f}" for name in names] + [f"{row.count:,}"]
@@ -118,7 +118,7 @@ class CalibrationBin(_Part):
 class Calibration(_Part):
     """Whether predictions made with 80 % confidence are correct 80 % of the time."""
 
-    counted: str  # the unit of the counts, such as "rows"
+    unit: str  # the unit of the counts, such as "rows"
     # the expected calibration error (Guo et al. 2017, equation 3): the mean distance between
     # confidence and accuracy over the bins, weighted by their counts
     expected_error: float
@@ -140,9 +140,9 @@ class Mistake(_Part):
     row: int  # the row's number, from 1
     # file and line, or row of a file; None if only the number is known
     where: str | None = None
-    text: str  # an excerpt of the row's text, of about `EXCERPT` characters
-    truth: str  # the gold label
-    told: str  # the prediction
+    text: str  # an excerpt of the row's text, of about `EXCERPT_LENGTH` characters
+    gold: str  # the gold label
+    predicted: str  # the prediction
     # of the prediction; None for numbers, and where it is unknown
     probability: float | None = None
     error: float | None = None  # absolute error of a predicted number
@@ -159,7 +159,7 @@ class Breakdown(_Part):
         confusion: how often each label was predicted for each gold label.
         tables: scores by label, by type, or by group of rows.
         calibration: confidence compared with accuracy.
-        values: pairs of gold and predicted numbers, at most `MOST_POINTS`.
+        values: pairs of gold and predicted numbers, at most `MAX_POINTS`.
         mistakes: the worst first: the most confident ones, or the largest (numbers, rankings).
     """
 
@@ -189,50 +189,50 @@ class Breakdown(_Part):
 
 
 def excerpt(text: str, start: int = 0, end: int = 0) -> tuple[str, tuple[int, int] | None]:
-    """Shorten a text to `EXCERPT` characters around `[start, end)`.
+    """Shorten a text to `EXCERPT_LENGTH` characters around `[start, end)`.
 
     Returns:
         The excerpt, with `…` where text is omitted, and the position of `[start, end)` in it; None
         if `start == end`.
     """
-    first = max(0, min(start - (EXCERPT - (end - start)) // 2, len(text) - EXCERPT))
-    if end - start > EXCERPT:
+    first = max(0, min(start - (EXCERPT_LENGTH - (end - start)) // 2, len(text) - EXCERPT_LENGTH))
+    if end - start > EXCERPT_LENGTH:
         first = start
-    past = first + EXCERPT
-    before, behind = "…" * (first > 0), "…" * (past < len(text))
-    move = len(before) - first
-    mark = (start + move, min(end, past) + move) if end > start else None
-    return before + text[first:past] + behind, mark
+    stop = first + EXCERPT_LENGTH
+    prefix, suffix = "…" * (first > 0), "…" * (stop < len(text))
+    offset = len(prefix) - first
+    mark = (start + offset, min(end, stop) + offset) if end > start else None
+    return prefix + text[first:stop] + suffix, mark
 
 
-BINS = 15
+NUM_BINS = 15
 """Bins of a calibration, as in Guo et al. 2017, §4."""
 
-MOST_MISTAKES = 25
-MOST_GROUPS = 12
+MAX_MISTAKES = 25
+MAX_GROUPS = 12
 
 
-class Tally:
+class MergeableState:
     """State that is collected batch by batch and summed over processes that share the batches.
 
     Attributes:
-        gathered: the names of the attributes that hold the state: numbers, arrays, lists, tallies,
+        state_fields: the names of the attributes that hold the state: numbers, arrays, lists,
             and dictionaries of these.
     """
 
-    gathered: ClassVar[tuple[str, ...]] = ()
+    state_fields: ClassVar[tuple[str, ...]] = ()
 
-    def notes(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the state in types that can be sent to another process."""
-        return {name: _plain(getattr(self, name)) for name in self.gathered}
+        return {name: _plain(getattr(self, name)) for name in self.state_fields}
 
-    def take_in(self, notes: Mapping[str, Any]) -> None:
-        """Add the state of another tally of the same class."""
-        for name, other in notes.items():
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Add the state of another object of the same class."""
+        for name, other in state.items():
             setattr(self, name, _sum(getattr(self, name), other))
 
 
-class Measure(Tally, ABC):
+class Measure(MergeableState, ABC):
     """Metrics over all rows, with remarks and a breakdown for the report."""
 
     @abstractmethod
@@ -251,27 +251,27 @@ class Measure(Tally, ABC):
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
-    return value.notes() if isinstance(value, Tally) else value
+    return value.state() if isinstance(value, MergeableState) else value
 
 
 def _sum(mine: Any, other: Any) -> Any:
     if isinstance(mine, dict):
         return {key: _sum(mine[key], other[key]) for key in mine}
-    if not isinstance(mine, Tally):
+    if not isinstance(mine, MergeableState):
         return mine + other
-    mine.take_in(other)
+    mine.merge(other)
     return mine
 
 
-class CalibrationCounter(Tally):
+class CalibrationCounter(MergeableState):
     """Counts how often predictions are correct, by their probability."""
 
-    gathered = ("_count", "_right", "_sure")
+    state_fields = ("_count", "_right", "_sure")
 
     def __init__(self) -> None:
-        self._count = np.zeros(BINS, np.int64)
-        self._right = np.zeros(BINS, np.int64)
-        self._sure = np.zeros(BINS)
+        self._count = np.zeros(NUM_BINS, np.int64)
+        self._right = np.zeros(NUM_BINS, np.int64)
+        self._sure = np.zeros(NUM_BINS)
 
     def add(self, probabilities: np.ndarray, right: np.ndarray) -> None:
         """Count predictions; those whose probability is not finite are ignored.
@@ -282,27 +282,27 @@ class CalibrationCounter(Tally):
         """
         finite = np.isfinite(probabilities)
         probabilities, right = probabilities[finite], right[finite]
-        # Bin m is ((m - 1) / BINS, m / BINS].
-        bins = np.clip(np.ceil(probabilities * BINS).astype(np.int64) - 1, 0, BINS - 1)
-        self._count += np.bincount(bins, minlength=BINS)
-        self._right += np.bincount(bins[right], minlength=BINS)
-        self._sure += np.bincount(bins, probabilities, BINS)
+        # Bin m is ((m - 1) / NUM_BINS, m / NUM_BINS].
+        bins = np.clip(np.ceil(probabilities * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
+        self._count += np.bincount(bins, minlength=NUM_BINS)
+        self._right += np.bincount(bins[right], minlength=NUM_BINS)
+        self._sure += np.bincount(bins, probabilities, NUM_BINS)
 
-    def result(self, counted: str) -> Calibration | None:
+    def result(self, unit: str) -> Calibration | None:
         """Return the calibration; None if nothing was added."""
         total = int(self._count.sum())
         if not total:
             return None
         gaps = np.abs(self._right - self._sure)
         return Calibration(
-            counted=counted,
+            unit=unit,
             expected_error=float(gaps.sum() / total),
             confidence=float(self._sure.sum() / total),
             accuracy=float(self._right.sum() / total),
             bins=tuple(
                 CalibrationBin(
-                    low=at / BINS,
-                    high=(at + 1) / BINS,
+                    low=at / NUM_BINS,
+                    high=(at + 1) / NUM_BINS,
                     count=int(self._count[at]),
                     confidence=float(self._sure[at] / self._count[at]),
                     accuracy=float(self._right[at] / self._count[at]),
@@ -312,7 +312,7 @@ class CalibrationCounter(Tally):
         )
 
 
-class Placed(Protocol):
+class HasLocation(Protocol):
     """An object with a row's number, from 0, and its place (file and line)."""
 
     @property
@@ -323,17 +323,17 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A row's number, from 0, and its place (file and line)."""
 
     index: int
     where: str = ""
 
 
-class Worst(Tally):
+class WorstMistakes(MergeableState):
     """Keeps the worst mistakes, at most one per row."""
 
-    gathered = ("_heap",)
+    state_fields = ("_heap",)
 
     def __init__(self) -> None:
         # At most one mistake per row: (size, -row) is unique, so `Mistake`s are never compared.
@@ -342,43 +342,44 @@ class Worst(Tally):
     def add(
         self,
         size: float,
-        row: Placed,
+        row: HasLocation,
         text: str,
-        truth: object,
-        told: object,
+        gold: object,
+        predicted: object,
         *,
         mark: tuple[int, int] = (0, 0),
-        before: str = "",
-        unit: Literal["probability", "error", "margin"] | None = "probability",
+        prefix: str = "",
+        size_field: Literal["probability", "error", "margin"] | None = "probability",
     ) -> None:
         """Add a mistake; it is kept if it is among the worst.
 
         Args:
             size: how bad the mistake is: the larger, the worse.
             mark: the characters `[start, end)` of the text that were mispredicted, if not all.
-            before: shown in full in front of the excerpt of the text.
-            unit: the field of `Mistake` that `size` is stored in; None to use it only for sorting.
+            prefix: shown in full in front of the excerpt of the text.
+            size_field: the field of `Mistake` that `size` is stored in; None to use it only for
+                sorting.
         """
         key = (size, -row.index)  # of equally bad mistakes, the first rows are kept
-        if len(self._heap) == MOST_MISTAKES and key <= self._heap[0][:2]:
+        if len(self._heap) == MAX_MISTAKES and key <= self._heap[0][:2]:
             return
-        cut, place = excerpt(text, *mark)
-        sizes: dict[str, Any] = {} if unit is None else {unit: size}
+        shortened, position = excerpt(text, *mark)
+        sizes: dict[str, Any] = {} if size_field is None else {size_field: size}
         mistake = Mistake(
             row=row.index + 1,
             where=printable(row.where) or None,
-            text=before + cut,
-            mark=place and (len(before) + place[0], len(before) + place[1]),
-            truth=excerpt(str(truth))[0],
-            told=excerpt(str(told))[0],
+            text=prefix + shortened,
+            mark=position and (len(prefix) + position[0], len(prefix) + position[1]),
+            gold=excerpt(str(gold))[0],
+            predicted=excerpt(str(predicted))[0],
             **sizes,
         )
         heapq.heappush(self._heap, (*key, mistake))
-        if len(self._heap) > MOST_MISTAKES:
+        if len(self._heap) > MAX_MISTAKES:
             heapq.heappop(self._heap)
 
-    def take_in(self, notes: Mapping[str, Any]) -> None:
-        self._heap = sorted([*self._heap, *notes["_heap"]])[-MOST_MISTAKES:]
+    def merge(self, state: Mapping[str, Any]) -> None:
+        self._heap = sorted([*self._heap, *state["_heap"]])[-MAX_MISTAKES:]
 
     def result(self) -> tuple[Mistake, ...]:
         """Return the mistakes, the worst first."""
@@ -386,8 +387,8 @@ class Worst(Tally):
 
 
 def means_by(
-    by: str,
-    counted: str,
+    grouping: str,
+    unit: str,
     kinds: Sequence[str],
     metrics: Mapping[str, Sequence[float]],
     order: Sequence[str] | None = None,
@@ -395,15 +396,15 @@ def means_by(
     """Return the mean of each metric for each kind of row.
 
     Args:
-        by: the name of the grouping, such as "label".
-        counted: the unit of the counts, such as "rows".
+        grouping: the name of the grouping, such as "label".
+        unit: the unit of the counts, such as "rows".
         kinds: the kind of each row.
         metrics: by name, the value of each row.
-        order: the kinds in order; if omitted, the `MOST_GROUPS` most frequent, most frequent first.
+        order: the kinds in order; if omitted, the `MAX_GROUPS` most frequent, most frequent first.
             Rows of any other kind are "others".
     """
     counts = Counter(kinds)
-    names = list(order or (kind for kind, _ in counts.most_common(MOST_GROUPS)))
+    names = list(order or (kind for kind, _ in counts.most_common(MAX_GROUPS)))
     numbers = np.array([names.index(kind) if kind in names else len(names) for kind in kinds])
     rows = [
         Scores(
@@ -416,7 +417,7 @@ def means_by(
         for number, name in enumerate([*names, "others"])
         if (chosen := numbers == number).any()
     ]
-    return ScoreTable(by=by, counted=counted, rows=tuple(rows))
+    return ScoreTable(grouping=grouping, unit=unit, rows=tuple(rows))
 
 
 class HasResults:
@@ -433,7 +434,7 @@ class HasResults:
 
     @property
     def errors(self) -> tuple[Mistake, ...]:
-        """The worst mistakes, at most `MOST_MISTAKES`, the worst first."""
+        """The worst mistakes, at most `MAX_MISTAKES`, the worst first."""
         return self.breakdown.mistakes
 
     @property
@@ -462,7 +463,7 @@ class Evaluation(HasResults):
     breakdown: Breakdown = field(default_factory=Breakdown)
 
     @classmethod
-    def of(cls, measure: Measure, rows: int) -> Self:
+    def from_measure(cls, measure: Measure, rows: int) -> Self:
         """Return the results of a measure over `rows` rows."""
         return cls(measure.result(), rows, measure.remarks(), measure.breakdown())
 

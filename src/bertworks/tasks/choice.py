@@ -282,7 +282,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             examples.append(
                 LabelledExample(
                     index=first_index + at,
-                    sequences=[Tokens.of(encoding) for encoding in part],
+                    sequences=[Tokens.from_encoding(encoding) for encoding in part],
                     target=self.read_target(row, where[at], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
                     texts=(prompts[at], *texts),

@@ -40,11 +40,11 @@ class DevShare:
     share: float  # the requested share
     seed: int  # of the random choice
     # rows with equal values in these columns are all in dev, or all in train
-    kept_together: Sequence[str]
+    group_columns: Sequence[str]
     rows: Sequence[int]  # numbers of the dev rows, from 1, ascending
 
     @classmethod
-    def of(
+    def choose(
         cls,
         task: LabelledTask[Any],
         table: Rows,
@@ -58,7 +58,7 @@ class DevShare:
         come near the share, rows of a smaller source (such as a paragraph) stay together instead.
         Rows that are split by their texts never have the same text in both parts. Of documents,
         only whole ones are moved: a sentence that several of them have may be in both parts, and
-        `DataSummary.shared` counts such rows.
+        `DataSummary.num_shared_rows` counts such rows.
 
         Args:
             task: defines the sources, and whether each label keeps its share (`is_stratified`).
@@ -99,7 +99,7 @@ class DevShare:
         """A description of the choice for the user."""
         return (
             f"{len(self.rows):,} rows split off the training rows (dev={self.share:g}, "
-            f"dev_seed={self.seed}); rows with the same {', '.join(self.kept_together)} are kept "
+            f"dev_seed={self.seed}); rows with the same {', '.join(self.group_columns)} are kept "
             "together"
         )
 

@@ -36,7 +36,7 @@ class Tokens(NamedTuple):
     token_type_ids: np.ndarray
 
     @classmethod
-    def of(cls, encoding: TokenIds) -> Tokens:
+    def from_encoding(cls, encoding: TokenIds) -> Tokens:
         """Take only the tokens of an encoding."""
         return cls(encoding.input_ids, encoding.token_type_ids)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
-from .breakdown import Breakdown, Measure, Worst
+from .breakdown import Breakdown, Measure, WorstMistakes
 from .scores import (
     OneOfSeveralScores,
     RegressionScores,
@@ -27,7 +27,7 @@ ScoresT = TypeVar("ScoresT", bound=Measure)
 class ScoredEvaluator(Evaluator, Generic[ScoresT]):
     """`loss`, the mean over the counted targets, and scores that need only predictions."""
 
-    gathered = ("_scores", "_loss", "_counted")
+    state_fields = ("_scores", "_loss", "_counted")
 
     def __init__(self, scores: ScoresT) -> None:
         self._scores, self._loss, self._counted = scores, 0.0, 0
@@ -74,7 +74,7 @@ class MultiLabelEvaluator(Evaluator):
         BertworksError: scikit-learn is not installed.
     """
 
-    gathered = ("_labels", "_logits", "_worst")
+    state_fields = ("_labels", "_logits", "_worst")
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class MultiLabelEvaluator(Evaluator):
         self._names = names
         self._labels: list[np.ndarray] = []
         self._logits: list[np.ndarray] = []
-        self._worst = Worst()
+        self._worst = WorstMistakes()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         logits = outputs["logits"].double().cpu()

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..errors import import_optional
 from .breakdown import (
-    MOST_POINTS,
+    MAX_POINTS,
     Breakdown,
     CalibrationCounter,
     Confusion,
+    HasLocation,
     Measure,
-    Placed,
     ScoreTable,
-    Worst,
+    WorstMistakes,
 )
 
 EXTRA = "metrics"
@@ -76,12 +76,12 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
     metrics = sklearn_metrics()
     if labels.ndim == 2:
         labels, predicted = indicators(labels), indicators(predicted)
-    counted = metrics.precision_recall_fscore_support(
+    rates = metrics.precision_recall_fscore_support(
         labels, predicted, labels=list(range(len(names))), zero_division=0.0
     )
-    columns = [column.tolist() for column in counted]
-    rates = dict(zip(names, zip(*columns, strict=True), strict=True))
-    return ScoreTable.of_rates("label", "rows", rates)
+    columns = [column.tolist() for column in rates]
+    rates_by_name = dict(zip(names, zip(*columns, strict=True), strict=True))
+    return ScoreTable.from_rates("label", "rows", rates_by_name)
 
 
 def indicators(labels: np.ndarray) -> np.ndarray:
@@ -102,14 +102,14 @@ class OneOfSeveralScores(Measure):
         names: the names of the classes, if they have names.
     """
 
-    gathered: ClassVar[tuple[str, ...]] = ("_gold", "_predicted", "_calibration", "_worst")
-    counted: ClassVar[str] = "rows"
+    state_fields: ClassVar[tuple[str, ...]] = ("_gold", "_predicted", "_calibration", "_worst")
+    unit: ClassVar[str] = "rows"
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = names
         self._gold: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
-        self._calibration, self._worst = CalibrationCounter(), Worst()
+        self._calibration, self._worst = CalibrationCounter(), WorstMistakes()
 
     def add(
         self, gold: np.ndarray, predicted: np.ndarray, confidence: np.ndarray | None = None
@@ -128,7 +128,7 @@ class OneOfSeveralScores(Measure):
 
     def add_mistake(
         self,
-        row: Placed,
+        row: HasLocation,
         text: str,
         gold: str,
         predicted: str,
@@ -141,8 +141,8 @@ class OneOfSeveralScores(Measure):
             confidence: the probability of the prediction, if known.
             mark: the characters `[start, end)` of the text that are mispredicted, if not all.
         """
-        unit: Any = None if confidence is None else "probability"
-        self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, unit=unit)
+        field: Any = None if confidence is None else "probability"
+        self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, size_field=field)
 
     def answers(self) -> tuple[np.ndarray, np.ndarray]:
         """Return gold and predicted indices, `[rows]` each."""
@@ -160,11 +160,11 @@ class OneOfSeveralScores(Measure):
         gold, predicted = self.answers()
         if not self.names or len(np.unique(predicted)) > 1 or len(np.unique(gold)) == 1:
             return []
-        one, name = self.counted.removesuffix("s"), self.names[predicted[0]]
+        one, name = self.unit.removesuffix("s"), self.names[predicted[0]]
         return [f"every {one} is predicted to be {name!r}: nothing has been learned yet"]
 
     def breakdown(self) -> Breakdown:
-        calibration = self._calibration.result(self.counted)
+        calibration = self._calibration.result(self.unit)
         return Breakdown(calibration=calibration, mistakes=self._worst.result())
 
 
@@ -191,7 +191,7 @@ class ClassificationScores(OneOfSeveralScores):
     def breakdown(self) -> Breakdown:
         labels, predicted = self.answers()
         parts = {
-            "confusion": Confusion.of(self.counted, self.names, labels, predicted),
+            "confusion": Confusion.from_labels(self.unit, self.names, labels, predicted),
             "tables": (label_scores(self.names, labels, predicted),),
         }
         return super().breakdown().model_copy(update=parts)
@@ -206,18 +206,18 @@ class RegressionScores(Measure):
         BertworksError: SciPy is not installed.
     """
 
-    gathered = ("_rows", "_worst")
+    state_fields = ("_rows", "_worst")
 
     def __init__(self) -> None:
         self._stats: Any = import_optional("scipy.stats", EXTRA, "Measuring a regression")
         self._rows: list[tuple[int, float, float]] = []
-        self._worst = Worst()
+        self._worst = WorstMistakes()
 
-    def add(self, row: Placed, text: str, gold: float, predicted: float) -> None:
+    def add(self, row: HasLocation, text: str, gold: float, predicted: float) -> None:
         """Count a row."""
         self._rows.append((row.index, gold, predicted))
         names = f"{gold:.4g}", f"{predicted:.4g}"
-        self._worst.add(abs(gold - predicted), row, text, *names, unit="error")
+        self._worst.add(abs(gold - predicted), row, text, *names, size_field="error")
 
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
         """Return gold and predicted values in the order of the rows, not of the batches."""
@@ -247,6 +247,6 @@ class RegressionScores(Measure):
     def breakdown(self) -> Breakdown:
         gold, predicted = self._values()
         gold, predicted = gold[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
-        some = np.linspace(0, len(gold) - 1, min(len(gold), MOST_POINTS)).astype(int)
+        some = np.linspace(0, len(gold) - 1, min(len(gold), MAX_POINTS)).astype(int)
         pairs = zip(gold[some].tolist(), predicted[some].tolist(), strict=True)
         return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

@@ -12,7 +12,7 @@ from .example import LabelledExample
 from .labelled import LabelledTask
 
 PERCENTILES = (50, 90, 95, 99)
-MOST_BINS = 40
+MAX_BINS = 40
 
 
 @dataclass(frozen=True)
@@ -25,39 +25,44 @@ class SplitSummary:
     # tokens per row, including special tokens, before truncation: `min`, `p50`, `p90`, `p95`,
     # `p99`, `max`
     lengths: Mapping[str, int]
-    bin_width: int  # tokens per bin of `bins`
+    bin_width: int  # tokens per bin of the histograms
     # number of rows by length: 1 to `bin_width` tokens, the next `bin_width` lengths, and so on
-    bins: Sequence[int]
-    cut_bins: Sequence[int]  # in the same bins, the truncated rows alone
-    cut_rows: int  # truncated rows
-    cut_tokens: int  # tokens removed by truncation
+    length_histogram: Sequence[int]
+    truncated_length_histogram: Sequence[int]  # in the same bins, the truncated rows alone
+    num_truncated_rows: int  # truncated rows
+    num_truncated_tokens: int  # tokens removed by truncation
     tokens: int  # tokens that remain
 
     @classmethod
-    def of(
+    def from_examples(
         cls, name: str, examples: Sequence[LabelledExample], labels: Mapping[str, int]
     ) -> SplitSummary:
         """Summarise a table's examples; `labels` are the counts of their targets."""
-        cut = np.array([example.truncated_tokens for example in examples])
-        lengths = cut + [example.num_tokens for example in examples]
-        bin_width = max(1, -(-int(lengths.max()) // MOST_BINS))
+        truncated = np.array([example.truncated_tokens for example in examples])
+        lengths = truncated + [example.num_tokens for example in examples]
+        bin_width = max(1, -(-int(lengths.max()) // MAX_BINS))
         bins = np.maximum(lengths - 1, 0) // bin_width
-        ranks = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
+        percentiles = np.percentile(lengths, PERCENTILES, method="inverted_cdf")
         return cls(
             name=name,
             rows=len(examples),
             labels=dict(labels),
             lengths={
                 "min": int(lengths.min()),
-                **{f"p{at}": int(rank) for at, rank in zip(PERCENTILES, ranks, strict=True)},
+                **{
+                    f"p{percentile}": int(length)
+                    for percentile, length in zip(PERCENTILES, percentiles, strict=True)
+                },
                 "max": int(lengths.max()),
             },
             bin_width=bin_width,
-            bins=np.bincount(bins).tolist(),
-            cut_bins=np.bincount(bins[cut > 0], minlength=int(bins.max()) + 1).tolist(),
-            cut_rows=int((cut > 0).sum()),
-            cut_tokens=int(cut.sum()),
-            tokens=int((lengths - cut).sum()),
+            length_histogram=np.bincount(bins).tolist(),
+            truncated_length_histogram=np.bincount(
+                bins[truncated > 0], minlength=int(bins.max()) + 1
+            ).tolist(),
+            num_truncated_rows=int((truncated > 0).sum()),
+            num_truncated_tokens=int(truncated.sum()),
+            tokens=int((lengths - truncated).sum()),
         )
 
     @property
@@ -83,10 +88,11 @@ class SplitSummary:
             f"{self.name}: {self.rows:,} rows",
             *([f"  labels: {', '.join(shares)}"] if shares else ()),
             f"  tokens a row: {lengths}",
-            f"  max_seq_length={max_seq_length} cuts {self.cut_rows:,} rows "
-            f"({self.cut_rows / self.rows:.1%}), {self.cut_tokens:,} tokens in all"
-            if self.cut_rows
-            else f"  max_seq_length={max_seq_length} cuts no row",
+            f"  max_seq_length={max_seq_length} truncates {self.num_truncated_rows:,} rows "
+            f"({self.num_truncated_rows / self.rows:.1%}) by {self.num_truncated_tokens:,} tokens "
+            "in total"
+            if self.num_truncated_rows
+            else f"  max_seq_length={max_seq_length} truncates no row",
         ]
 
 
@@ -95,14 +101,17 @@ class DataSummary:
     """A summary of the tables of a fine-tuning run."""
 
     columns: str  # the columns and their roles, for display
-    guessable: bool  # whether always predicting the most frequent target is a useful baseline
+    has_majority_baseline: (
+        bool  # whether always predicting the most frequent target is a useful baseline
+    )
     max_seq_length: int
     train: SplitSummary
     dev: SplitSummary | None
-    shared: int  # rows of dev whose tokens also occur in train; they make metrics look too good
+    # rows of dev whose tokens also occur in train; they make metrics look too good
+    num_shared_rows: int
 
     @classmethod
-    def of(
+    def from_examples(
         cls,
         task: LabelledTask[Any],
         train: tuple[str, Sequence[LabelledExample]],
@@ -112,24 +121,24 @@ class DataSummary:
         known = {example.content for example in train[1]} if dev else set()
         return cls(
             columns=task.columns_text,
-            guessable=task.has_majority_baseline,
+            has_majority_baseline=task.has_majority_baseline,
             max_seq_length=task.settings.max_seq_length,
-            train=SplitSummary.of(*train, task.count_targets(train[1])),
-            dev=SplitSummary.of(*dev, task.count_targets(dev[1])) if dev else None,
-            shared=sum(example.content in known for example in dev[1]) if dev else 0,
+            train=SplitSummary.from_examples(*train, task.count_targets(train[1])),
+            dev=SplitSummary.from_examples(*dev, task.count_targets(dev[1])) if dev else None,
+            num_shared_rows=sum(example.content in known for example in dev[1]) if dev else 0,
         )
 
     def lines(self) -> list[str]:
         """Return the summary as lines of text."""
-        limit, of_rows = self.max_seq_length, not self.guessable
+        limit, of_rows = self.max_seq_length, not self.has_majority_baseline
         lines = [f"columns: {self.columns}", *self.train.lines(limit, of_rows=of_rows)]
         if self.dev is not None:
             lines += self.dev.lines(limit, of_rows=of_rows)
-            if self.guessable and any(self.dev.labels.values()):
+            if self.has_majority_baseline and any(self.dev.labels.values()):
                 lines.append(f"  majority baseline: {self.dev.majority:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]
             if missing:
                 lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")
-        if self.shared:
-            lines.append(f"  {self.shared:,} of its rows are in the training data too")
+        if self.num_shared_rows:
+            lines.append(f"  {self.num_shared_rows:,} of its rows are in the training data too")
         return lines

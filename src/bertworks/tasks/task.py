@@ -116,7 +116,7 @@ def by_row(values: Tensor, padded: Padded) -> Tensor:
 class Evaluator(Measure):
     """Collects a network's outputs batch by batch, and computes metrics at the end.
 
-    If an evaluator names its state in `gathered`, the processes of a training run divide the
+    If an evaluator names its state in `state_fields`, the processes of a training run divide the
     batches among them; otherwise each process computes all batches.
     """
 

@@ -194,7 +194,7 @@ class TextTask(LabelledTask[LabelledExample]):
         return [
             LabelledExample(
                 index=first_index + at,
-                sequences=[Tokens.of(encoding) for encoding in first],
+                sequences=[Tokens.from_encoding(encoding) for encoding in first],
                 target=self.read_target(row, where[at], labelled=labelled),
                 truncated_tokens=first[0].truncated_tokens,
                 texts=(texts[at],) if pairs is None else (texts[at], pairs[at]),

@@ -172,7 +172,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         return [
             LabelledExample(
                 index=first_index + at,
-                sequences=[Tokens.of(sides[0][1])],
+                sequences=[Tokens.from_encoding(sides[0][1])],
                 target=sides[1][1].input_ids if labelled else None,
                 truncated_tokens=sum(encoding.truncated_tokens for _, encoding in sides),
                 texts=[text for text, _ in sides],
@@ -221,7 +221,7 @@ class TranslationEvaluator(Evaluator):
         BertworksError: sacrebleu is not installed.
     """
 
-    gathered = ("_rows", "_loss", "_count")
+    state_fields = ("_rows", "_loss", "_count")
 
     def __init__(self, task: TranslationTask) -> None:
         self._sacrebleu: Any = import_optional("sacrebleu", "translation", "Measuring translations")

@@ -136,10 +136,10 @@ class LabelledData:
         split = None
         if isinstance(dev, float):
             assert dev_examples is not None, "read above"
-            split = DevShare.of(reader, rows, dev_examples, dev, settings.dev_seed)
+            split = DevShare.choose(reader, rows, dev_examples, dev, settings.dev_seed)
             train_examples, dev_examples = split.part(train_examples, dev_examples)
             name, dev_name = f"{1 - dev:g} of {rows.name}", f"{dev:g} of {rows.name}"
-        summary = DataSummary.of(
+        summary = DataSummary.from_examples(
             task,
             (name, train_examples),
             None if dev_name is None or dev_examples is None else (dev_name, dev_examples),

@@ -128,7 +128,7 @@ def test_queries_with_a_wrong_text_nearest_are_listed() -> None:
     evaluator.add(outputs, batch_of(task, rows))
     assert evaluator.result()["accuracy@1"] == pytest.approx(1 / 3)
     last, second = evaluator.breakdown().mistakes
-    assert (last.text, last.truth, last.told, last.row) == ("q c", "p c", "n c", 3)
+    assert (last.text, last.gold, last.predicted, last.row) == ("q c", "p c", "n c", 3)
     assert last.margin == pytest.approx(0.35)
     assert last.where == "row 3"
-    assert (second.text, second.told, second.margin) == ("q b", "n b", pytest.approx(0.25))
+    assert (second.text, second.predicted, second.margin) == ("q b", "n b", pytest.approx(0.25))

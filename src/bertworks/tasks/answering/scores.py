@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, Measure, Placed, Worst, excerpt, means_by
+from ..breakdown import Breakdown, HasLocation, Measure, WorstMistakes, excerpt, means_by
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
@@ -52,17 +52,19 @@ class AnsweringScores(Measure):
         threshold: "no answer" is predicted where the margin is greater than this.
     """
 
-    gathered = ("_rows", "_worst")
+    state_fields = ("_rows", "_worst")
 
     def __init__(self, *, unanswerable: bool, threshold: float = math.inf) -> None:
         self._unanswerable, self._threshold = unanswerable, threshold
         self._rows: list[_Row] = []
         # Which version's rules apply is known only after the last question.
-        self._worst: dict[Version, Worst] = {version: Worst() for version in get_args(Version)}
+        self._worst: dict[Version, WorstMistakes] = {
+            version: WorstMistakes() for version in get_args(Version)
+        }
 
     def add(
         self,
-        row: Placed,
+        row: HasLocation,
         question: str,
         context: str,
         answers: Sequence[str],
@@ -99,8 +101,8 @@ class AnsweringScores(Measure):
                     gold,
                     final or NO_ANSWER,
                     mark=mark,
-                    before=f"{excerpt(question)[0]} | ",
-                    unit=None if probability is None else "probability",
+                    prefix=f"{excerpt(question)[0]} | ",
+                    size_field=None if probability is None else "probability",
                 )
 
     def _final(self, row: _Row) -> str | None:

@@ -35,7 +35,7 @@ class PretrainingEvaluator(Evaluator):
         name: prefix of the metrics of tokens: `mlm`, `lm` or `skip_gram`.
     """
 
-    gathered: ClassVar[tuple[str, ...]] = ("_sums", "_masked", "_sequences")
+    state_fields: ClassVar[tuple[str, ...]] = ("_sums", "_masked", "_sequences")
 
     def __init__(self, name: str = "mlm") -> None:
         self._name = name

@@ -218,7 +218,7 @@ class ReplacedTokensEvaluator(Evaluator):
     evaluations of the same networks give the same metrics.
     """
 
-    gathered = ("_masked", "_loss", "_logits", "_replaced")
+    state_fields = ("_masked", "_loss", "_logits", "_replaced")
 
     def __init__(self, weight: float) -> None:
         self._weight = weight

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ...packed import Batch
-from ..breakdown import Breakdown, Place, Worst, excerpt
+from ..breakdown import Breakdown, Location, WorstMistakes, excerpt
 from ..task import Evaluator
 from .exact_search import top_k
 
@@ -31,7 +31,7 @@ class RankingEvaluator(Evaluator):
     A passage that equals the query and is not relevant is ignored.
     """
 
-    gathered = ("_queries", "_passages", "_relevant", "_rows", "_texts")
+    state_fields = ("_queries", "_passages", "_relevant", "_rows", "_texts")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class RankingEvaluator(Evaluator):
         self._passages: dict[bytes, np.ndarray] = {}
         self._relevant: dict[bytes, set[bytes]] = defaultdict(set)  # the passages of each query
         # For each query its first row and an excerpt of its text; for each passage an excerpt.
-        self._rows: dict[bytes, tuple[Place, str]] = {}
+        self._rows: dict[bytes, tuple[Location, str]] = {}
         self._texts: dict[bytes, str] = {}
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
@@ -52,7 +52,7 @@ class RankingEvaluator(Evaluator):
             asked, *found = (one.input_ids.tobytes() for one in example.sequences)
             text, *texts = example.texts
             self._queries.setdefault(asked, query)
-            place = Place(example.index, example.where)
+            place = Location(example.index, example.where)
             self._rows.setdefault(asked, (place, excerpt(text)[0]))
             self._relevant[asked].add(found[0])
             vectors = [passage, *islice(others, len(found) - 1)]
@@ -60,12 +60,12 @@ class RankingEvaluator(Evaluator):
                 self._passages.setdefault(one, vector)
                 self._texts.setdefault(one, excerpt(shown)[0])
 
-    def take_in(self, notes: Mapping[str, Any]) -> None:
+    def merge(self, state: Mapping[str, Any]) -> None:
         for name in ("_queries", "_passages", "_rows", "_texts"):
             mine = getattr(self, name)
-            for text, value in notes[name].items():
+            for text, value in state[name].items():
                 mine.setdefault(text, value)
-        for query, relevant in notes["_relevant"].items():
+        for query, relevant in state["_relevant"].items():
             self._relevant[query] |= relevant
 
     @cached_property
@@ -99,7 +99,7 @@ class RankingEvaluator(Evaluator):
 
     def breakdown(self) -> Breakdown:
         """The queries whose nearest passage is not relevant, the largest margin first."""
-        worst = Worst()
+        worst = WorstMistakes()
         numbers = {passage: number for number, passage in enumerate(self._passages)}
         queries, passages = self._vectors
         for (query, place), vector, ranked in zip(
@@ -111,7 +111,9 @@ class RankingEvaluator(Evaluator):
             scores = passages[[numbers[passage] for passage in relevant]] @ vector
             margin = float(passages[numbers[ranked[0]]] @ vector - scores.max())
             best = relevant[int(scores.argmax())]
-            worst.add(margin, *place, self._texts[best], self._texts[ranked[0]], unit="margin")
+            worst.add(
+                margin, *place, self._texts[best], self._texts[ranked[0]], size_field="margin"
+            )
         return Breakdown(mistakes=worst.result())
 
     def remarks(self) -> list[str]:

@@ -219,7 +219,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return [
             LabelledExample(
                 index=first_index + at,
-                sequences=[Tokens.of(encoding) for encoding in encodings[start:end]],
+                sequences=[Tokens.from_encoding(encoding) for encoding in encodings[start:end]],
                 target=targets[at],
                 truncated_tokens=sum(one.truncated_tokens for one in encodings[start:end]),
                 texts=texts[at],

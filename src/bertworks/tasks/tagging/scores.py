@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...utils.formatting import counted
-from ..breakdown import Breakdown, Confusion, Placed, ScoreTable
+from ..breakdown import Breakdown, Confusion, HasLocation, ScoreTable
 from ..scores import OneOfSeveralScores
 from .tags import OUTSIDE, Span, parts_of, spans_of
 
@@ -28,8 +28,8 @@ class TaggingScores(OneOfSeveralScores):
         spans: whether tags mark spans.
     """
 
-    gathered = (*OneOfSeveralScores.gathered, "_gold_spans", "_predicted_spans")
-    counted = "words"
+    state_fields = (*OneOfSeveralScores.state_fields, "_gold_spans", "_predicted_spans")
+    unit = "words"
 
     def __init__(self, names: Sequence[str], *, spans: bool) -> None:
         super().__init__(names)
@@ -39,7 +39,7 @@ class TaggingScores(OneOfSeveralScores):
 
     def add_sentence(
         self,
-        row: Placed,
+        row: HasLocation,
         words: Sequence[str],
         gold: np.ndarray,
         predicted: np.ndarray,
@@ -123,8 +123,8 @@ class TaggingScores(OneOfSeveralScores):
         gold, predicted = (kind_of[numbers] for numbers in self.answers())
         rates = {kind or UNNAMED: values for kind, values in self._rates.by_type.items()}
         parts = {
-            "confusion": Confusion.of("words", names, gold, predicted),
-            "tables": (ScoreTable.of_rates(*by, rates),),
+            "confusion": Confusion.from_labels("words", names, gold, predicted),
+            "tables": (ScoreTable.from_rates(*by, rates),),
         }
         return super().breakdown().model_copy(update=parts)
 
