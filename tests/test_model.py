@@ -47,7 +47,7 @@ def test_answers_come_in_order_and_do_not_depend_on_company():
 def published_classifier():
     """One that does not say whether it takes single texts or pairs."""
     model = tiny("classification")
-    model.task.settings = model.task.settings.with_values(takes_either=True)
+    model.task.settings = model.task.settings.with_values(is_pair_optional=True)
     return model
 
 

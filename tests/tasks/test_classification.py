@@ -235,7 +235,7 @@ def test_lists_of_labels_in_text_are_json() -> None:
 
 def test_a_model_that_does_not_say_takes_texts_and_pairs(tokenizer: Tokenizer) -> None:
     columns = Columns(text="text", label="label")
-    task = make_task(tokenizer, columns=columns, takes_either=True)
+    task = make_task(tokenizer, columns=columns, is_pair_optional=True)
 
     def texts_of(table: Any, *, labelled: bool = False) -> list[tuple[str, ...]]:
         rows = read_rows(table)

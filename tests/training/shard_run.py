@@ -25,7 +25,7 @@ from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
 from bertworks.training.distributed import team
-from bertworks.training.fit import Best, Phase, fit
+from bertworks.training.fit import BestMetric, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.settings import FitSettings
 
@@ -117,7 +117,7 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
             settings=resolved,
             run=run,
             evaluate=measure,
-            best=Best("loss", lower_is_better=True),
+            best=BestMetric("loss", lower_is_better=True),
         )
         if members.is_main:
             save_weights(out / f"after-{steps}.safetensors", network)

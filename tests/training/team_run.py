@@ -16,7 +16,7 @@ import torch
 
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import team
-from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
+from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.signals import Interrupted
 
@@ -89,7 +89,7 @@ def thawing_run(out: Path) -> FitResult:
             settings=settings,
             run=run,
             evaluate=lambda network: {"score": next(scores)},
-            best=Best("score", patience=3),
+            best=BestMetric("score", patience=3),
         )
         run.close()
         return result

@@ -10,7 +10,7 @@ import torch
 
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_weights
-from bertworks.training.fit import Best, FitSettings, Phase, fit
+from bertworks.training.fit import BestMetric, FitSettings, Phase, fit
 
 from .letters import StopError, equal, fit_letters, letters_network, weights_of
 from .toy import ToySource, ToyTask, toy_network
@@ -65,7 +65,7 @@ def test_the_best_weights_are_averages(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", settings)
     phases = [Phase(ToySource(1), 5)]
     fit(toy_network(), ToyTask(), phases, settings=settings, run=run, evaluate=evaluate,
-        best=Best("score"))  # fmt: skip
+        best=BestMetric("score"))  # fmt: skip
     run.close()
     kept = toy_network(seed=9)
     load_weights(run.best_weights(3), kept)

@@ -15,7 +15,7 @@ from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
-from bertworks.training.fit import Best, FitSettings, Phase
+from bertworks.training.fit import BestMetric, FitSettings, Phase
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.state import Plan
 
@@ -238,10 +238,12 @@ def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -
         return {"score": next(values)}
 
     values = iter(scores.values())
-    train(path, settings(), phases=phases(20), evaluate=evaluate, best=Best("score"))
+    train(path, settings(), phases=phases(20), evaluate=evaluate, best=BestMetric("score"))
     assert sorted(file.name[5:13] for file in (path / "best").iterdir()) == ["00000010", "00000020"]
     values = iter([0.4] * 5)
-    _, result = train(path, settings(), phases=phases(40), evaluate=evaluate, best=Best("score"))
+    _, result = train(
+        path, settings(), phases=phases(40), evaluate=evaluate, best=BestMetric("score")
+    )
     assert (result.resumed_from, result.state.best_step) == (16, 10)
     kept = toy_network(3)
     load_weights(RunDirectory(path).best_weights(10), kept)

@@ -23,7 +23,7 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.distributed import Team
-from bertworks.training.fit import Best, FitResult, FitSettings, Phase, fit
+from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.progress import Progress
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.signals import Interrupted
@@ -313,15 +313,15 @@ def test_the_best_weights_are_kept(tmp_path: Path) -> None:
         seen.append(weights(network))
         return {"accuracy": next(values)}
 
-    _, result = train(tmp_path / "run", evaluate=evaluate, best=Best("accuracy"))
+    _, result = train(tmp_path / "run", evaluate=evaluate, best=BestMetric("accuracy"))
     assert (result.state.best_step, result.state.best_value) == (10, 0.7)
     network = toy_network(3)
     load_weights(RunDirectory(tmp_path / "run").best_weights(10), network)
     assert torch.equal(weights(network), seen[1])
-    assert not Best("loss", lower_is_better=True).is_better(0.5, 0.5)
-    assert Best("loss", lower_is_better=True).is_better(0.4, 0.5)
-    assert Best("matthews").is_better(0.1, math.nan)
-    assert not Best("matthews").is_better(math.nan, 0.1)
+    assert not BestMetric("loss", lower_is_better=True).is_better(0.5, 0.5)
+    assert BestMetric("loss", lower_is_better=True).is_better(0.4, 0.5)
+    assert BestMetric("matthews").is_better(0.1, math.nan)
+    assert not BestMetric("matthews").is_better(math.nan, 0.1)
 
 
 def scores(*values: float, die_after: int | None = None) -> Callable[[Network], dict[str, float]]:
@@ -352,12 +352,12 @@ def scores(*values: float, die_after: int | None = None) -> Callable[[Network], 
 def test_a_run_that_gets_no_better_ends(
     tmp_path: Path, values: tuple[float, ...], patience: int, end: int
 ) -> None:
-    best = Best("score", patience=patience)
+    best = BestMetric("score", patience=patience)
     network, result = train(tmp_path / "run", evaluate=scores(*values), best=best)
     assert result.state.step == end
     lines = journal(tmp_path / "run")
     assert [line["step"] for line in lines if line["kind"] == "stop"] == ([end] if end < 20 else [])
-    whole, _ = train(tmp_path / "whole", evaluate=scores(*values), best=Best("score"))
+    whole, _ = train(tmp_path / "whole", evaluate=scores(*values), best=BestMetric("score"))
     assert torch.equal(weights(whole), weights(network)) == (end == 20)
     trained = [line for line in lines if line["kind"] == "train"]
     assert trained[-1]["step"] == end
@@ -369,7 +369,7 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
     tmp_path: Path,
 ) -> None:
     """Resumed under other conditions, the same step may be measured differently."""
-    settings, best = SETTINGS.with_values(checkpoint_every=7), Best("score")
+    settings, best = SETTINGS.with_values(checkpoint_every=7), BestMetric("score")
     seen: list[Tensor] = []
 
     def evaluate(network: Network) -> dict[str, float]:
@@ -396,7 +396,7 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
 def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None:
     values, settings = (0.1, 0.5, 0.4, 0.3), SETTINGS.with_values(checkpoint_every=7)
     options: dict[str, Any] = {
-        "best": Best("score", patience=2),
+        "best": BestMetric("score", patience=2),
         "phases": [Phase(ToySource(1), steps=50)],
     }
     whole, _ = train(tmp_path / "whole", settings, evaluate=scores(*values), **options)
@@ -428,8 +428,8 @@ def test_metrics_that_are_not_finite_stop_nothing(tmp_path: Path) -> None:
     def evaluate(network: Network) -> dict[str, float]:
         return {"perplexity": math.inf, "matthews": math.nan}
 
-    train(tmp_path / "run", evaluate=evaluate, best=Best("matthews"))
-    _, result = train(tmp_path / "run", evaluate=evaluate, best=Best("matthews"))
+    train(tmp_path / "run", evaluate=evaluate, best=BestMetric("matthews"))
+    _, result = train(tmp_path / "run", evaluate=evaluate, best=BestMetric("matthews"))
     assert result.metrics["perplexity"] == math.inf
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
 from bertworks.model import Model, load
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.best import Best
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning
@@ -214,7 +214,7 @@ def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> N
         array = np.array(known)
         assert points[-1].mean == (pytest.approx(array.mean()) if known else None)
         assert points[-1].spread == (pytest.approx(array.std(ddof=1)) if len(known) > 1 else None)
-    result = GridResult(RunDirectory("out"), Best("loss", lower), tuple(points))
+    result = GridResult(RunDirectory("out"), BestMetric("loss", lower), tuple(points))
     rows = result.rows()
     assert len(rows) == len(table)
     assert len(result.failed) == sum(value is None for values in table for value in values)
@@ -237,14 +237,14 @@ def test_a_notebook_shows_the_points() -> None:
         return PointResult.of(runs, "accuracy")
 
     points = point(1, 0.25, 0.5), point(2, 0.5, 0.75), point(3, None, None)
-    result = GridResult(RunDirectory("out"), Best("accuracy", False), points)
+    result = GridResult(RunDirectory("out"), BestMetric("accuracy", False), points)
     assert repr(result) == "<GridResult out: 3 points, best 2-1: accuracy 0.75>"
     page = result._repr_html_()
     places = [page.index(f"{value}</td>") for value in ("0.625", "0.375", "failed")]
     assert places == sorted(places)
     assert "accuracy, the best of 3 first" in page
     assert "Means over the seeds." in page
-    alone = GridResult(RunDirectory("out"), Best("accuracy", False), (point(1, 0.25),))
+    alone = GridResult(RunDirectory("out"), BestMetric("accuracy", False), (point(1, 0.25),))
     assert "Means" not in alone._repr_html_()
 
 
@@ -395,7 +395,7 @@ def test_a_mistake_can_be_mended(run: Run) -> None:
 @pytest.mark.long
 def test_the_best_run_is_the_grids_model(run: Run) -> None:
     result = run(grid={"learning_rate": [1e-6, 3e-2]}, best_metric="loss", epochs=6)
-    assert result.measure == Best("loss", lower_is_better=True)
+    assert result.measure == BestMetric("loss", lower_is_better=True)
     means = {float(point.point["learning_rate"]): point.mean for point in result.points}
     assert means[3e-2] < means[1e-6]
     assert result.best.point == {"learning_rate": 3e-2}

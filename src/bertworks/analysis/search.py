@@ -353,7 +353,7 @@ def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
             f"the reranker was trained for {name}",
             fix="Give a classifier or a regression of pairs of texts.",
         )
-    if task.settings.columns.pair is None and not task.settings.takes_either:
+    if task.settings.columns.pair is None and not task.settings.is_pair_optional:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
         return lambda answer: Relevance(answer["value"], answer["value"])

@@ -37,9 +37,9 @@ from ..nn.layers import Dropout
 from ..packed import Batch
 from ..runs.run_directory import RunDirectory
 from ..settings.base import Settings, with_default
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..tasks.classifying import ClassifyingNetwork
-from ..tasks.example import by_length
+from ..tasks.example import sort_sequences
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample, Window
 from ..training.checkpoint import load_weights
@@ -172,7 +172,7 @@ class ProbeTask(TaggingTask):
         the number of labelled pieces of each window.
         """
         batch = super().collate(examples)
-        windows = [examples[at].sequences[number] for at, number in by_length(examples)]
+        windows = [examples[at].sequences[number] for at, number in sort_sequences(examples)]
         more = {
             "states": self.states.of(windows, self.choice.layers),
             "lengths": np.array([len(window.positions) for window in windows]),
@@ -238,7 +238,7 @@ def _fill(
     form = frozen_form(network, engine.precision, engine.deterministic)
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
-        windows = (part[at].sequences[number] for at, number in by_length(part))
+        windows = (part[at].sequences[number] for at, number in sort_sequences(part))
         pieces = states.pieces(windows)
         with torch.inference_mode():
             for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
@@ -340,7 +340,7 @@ def train_probe(
             settings=settings.fit_settings(seed, source.steps(1)),
             run=run,
             evaluate=lambda network: evaluate(network, task, dev).metrics,
-            best=Best(metric, metric in task.lower_is_better),
+            best=BestMetric(metric, metric in task.lower_is_better),
             device=device,
             progress=progress,
         ).state

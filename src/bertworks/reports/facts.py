@@ -10,7 +10,7 @@ from ..errors import BertworksError, DataError
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import EVALUATION, SAMPLES, read_data, read_json, read_sealed_json
 from ..tasks import task_class
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
 from .charts import Curve
 from .page import is_share, label, majority_of
@@ -31,7 +31,7 @@ class RunFacts:
     measured: str  # the data and rows of `evaluation.json`; "" if there is none
     metrics: Mapping[str, float | None]  # its metrics, of the kept weights; empty if there is none
     breakdown: Breakdown  # its breakdown
-    chosen_by: Best | None  # selected the kept weights; None if the last weights are kept
+    chosen_by: BestMetric | None  # selected the kept weights; None if the last weights are kept
     early_end: str  # why the run ended before its last step; "" if it did not
     is_finished: bool  # whether the trained model was saved
 
@@ -97,7 +97,7 @@ class RunFacts:
         return list(dict.fromkeys(key for line in self.train for key in line["losses"]))
 
 
-def _chosen_by(run: RunDirectory) -> Best | None:
+def _chosen_by(run: RunDirectory) -> BestMetric | None:
     settings = run.settings()
     if "best_metric" not in settings:
         return None
@@ -106,7 +106,7 @@ def _chosen_by(run: RunDirectory) -> Best | None:
     except BertworksError as error:
         raise DataError(error.what, where=str(run.settings_file), fix=error.fix) from None
     metric = settings["best_metric"] or task.best_metric
-    return Best(metric, metric in task.lower_is_better)
+    return BestMetric(metric, metric in task.lower_is_better)
 
 
 SMOOTHED_OVER = 40

@@ -99,7 +99,7 @@ class Served:
         if isinstance(task, ClassificationTask) and len(task.labels) > 1:
             return False
         return isinstance(task, ClassificationTask | RegressionTask) and (
-            task.settings.takes_either or task.settings.columns.pair is not None
+            task.settings.is_pair_optional or task.settings.columns.pair is not None
         )
 
     @property

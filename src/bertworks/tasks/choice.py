@@ -28,10 +28,10 @@ from ..nn.heads import ClassificationHead
 from ..packed import Batch, Padded
 from ..text.encoding import Truncation
 from .classifying import ClassifyingNetwork
-from .example import LabelledExample, Tokens, by_length, pack
+from .evaluators import OneOfSeveralEvaluator
+from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
 from .labels import MARKS, find_mark, label_name
-from .metrics import OneOfSeveralEvaluator
 from .scores import OneOfSeveralScores
 from .task import Evaluator, Prediction
 
@@ -73,7 +73,7 @@ def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     return value
 
 
-def first_number(
+def find_first_number(
     rows: Iterable[tuple[str, Row]], name: str, label: str, choices: Sequence[str]
 ) -> int | None:
     """Return whether rows number their choices from 0 or from 1; None if all labels are letters.
@@ -186,7 +186,7 @@ class ChoiceNetwork(ClassifyingNetwork):
         hidden = self.encoder(packed)
         scores = self.choice_head(self.encoder, hidden, packed).squeeze(-1)
         rows = batch.targets["row"]
-        shape = (len(batch.examples), batch.targets["most"].shape[0])
+        shape = (len(batch.examples), batch.targets["max_choices"].shape[0])
         lowest = torch.finfo(scores.dtype).min
         logits: Tensor = scores.new_full(shape, lowest)
         return logits.index_put((rows, packed.sequence_number), scores)
@@ -214,7 +214,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         assert isinstance(choices, tuple), "a table may have several columns of them"
         if options.first_number is not None:
             return {"first_number": options.first_number}
-        return {"first_number": first_number(rows, rows.name, label, choices)}
+        return {"first_number": find_first_number(rows, rows.name, label, choices)}
 
     @classmethod
     def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
@@ -241,7 +241,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         # Nothing is known from the training table, whose labels are letters.
         rows_seen = enumerate(rows.sample, 1)  # standard input can be read only once
         placed = ((f"{rows.name}, row {number}", row) for number, row in rows_seen)
-        first = first_number(placed, rows.name, settings.label, settings.choices)
+        first = find_first_number(placed, rows.name, settings.label, settings.choices)
         if first is None:
             return task
         return type(self)(self.tokenizer, settings.with_values(first_number=first))
@@ -331,14 +331,14 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         """Pack the choices of all rows in order of length.
 
         `targets["row"]` is `[sequences]` int64: the index of each sequence's example. The length of
-        `targets["most"]` is the largest number of choices of a row. If labels are known,
+        `targets["max_choices"]` is the largest number of choices of a row. If labels are known,
         `targets["labels"]` is `[rows]`, and `counts["choice"]` the number of rows.
         """
-        places = by_length(examples)
-        packed = pack(examples, places)
+        indices = sort_sequences(examples)
+        packed = pack(examples, indices)
         targets = {
-            "row": np.array([at for at, _ in places], np.int64),
-            "most": np.zeros(max(len(example.sequences) for example in examples), np.int8),
+            "row": np.array([at for at, _ in indices], np.int64),
+            "max_choices": np.zeros(max(len(example.sequences) for example in examples), np.int8),
         }
         labels = [example.target for example in examples]
         if None in labels:

@@ -31,10 +31,10 @@ from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .classifying import ClassifyingNetwork, ClassifyingTask
+from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import count_labels, label_names, sort_labels
-from .metrics import MultiLabelEvaluator
 from .task import DisplayValue, Evaluator, Prediction, Task
 from .texts import (
     Pooling,
@@ -43,7 +43,7 @@ from .texts import (
     TextSettings,
     TextTask,
     has_single_output,
-    in_one,
+    pool_sequences,
     settings_of_checkpoint,
     sigmoid,
 )
@@ -167,7 +167,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
             return {"classification": self._loss_sum(self.logits(batch), labels)}
         hidden = self.encoder(packed)
         lm = next_piece_loss_sum(self.encoder, hidden, packed)
-        logits = in_one(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        logits = pool_sequences(self.head(self.encoder, hidden, packed), packed, self.pooling)
         loss = self._loss_sum(logits, labels)
         return {"classification": loss, "weighted_lm": self.lm_weight * lm}
 

@@ -23,6 +23,7 @@ from ..data.schema import RoleColumns
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
+from .evaluators import OneOfSeveralEvaluator
 from .example import ExampleT, labelled_batch
 from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
 from .labels import (
@@ -34,7 +35,6 @@ from .labels import (
     other_spellings,
     sort_labels,
 )
-from .metrics import OneOfSeveralEvaluator
 from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
 

@@ -84,28 +84,30 @@ class LabelledExample:
 
 ExampleT = TypeVar("ExampleT", bound=LabelledExample)
 
-Place = tuple[int, int]
+SequenceIndex = tuple[int, int]
 """A sequence: the index of its example, and its number within the example."""
 
 
-def places_of(examples: Sequence[LabelledExample]) -> list[Place]:
+def list_sequences(examples: Sequence[LabelledExample]) -> list[SequenceIndex]:
     """List all sequences, grouped by example."""
     return [(at, number) for at, one in enumerate(examples) for number in range(len(one.sequences))]
 
 
-def by_length(examples: Sequence[LabelledExample]) -> list[Place]:
+def sort_sequences(examples: Sequence[LabelledExample]) -> list[SequenceIndex]:
     """List all sequences in order of length."""
-    return sorted(places_of(examples), key=lambda place: len(_at(examples, place).input_ids))
+    return sorted(
+        list_sequences(examples), key=lambda index: len(_sequence(examples, index).input_ids)
+    )
 
 
-def pack(examples: Sequence[LabelledExample], places: Sequence[Place]) -> Packed:
-    """Pack the sequences at `places`, in this order, with the row and number of each."""
-    sequences = [_at(examples, place) for place in places]
+def pack(examples: Sequence[LabelledExample], indices: Sequence[SequenceIndex]) -> Packed:
+    """Pack the sequences at `indices`, in this order, with the row and number of each."""
+    sequences = [_sequence(examples, index) for index in indices]
     return Packed.from_arrays(
         [one.input_ids for one in sequences],
         [one.token_type_ids for one in sequences],
-        rows=[examples[at].index for at, _ in places],
-        numbers=[number for _, number in places],
+        rows=[examples[example].index for example, _ in indices],
+        numbers=[number for _, number in indices],
     )
 
 
@@ -118,12 +120,12 @@ def labelled_batch(
     `targets["labels"]` (`[rows, …]`, `dtype`), and `counts[loss]` is the number of rows.
     """
     order = sorted(examples, key=lambda example: example.num_tokens)
-    packed = pack(order, places_of(order))
+    packed = pack(order, list_sequences(order))
     labels = [example.target for example in order]
     if any(label is None for label in labels):
         return Batch(packed, examples=order)
     return Batch(packed, {"labels": np.array(labels, dtype)}, {loss: len(labels)}, order)
 
 
-def _at(examples: Sequence[LabelledExample], place: Place) -> TokenIds:
-    return examples[place[0]].sequences[place[1]]
+def _sequence(examples: Sequence[LabelledExample], index: SequenceIndex) -> TokenIds:
+    return examples[index[0]].sequences[index[1]]

@@ -44,7 +44,7 @@ class TaskOptions(LabelledTableOptions):
     max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
 
-    def shared(self, settings: type[TaskSettings]) -> dict[str, Any]:
+    def values_for(self, settings: type[TaskSettings]) -> dict[str, Any]:
         """Return the options that are saved with the task: those that `settings` has too."""
         return self.model_dump(include=set(type(self).model_fields) & set(settings.model_fields))
 
@@ -53,7 +53,7 @@ class TaskOptions(LabelledTableOptions):
         values = (value for name, value in self if name.endswith("_column"))
         return [value for value in values if value is not None]
 
-    def named(self, schema: Schema) -> dict[str, str | None]:
+    def columns_by_role(self, schema: Schema) -> dict[str, str | None]:
         """Return for each role of a schema the column that the user named; None if none."""
         return {role.name: getattr(self, role.option) for role in schema.roles}
 
@@ -229,8 +229,8 @@ class LabelledTask(Task[ExampleT]):
         Raises:
             DataError: a column is missing and cannot be detected, or the labels are invalid.
         """
-        columns = cls.schema.find(rows, options.named(cls.schema), labelled=True)
-        values = options.shared(cls.settings_class) | cls.settings_of(columns)
+        columns = cls.schema.find(rows, options.columns_by_role(cls.schema), labelled=True)
+        values = options.values_for(cls.settings_class) | cls.settings_of(columns)
         return cls(
             tokenizer,
             cls.settings_class.parse(values | cls.settings_from_rows(rows, columns, options)),
@@ -249,7 +249,7 @@ class LabelledTask(Task[ExampleT]):
     @classmethod
     def find_label_columns(cls, rows: Rows, options: TaskOptions) -> list[str]:
         """Return the columns of the targets in a table, if they can be found."""
-        columns = cls.schema.find(rows, options.named(cls.schema), labelled=False)
+        columns = cls.schema.find(rows, options.columns_by_role(cls.schema), labelled=False)
         return cls._label_columns(columns)
 
     @classmethod

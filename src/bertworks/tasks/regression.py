@@ -27,10 +27,10 @@ from ..errors import CheckpointError, DataError
 from ..nn.config import EncoderConfig
 from ..nn.layers import wide
 from ..packed import Batch
+from .evaluators import RegressionEvaluator
 from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import finite_number, label_entries
-from .metrics import RegressionEvaluator
 from .task import DisplayValue, Evaluator, Prediction
 from .texts import (
     VALUED_TEXTS,

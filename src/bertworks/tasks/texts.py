@@ -51,10 +51,10 @@ WindowPooling = Literal["mean", "max"]
 Pooling = Literal["sum", "mean", "max"]
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _SECOND = "pair"
-_TURNED: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
+_SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
-AT_ONCE = 8192
+CHUNK_TOKENS = 8192
 """The most tokens that go through the encoder at once, if rows have several sequences."""
 
 
@@ -128,7 +128,7 @@ class TextSettings(_Shared, TaskSettings):
     """Settings of a task on texts that are saved with its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
-    takes_either: bool = Field(
+    is_pair_optional: bool = Field(
         False, description="rows may be single texts or pairs: a published model does not say"
     )
 
@@ -170,7 +170,7 @@ class TextTask(LabelledTask[LabelledExample]):
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         columns = self.settings.columns
-        if self.settings.takes_either and pair is not None:
+        if self.settings.is_pair_optional and pair is not None:
             return {columns.text: text, _SECOND: pair}
         if (pair is None) != (columns.pair is None):
             takes = "single texts" if columns.pair is None else "pairs of texts"
@@ -182,14 +182,16 @@ class TextTask(LabelledTask[LabelledExample]):
     ) -> list[LabelledExample]:
         """Tokenise all rows in one call, so that the tokenizer can use several threads."""
         columns = self.settings.columns
-        if self.settings.takes_either and columns.pair is None:
+        if self.settings.is_pair_optional and columns.pair is None:
             _check_no_pairs(rows, where)
         pairs = None if columns.pair is None else read_texts(rows, columns.pair, where)
         texts = read_texts(rows, columns.text, where)
         truncation = self.settings.truncation
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
-            others = self._encode(pairs, texts, _TURNED.get(truncation, truncation), where)
+            others = self._encode(
+                pairs, texts, _SWAPPED_TRUNCATION.get(truncation, truncation), where
+            )
             encodings = [[*first, *other] for first, other in zip(encodings, others, strict=True)]
         return [
             LabelledExample(
@@ -242,11 +244,11 @@ class TextTask(LabelledTask[LabelledExample]):
         return rows
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns, either = self.settings.columns, self.settings.takes_either
+        columns, either = self.settings.columns, self.settings.is_pair_optional
         if either and columns.pair is None and _has_pairs(rows, columns.text):
             columns = columns.with_values(pair=_SECOND)
         if self.schema.is_met(rows, dict(columns), labelled=labelled):
-            return self.reading(columns, rows.name)
+            return self.with_columns(columns, rows.name)
         has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
         known = {"text": columns.text, "pair": columns.pair} if has_texts else {}
         if columns.label in rows.columns:
@@ -254,9 +256,9 @@ class TextTask(LabelledTask[LabelledExample]):
         found = Columns.parse(self.schema.find(rows, known, labelled=labelled))
         if either and found.pair is None and not known.get("text"):
             _check_single(rows, found)
-        return self.reading(found, rows.name)
+        return self.with_columns(found, rows.name)
 
-    def reading(self, columns: Columns, where: str) -> Self:
+    def with_columns(self, columns: Columns, where: str) -> Self:
         """Return the same task for the columns of another table.
 
         Raises:
@@ -265,7 +267,7 @@ class TextTask(LabelledTask[LabelledExample]):
         known = self.settings.columns
         if columns == known:
             return self
-        if not self.settings.takes_either and (columns.pair is None) != (known.pair is None):
+        if not self.settings.is_pair_optional and (columns.pair is None) != (known.pair is None):
             takes, has = (
                 ("pairs of texts", "single texts") if known.pair else ("single texts", "pairs")
             )
@@ -342,7 +344,7 @@ def settings_of_checkpoint(checkpoint: Published) -> dict[str, Any]:
         "columns": Columns(
             text="text", pair="pair" if checkpoint.takes_pairs else None, label="label"
         ),
-        "takes_either": not checkpoint.takes_pairs,
+        "is_pair_optional": not checkpoint.takes_pairs,
         "max_seq_length": checkpoint.max_length,
         "dropout": checkpoint.dropout(CLASSIFIER),
     }
@@ -376,8 +378,10 @@ class TextNetwork(Network):
         backward pass computes each part a second time.
         """
         packed = batch.packed
-        tokens = AT_ONCE if packed.sequence_number.any() else packed.num_tokens
-        return in_one(in_parts(self._of_sequences, packed, tokens), packed, self.pooling)
+        tokens = CHUNK_TOKENS if packed.sequence_number.any() else packed.num_tokens
+        return pool_sequences(
+            apply_in_chunks(self._of_sequences, packed, tokens), packed, self.pooling
+        )
 
     def _of_sequences(self, packed: Sequences) -> Float[Tensor, "sequences outputs"]:
         logits: Tensor = self.head(self.encoder, self.encoder(packed), packed)
@@ -388,7 +392,7 @@ class TextNetwork(Network):
         return {"logits": self._of_sequences(padded)}
 
 
-def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
+def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     """Pool the logits of sequences to one vector per row.
 
     For a pair in both orders, the sum of the logits equals the output layer applied to the sum of
@@ -407,7 +411,7 @@ def in_one(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     return torch.segment_reduce(values, pooling, lengths=counts, axis=0)
 
 
-def in_parts(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
+def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
     """Apply a function to a pack in parts of at most `tokens` tokens, or of one sequence.
 
     In training, no activations are kept; the backward pass computes each part again, with the same

@@ -35,7 +35,7 @@ from ..nn.heads import linear_cross_entropy
 from ..nn.kv_cache import Memory
 from ..nn.layers import Dropout, wide
 from ..packed import Batch, Packed
-from .example import LabelledExample, Tokens, by_length, pack
+from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, check_length, read_texts
 from .task import DisplayValue, Evaluator, Network, Prediction
 
@@ -188,9 +188,9 @@ class TranslationTask(LabelledTask[LabelledExample]):
         end, `targets["target_lengths"]` is `[rows]`, and `counts["translation"]` is the number of
         tokens to predict. The batch's examples are in the order of the packed rows.
         """
-        places = by_length(examples)
-        order = [examples[at] for at, _ in places]
-        packed = pack(examples, places)
+        indices = sort_sequences(examples)
+        order = [examples[at] for at, _ in indices]
+        packed = pack(examples, indices)
         if any(one.target is None for one in order):
             return Batch(packed, examples=order)
         lengths = np.array([len(one.target) for one in order])

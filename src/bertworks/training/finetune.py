@@ -29,7 +29,7 @@ from ..reports.report import write_report
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import TaskKeywords
 from ..tasks import labelled_task
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown, Evaluation, HasResults
 from ..tasks.dev_share import Dev
 from ..tasks.labelled import LabelledTask
@@ -251,7 +251,7 @@ def _finetune(
     if thaw is not None:
         say(progress, thaw)
     metric = settings.best_metric or data.reader.best_metric
-    best = Best(metric, metric in task.lower_is_better, settings.early_stopping)
+    best = BestMetric(metric, metric in task.lower_is_better, settings.early_stopping)
     engine = EngineSettings(precision=settings.precision)
 
     def measure(network: Network) -> Mapping[str, float]:

@@ -33,7 +33,7 @@ from ..errors import TrainingError
 from ..nn.cpu import keep_freed_memory
 from ..nn.device import computing_in, dtype_of, is_finite
 from ..runs.run_directory import RunDirectory
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
@@ -49,7 +49,7 @@ from .signals import Interrupted, StopRequest, stop_request
 from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of
 from .stream import GlobalBatch, Position, stream
 
-__all__ = ["Best", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
+__all__ = ["BestMetric", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
 
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Evaluates a network, in evaluation mode and without gradients, and returns its metrics.
@@ -65,7 +65,7 @@ def fit(
     settings: FitSettings,
     run: RunDirectory,
     evaluate: Evaluate | None = None,
-    best: Best | None = None,
+    best: BestMetric | None = None,
     device: torch.device | str = "auto",
     progress: Progress | None = None,
 ) -> FitResult:
@@ -142,7 +142,7 @@ class _Loop:
     recorder: Recorder
     starts: Mapping[torch.Tensor, int]  # first update of parameters unfrozen later
     evaluate: Evaluate | None
-    best: Best | None
+    best: BestMetric | None
     state: TrainState = field(default_factory=TrainState)
     saved_step: int = -1
     is_over: bool = False

@@ -94,14 +94,14 @@ def _by_classifier(
     for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
-    found = _columns(rows, dev, options.named(TEXTS))
-    reader = teacher.task.reading(found, rows.name)
+    found = _columns(rows, dev, options.columns_by_role(TEXTS))
+    reader = teacher.task.with_columns(found, rows.name)
     task = DistilledTask(
         tokenizer,
         teacher.task.settings.with_values(
             columns=found,
-            takes_either=False,
-            **options.shared(TextSettings),
+            is_pair_optional=False,
+            **options.values_for(TextSettings),
             positive_label=options.positive_label or teacher.task.settings.positive_label,
             class_weights=None,
             label_smoothing=0.0,
@@ -162,7 +162,7 @@ def _by_sentence_encoder(
         passage=options.passage_column or "passage",
         score=options.score_column,
     )
-    values = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
+    values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
     vectors = _vectors(teacher, Texts(rows, found.text, again=True), settings, run, progress)
     task = StudentTask(
         tokenizer,

@@ -33,7 +33,7 @@ from ..errors import (
 )
 from ..jobs.parallel import end_with_parent, start
 from ..runs.run_directory import RunDirectory
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..training.checkpoint import ResumeWarning
 from ..training.finetune import FinetuneResult
 from ..training.progress import Progress, say
@@ -57,7 +57,7 @@ class GridLoop:
     places: Sequence[Slot]  # slots for parallel runs
     progress: Progress | None
     done: dict[str, GridRun] = field(default_factory=dict)
-    measure: Best | None = None
+    measure: BestMetric | None = None
     ended_here: int = 0
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class GridLoop:
             return False
         if outcome["metrics"][outcome["best_metric"]] is None:
             return False
-        measure = Best(outcome["best_metric"], outcome["lower_is_better"])
+        measure = BestMetric(outcome["best_metric"], outcome["lower_is_better"])
         if self.measure not in (None, measure):
             raise SettingsError(
                 f"{run.directory.name} is measured by {measure.metric}, and others by "

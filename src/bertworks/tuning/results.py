@@ -12,7 +12,7 @@ import numpy as np
 
 from ..runs.run_directory import RunDirectory, read_run
 from ..runs.run_files import GRID, read_json
-from ..tasks.best import Best
+from ..tasks.best_metric import BestMetric
 from ..utils import files
 from ..utils.formatting import html_facts, markdown, measured
 from .space import Point, name_of, shown
@@ -87,7 +87,7 @@ class GridResult:
     """
 
     run: RunDirectory
-    measure: Best
+    measure: BestMetric
     points: tuple[PointResult, ...]
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class GridResult:
                 for run in point["runs"]
             ]
             points.append(PointResult.of(runs, tree["metric"]))
-        measure = Best(tree["metric"], tree["lower_is_better"])
+        measure = BestMetric(tree["metric"], tree["lower_is_better"])
         return cls(run, measure, tuple(points))
 
     @cached_property

@@ -27,9 +27,9 @@ from ...packed import Batch
 from ...text.encoding import Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
-from ..example import by_length, pack
+from ..evaluators import ScoredEvaluator
+from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
-from ..metrics import ScoredEvaluator
 from ..task import DisplayValue, Evaluator, Prediction
 from .answers import SCHEMA, answers_of
 from .network import AnsweringNetwork, answering_loss_sum
@@ -230,17 +230,17 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         token of the answer in the window; `targets["may_answer"]` is `[tokens]` bool, true for the
         passage's tokens and `[CLS]`; `counts["answering"]` is the number of windows.
         """
-        places = by_length(examples)
-        packed = pack(examples, places)
+        indices = sort_sequences(examples)
+        packed = pack(examples, indices)
         if any(example.target is None for example in examples):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
-        for (at, number), start in zip(places, packed.cu_seqlens.tolist(), strict=False):
+        for (at, number), start in zip(indices, packed.cu_seqlens.tolist(), strict=False):
             may_answer[start + passage_tokens(examples[at].sequences[number])] = True
             may_answer[start] = True
-        spans = [examples[at].target[number] for at, number in places]
+        spans = [examples[at].target[number] for at, number in indices]
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
-        return Batch(packed, targets, {"answering": len(places)}, examples)
+        return Batch(packed, targets, {"answering": len(indices)}, examples)
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row the `answer` (empty if there is none), its `start` and `end` characters, its

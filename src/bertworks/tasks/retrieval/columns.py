@@ -18,7 +18,7 @@ from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
 from ...errors import DataError
 from ...packed import Packed
 from ...settings.base import Settings
-from ..example import LabelledExample, pack, places_of
+from ..example import LabelledExample, list_sequences, pack
 from ..labelled import TaskOptions, TaskSettings
 from ..labels import finite_number
 
@@ -257,7 +257,7 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
         `excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
     """
     # First queries, then their passages, then the negatives, each in the order of the rows.
-    roles = sorted(places_of(examples), key=lambda role: min(role[1], 2))
+    roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
     texts = [examples[at].sequences[number].input_ids for at, number in roles]
     order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
     packed = pack(examples, [roles[role] for role in order])

@@ -16,7 +16,7 @@ from ...nn.heads import cross_entropy_sum, pool
 from ...nn.layers import wide
 from ...packed import Batch, Packed
 from ..task import Network
-from ..texts import in_parts
+from ..texts import apply_in_chunks
 from .columns import RetrievalSettings
 
 
@@ -68,7 +68,9 @@ class RetrievalNetwork(Network):
         return {"queries": queries, "passages": passages, "values": values}
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
-        return in_parts(self._encode, packed, self._settings.chunk_tokens or packed.num_tokens)
+        return apply_in_chunks(
+            self._encode, packed, self._settings.chunk_tokens or packed.num_tokens
+        )
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(wide(self.encoder(packed)), packed, self._settings.pooling)

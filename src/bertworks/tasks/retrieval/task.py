@@ -24,10 +24,10 @@ from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
+from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import finite_number
-from ..metrics import RegressionEvaluator
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     SCHEMA,
@@ -103,7 +103,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
             columns = columns.with_values(score=None)
-        values = {k: v for k, v in options.shared(RetrievalSettings).items() if v is not None}
+        values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
         values |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
             scores = [finite_number(row, columns.score, where) for where, row in rows]

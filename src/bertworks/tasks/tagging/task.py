@@ -29,10 +29,10 @@ from ...nn.heads import cross_entropy_sum
 from ...packed import Batch
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
-from ..example import by_length, pack
+from ..evaluators import ScoredEvaluator
+from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import label_entries
-from ..metrics import ScoredEvaluator
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     BEFORE,
@@ -388,9 +388,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         If tags are known, `targets["labels"]` is `[pieces]` int64, the indices of their tags, and
         `counts["tagging"]` is the number of pieces.
         """
-        places = by_length(examples)
-        packed = pack(examples, places)
-        windows = [(examples[at], examples[at].sequences[number]) for at, number in places]
+        indices = sort_sequences(examples)
+        packed = pack(examples, indices)
+        windows = [(examples[at], examples[at].sequences[number]) for at, number in indices]
         starts = packed.cu_seqlens.tolist()
         positions = [
             window.positions + start for (_, window), start in zip(windows, starts, strict=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Best:
+class BestMetric:
     """The metric that selects the best weights."""
 
     metric: str
@@ -15,8 +15,8 @@ class Best:
     # the run stops after this many consecutive evaluations without improvement; None: never
     patience: int | None = None
 
-    def is_better(self, value: float, before: float | None) -> bool:
+    def is_better(self, value: float, best_value: float | None) -> bool:
         """Whether a value is better than the best one so far; an equal value is not."""
-        if before is None or math.isnan(before):
+        if best_value is None or math.isnan(best_value):
             return True
-        return value < before if self.lower_is_better else value > before
+        return value < best_value if self.lower_is_better else value > best_value
