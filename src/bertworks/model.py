@@ -81,11 +81,11 @@ from .tasks.gold import GoldRows
 from .tasks.inputs import open_table, task_rows
 from .tasks.labelled import LabelledTask
 from .tasks.pretraining.candidates import (
-    pieces_of,
+    encode_candidates,
+    make_variants,
     probabilities_at_masks,
     rank,
     score,
-    variants,
 )
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
@@ -740,15 +740,15 @@ class Model:
     ) -> list[list[dict[str, Any]]]:
         """Return the candidates for each mask with their probabilities, the most likely first."""
         task, network = self._task_and_network()
-        pieces = pieces_of(self.tokenizer, candidates)
-        needed = variants(text, mask, pieces)
-        rows = [task.text_row(variant.text) for variant in needed]
+        pieces = encode_candidates(self.tokenizer, candidates)
+        variants = make_variants(text, mask, pieces)
+        rows = [task.text_row(variant.text) for variant in variants]
         examples = task.examples(rows, 0, labelled=False)
         scores: dict[int, list[float]] = {}
         for outputs, batch in engine.outputs_of(network, task, examples, how):
             for row, probabilities in probabilities_at_masks(outputs["mlm_logits"], batch):
-                scores[row] = score(probabilities, needed[row].scored)
-        in_order = (scores[number] for number in range(len(needed)))
+                scores[row] = score(probabilities, variants[row].scored_pieces)
+        in_order = (scores[number] for number in range(len(variants)))
         return rank(text.count(mask), pieces, in_order)
 
     def generate(

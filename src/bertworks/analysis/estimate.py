@@ -343,7 +343,7 @@ def _batch(
                 length // 2 if is_pair else length,
                 number % 2 if is_pair else None,
                 number,
-                goes_on=np.zeros(length, np.bool_),
+                continues_unit=np.zeros(length, np.bool_),
             )
         )
     return objective.task.collate(examples)

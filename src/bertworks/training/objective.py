@@ -25,7 +25,11 @@ from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
 from ..nn.neighbour_attention import attend_to_neighbours
 from ..tasks.pretraining.discriminator import with_generator
-from ..tasks.pretraining.distillation import DistillationNetwork, DistillationTask, begin_like
+from ..tasks.pretraining.distillation import (
+    DistillationNetwork,
+    DistillationTask,
+    init_from_teacher,
+)
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.settings import DistillationSettings
@@ -161,8 +165,8 @@ def _with_teacher(
             where=settings.teacher,
         )
     if settings.initialize:
-        taken = begin_like(student, teacher.network)
-        say(progress, f"starts from the teacher's layers {', '.join(map(str, taken))}")
+        layer_numbers = init_from_teacher(student, teacher.network)
+        say(progress, f"starts from the teacher's layers {', '.join(map(str, layer_numbers))}")
     return DistillationNetwork(student, teacher.network, settings)
 
 

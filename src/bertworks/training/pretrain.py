@@ -180,7 +180,7 @@ class PretrainingData:
                 settings.instances.with_values(max_seq_length=length),
                 seed=seed,
                 repeat_every=settings.masking.repeat_every,
-                units=masked and settings.masking.unit == "knowledge",
+                with_units=masked and settings.masking.unit == "knowledge",
             )
 
         phases = [

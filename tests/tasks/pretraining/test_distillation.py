@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from bertworks.errors import SettingsError
 from bertworks.packed import Batch
-from bertworks.tasks.pretraining.distillation import DistillationNetwork, begin_like
+from bertworks.tasks.pretraining.distillation import DistillationNetwork, init_from_teacher
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.settings import DistillationSettings
 from tests.checkpoints import published
@@ -66,7 +66,7 @@ def test_only_the_student_learns():
 def test_a_student_of_the_teachers_own_weights_has_nothing_to_learn_from_it():
     _, teacher = networks()
     twin = PretrainingNetwork(teacher.encoder.config, next_sentence=False).double()
-    assert begin_like(twin, teacher) == (0, 1, 2, 3)
+    assert init_from_teacher(twin, teacher) == (0, 1, 2, 3)
     twin.load_state_dict(teacher.state_dict())
     losses = DistillationNetwork(twin, teacher, SETTINGS)(batch())
     assert losses["soft"].item() == pytest.approx(0, abs=1e-3)
@@ -75,7 +75,7 @@ def test_a_student_of_the_teachers_own_weights_has_nothing_to_learn_from_it():
 
 def test_it_begins_as_every_other_layer():
     student, teacher = networks()
-    assert begin_like(student, teacher) == (0, 2)
+    assert init_from_teacher(student, teacher) == (0, 2)
     for own, other in ((0, 0), (1, 2)):
         ours, theirs = (
             n.encoder.layers[at].state_dict() for n, at in ((student, own), (teacher, other))
@@ -89,10 +89,10 @@ def test_it_begins_as_every_other_layer():
 def test_what_does_not_fit_is_said():
     student, teacher = networks(hidden_size=24, intermediate_size=40)
     with pytest.raises(SettingsError, match="initialize=false"):
-        begin_like(student, teacher)
+        init_from_teacher(student, teacher)
     with pytest.raises(SettingsError, match="hidden_size=48 is not the student's 24"):
         DistillationNetwork(student, teacher, SETTINGS)
     DistillationNetwork(student, teacher, SETTINGS.with_values(cosine_weight=0.0))
     deep, _ = networks(num_hidden_layers=5)
     with pytest.raises(SettingsError, match="a student of 5 layers"):
-        begin_like(deep, teacher)
+        init_from_teacher(deep, teacher)

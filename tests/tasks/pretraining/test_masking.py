@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bertworks.errors import SettingsError
 from bertworks.tasks.pretraining import hashing
-from bertworks.tasks.pretraining.masking import Masked, Masker, MaskingSettings
+from bertworks.tasks.pretraining.masking import MaskedSequences, Masker, MaskingSettings
 from bertworks.text.tokenizer import Tokenizer
 
 VOCAB_SIZE, CLS, SEP, MASK = 1000, 101, 102, 103
@@ -49,7 +49,7 @@ def sequences(count: int, length: int, seed: int = 0, words: bool = False) -> li
     return list(made)
 
 
-def mask(masker: Masker, rows: list[np.ndarray], keys: np.ndarray) -> Masked:
+def mask(masker: Masker, rows: list[np.ndarray], keys: np.ndarray) -> MaskedSequences:
     edges = np.cumsum([0, *map(len, rows)])
     return masker(np.concatenate(rows), edges, keys)
 

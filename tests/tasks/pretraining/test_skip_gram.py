@@ -75,7 +75,7 @@ def test_pairs_are_those_of_a_plain_loop() -> None:
                 continue
             share = counts[piece] / counts.sum()
             if hashing.uniform(bits)[0] < math.sqrt(0.01 / share) + 0.01 / share:
-                reach = 1 + hashing.below(hashing.mix(bits ^ np.uint64(1 << 60)), 3)[0]
+                reach = 1 + hashing.integers_below(hashing.mix(bits ^ np.uint64(1 << 60)), 3)[0]
                 kept.append((place, piece, bits, reach))
         for at, (place, _, bits, reach) in enumerate(kept):
             for other in range(max(0, at - reach), min(len(kept), at + reach + 1)):

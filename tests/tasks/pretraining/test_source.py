@@ -31,7 +31,7 @@ FORMATS = ("segment-pair", "sentence-pair", "sentence-order", "full-sentences", 
 def source_of(corpus: Any, tokenizer: Any, **values: Any) -> PretrainingSource:
     options = {
         name: values.pop(name)
-        for name in ("repeat_every", "block_tokens", "units")
+        for name in ("repeat_every", "block_tokens", "with_units")
         if name in values
     }
     return PretrainingSource(
@@ -169,18 +169,18 @@ def test_units_come_with_their_tokens(
             return self.document(number)[0] % 3 == 0
 
     corpus = Marked(make_corpus(20).texts)
-    source = source_of(corpus, tokenizer, format=format_, max_seq_length=64, units=True)
+    source = source_of(corpus, tokenizer, format=format_, max_seq_length=64, with_units=True)
     for example in source.block(0, 0):
         ids = example.input_ids
-        assert example.goes_on is not None
+        assert example.continues_unit is not None
         expected = (ids % 3 == 0) & ~np.isin(ids, [CLS, SEP])
-        np.testing.assert_array_equal(example.goes_on, expected)
+        np.testing.assert_array_equal(example.continues_unit, expected)
     plain = source_of(corpus, tokenizer, format=format_, max_seq_length=64).block(0, 0)
     assert described(plain) == described(source.block(0, 0))
-    assert plain[0].goes_on is None
+    assert plain[0].continues_unit is None
     corpus.has_units = False
     with pytest.raises(DataError, match="no spans"):
-        source_of(corpus, tokenizer, format=format_, units=True)
+        source_of(corpus, tokenizer, format=format_, with_units=True)
 
 
 def test_instances_are_shuffled(make_corpus: MakeCorpus, tokenizer: Any) -> None:

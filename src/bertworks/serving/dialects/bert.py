@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from ...errors import DataError
 from ...inference.settings import GenerationSettings
 from ...tasks.answering.task import AnsweringTask
-from ...tasks.pretraining.candidates import pieces_of, rank, variants
+from ...tasks.pretraining.candidates import encode_candidates, make_variants, rank
 from ...text.tokenizer import Tokenizer
 from ..job import job_of, placed, text_of_row, text_rows
 from ..request_error import invalid
@@ -142,9 +142,9 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
     candidates = body.candidates
     pieces = {} if candidates is None else _pieces(tokenizer, candidates)
     items = [
-        Masked(place, variant.text, None, body.top_k, variant.scored)
+        Masked(place, variant.text, None, body.top_k, variant.scored_pieces)
         for place, text in texts
-        for variant in variants(text, mask, pieces)
+        for variant in make_variants(text, mask, pieces)
     ]
     job.service.check_count("inputs", len(items))
     answers = iter(await job.compute(runner, items, limit=runner.task.max_length))
@@ -259,6 +259,6 @@ def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[i
     if not 1 <= len(candidates) <= _MOST_CANDIDATES:
         raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
     try:
-        return pieces_of(tokenizer, candidates)
+        return encode_candidates(tokenizer, candidates)
     except DataError as error:
         raise invalid(error.where or "candidates", error.what) from None

@@ -29,10 +29,10 @@ class Variant(NamedTuple):
     """A text in which a mask may be repeated, and the candidates that are scored in it."""
 
     text: str
-    scored: ScoredPieces
+    scored_pieces: ScoredPieces
 
 
-def pieces_of(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+def encode_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
     """Return the piece ids of each candidate.
 
     Raises:
@@ -40,15 +40,17 @@ def pieces_of(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list
     """
     if not candidates:
         raise DataError("there are no candidates", where="candidates")
-    places = [f"candidates[{number}]" for number in range(len(candidates))]
-    rows = tokenizer.piece_ids(candidates, where=places)
-    for place, word, ids in zip(places, candidates, rows, strict=True):
+    locations = [f"candidates[{number}]" for number in range(len(candidates))]
+    rows = tokenizer.piece_ids(candidates, where=locations)
+    for location, word, ids in zip(locations, candidates, rows, strict=True):
         if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
-            raise DataError(f"the vocabulary has no pieces for {truncate_repr(word)}", where=place)
+            raise DataError(
+                f"the vocabulary has no pieces for {truncate_repr(word)}", where=location
+            )
     return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
 
 
-def variants(text: str, mask: str, pieces: Pieces) -> list[Variant]:
+def make_variants(text: str, mask: str, pieces: Pieces) -> list[Variant]:
     """Return the text, and its variants for candidates of several pieces.
 
     The text comes first, then for each mask a variant per length of candidates, shortest first.
@@ -56,15 +58,15 @@ def variants(text: str, mask: str, pieces: Pieces) -> list[Variant]:
     parts = text.split(mask)
     numbers = range(len(parts) - 1)
     singles = [ids for ids in pieces.values() if len(ids) == 1]
-    needed = [Variant(text, [(number, ids) for number in numbers for ids in singles])]
+    variants = [Variant(text, [(number, ids) for number in numbers for ids in singles])]
     for number in numbers:
         for length in _lengths(pieces):
             masks = [mask] * len(numbers)
             masks[number] = mask * length
             joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
             long = [(number, ids) for ids in pieces.values() if len(ids) == length]
-            needed.append(Variant(joined, long))
-    return needed
+            variants.append(Variant(joined, long))
+    return variants
 
 
 def _lengths(pieces: Pieces) -> list[int]:
@@ -81,11 +83,17 @@ def probabilities_at_masks(logits: Tensor, batch: Batch) -> Iterator[tuple[int, 
         yield row, probabilities[edges[number] : edges[number + 1]]
 
 
-def score(probabilities: Float[Tensor, "masks vocab_size"], scored: ScoredPieces) -> list[float]:
+def score(
+    probabilities: Float[Tensor, "masks vocab_size"], scored_pieces: ScoredPieces
+) -> list[float]:
     """Return the probability of each candidate: the product of its pieces' probabilities."""
     return [
-        float(np.prod([float(probabilities[mask + at, piece]) for at, piece in enumerate(ids)]))
-        for mask, ids in scored
+        float(
+            np.prod(
+                [float(probabilities[mask + offset, piece]) for offset, piece in enumerate(ids)]
+            )
+        )
+        for mask, ids in scored_pieces
     ]
 
 
@@ -95,11 +103,11 @@ def rank(
     """Return each mask's candidates with their probabilities, the most likely first.
 
     Args:
-        scores: those of the `variants`, in order; each variant's are read once.
+        scores: the scores of all variants, in order; each variant's are read once.
     """
     words = [word for word, ids in pieces.items() if len(ids) == 1]
     singles = next(scores)
-    ranked = []
+    rankings = []
     for number in range(num_masks):
         own = singles[number * len(words) : (number + 1) * len(words)]
         by_word = dict(zip(words, own, strict=True))
@@ -107,5 +115,5 @@ def rank(
             long = [word for word, ids in pieces.items() if len(ids) == length]
             by_word |= dict(zip(long, next(scores), strict=True))
         ordered = sorted(by_word.items(), key=lambda pair: -pair[1])
-        ranked.append([{"candidate": word, "probability": value} for word, value in ordered])
-    return ranked
+        rankings.append([{"candidate": word, "probability": value} for word, value in ordered])
+    return rankings

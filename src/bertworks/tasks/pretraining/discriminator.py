@@ -24,8 +24,8 @@ from .settings import ReplacedTokensSettings
 DRAW_BITS = 31
 """The number of random bits that a replacement is drawn from."""
 
-_ROWS = 256  # masked tokens whose logits are in memory at a time
-_SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
+_CHUNK_ROWS = 256  # masked tokens whose logits are in memory at a time
+_SHARED_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
 class DiscriminatorNetwork(Network):
@@ -64,13 +64,16 @@ class ReplacedTokensNetwork(Network):
     ) -> None:
         super().__init__()
         self.discriminator, self.generator, self.weight = discriminator, generator, weight
-        tied, shared = generator.encoder.embeddings, discriminator.encoder.embeddings
+        generator_embeddings, embeddings = (
+            generator.encoder.embeddings,
+            discriminator.encoder.embeddings,
+        )
         widths = {net.encoder.config.embedding_width for net in (discriminator, generator)}
         assert len(widths) == 1, "both have the same embeddings"
-        for name in _SHARED:
-            setattr(tied, name, getattr(shared, name))
+        for name in _SHARED_EMBEDDINGS:
+            setattr(generator_embeddings, name, getattr(embeddings, name))
         if generator.encoder.config.tie_word_embeddings:
-            word_embeddings = shared.word_embeddings.weight
+            word_embeddings = embeddings.word_embeddings.weight
             assert isinstance(word_embeddings, nn.Parameter)
             generator.mlm_head.decoder = word_embeddings
 
@@ -85,8 +88,8 @@ class ReplacedTokensNetwork(Network):
         masked = hidden.index_select(0, batch.targets["masked_positions"])
         head = self.generator.mlm_head
         with torch.no_grad():
-            drawn = _sample(masked, batch.targets["draws"], head)
-        losses = self.discriminator(_filled(batch, drawn))
+            pieces = _sample_in_chunks(masked, batch.targets["draws"], head)
+        losses = self.discriminator(_replace_masked_tokens(batch, pieces))
         return {
             "mlm": head.loss_sum(masked, batch.targets["masked_labels"]),
             "weighted_rtd": self.weight * losses["rtd"],
@@ -99,9 +102,15 @@ class ReplacedTokensNetwork(Network):
         `[tokens]`.
         """
         outputs = self.generator.predict(batch)
-        filled = _filled(batch, _sample(outputs["mlm_logits"], batch.targets["draws"]))
-        is_replaced = filled.targets["is_replaced"]
-        return {**outputs, **self.discriminator.predict(filled), "is_replaced": is_replaced}
+        discriminator_batch = _replace_masked_tokens(
+            batch, _sample_in_chunks(outputs["mlm_logits"], batch.targets["draws"])
+        )
+        is_replaced = discriminator_batch.targets["is_replaced"]
+        return {
+            **outputs,
+            **self.discriminator.predict(discriminator_batch),
+            "is_replaced": is_replaced,
+        }
 
 
 def with_generator(
@@ -144,31 +153,31 @@ def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
         logits: `[rows, vocab_size]`.
         draws: `[rows]` integers below 2 ** `DRAW_BITS`, uniformly distributed.
     """
-    chances = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
-    ends = chances.long().cumsum(-1)
-    places = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
-    return torch.searchsorted(ends, places, right=True).squeeze(-1)
+    scaled_probabilities = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
+    ends = scaled_probabilities.long().cumsum(-1)
+    thresholds = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
+    return torch.searchsorted(ends, thresholds, right=True).squeeze(-1)
 
 
-def _sample(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
+def _sample_in_chunks(rows: Tensor, draws: Tensor, head: MLMHead | None = None) -> Tensor:
     """Draw a piece per row, in chunks. Rows are logits, or hidden states if there is a head."""
     parts = []
-    for start in range(0, max(1, len(rows)), _ROWS):
-        part = rows[start : start + _ROWS]
+    for start in range(0, max(1, len(rows)), _CHUNK_ROWS):
+        part = rows[start : start + _CHUNK_ROWS]
         logits = part if head is None else head(part)
-        parts.append(sample_pieces(logits, draws[start : start + _ROWS]))
+        parts.append(sample_pieces(logits, draws[start : start + _CHUNK_ROWS]))
     return torch.cat(parts)
 
 
-def _filled(batch: Batch, drawn: Tensor) -> Batch:
+def _replace_masked_tokens(batch: Batch, pieces: Tensor) -> Batch:
     """The discriminator's batch: masked tokens are replaced by the drawn pieces.
 
     A drawn piece that equals the original is not labelled as replaced (§2).
     """
     positions, packed = batch.targets["masked_positions"], batch.packed
     original = torch.zeros_like(packed.input_ids, dtype=torch.bool)
-    is_replaced = original.index_copy(0, positions, drawn != batch.targets["masked_labels"])
-    input_ids = packed.input_ids.index_copy(0, positions, drawn)
+    is_replaced = original.index_copy(0, positions, pieces != batch.targets["masked_labels"])
+    input_ids = packed.input_ids.index_copy(0, positions, pieces)
     return Batch(replace(packed, input_ids=input_ids), {"is_replaced": is_replaced})
 
 

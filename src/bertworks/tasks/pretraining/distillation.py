@@ -50,18 +50,19 @@ class DistillationNetwork(Network):
         settings: DistillationSettings,
     ) -> None:
         super().__init__()
-        ours, theirs = student.encoder.config, teacher.encoder.config
-        if ours.vocab_size != theirs.vocab_size:
+        student_config, teacher_config = student.encoder.config, teacher.encoder.config
+        student_size, teacher_size = student_config.vocab_size, teacher_config.vocab_size
+        if student_size != teacher_size:
             raise SettingsError(
-                f"the teacher has {theirs.vocab_size} pieces, and the student {ours.vocab_size}"
+                f"the teacher has {teacher_size} pieces, and the student {student_size}"
             )
-        if settings.cosine_weight and ours.hidden_size != theirs.hidden_size:
+        if settings.cosine_weight and student_config.hidden_size != teacher_config.hidden_size:
             raise SettingsError(
-                f"the teacher's hidden_size={theirs.hidden_size} is not the student's "
-                f"{ours.hidden_size}",
+                f"the teacher's hidden_size={teacher_config.hidden_size} is not the student's "
+                f"{student_config.hidden_size}",
                 fix="Set distillation.cosine_weight=0.",
             )
-        if theirs.attention != "bidirectional":
+        if teacher_config.attention != "bidirectional":
             raise SettingsError("the teacher is causal: it predicts next pieces, not masked ones")
         self.student = student
         self.teacher = teacher.requires_grad_(False).eval()
@@ -88,7 +89,7 @@ class DistillationNetwork(Network):
         labels = batch.targets["masked_labels"]
         losses = {
             "mlm": settings.mlm_weight * student.mlm_head.loss_sum(masked, labels),
-            "soft": settings.soft_weight * self._soft(masked, masked_target),
+            "soft": settings.soft_weight * self._soft_loss_sum(masked, masked_target),
         }
         if student.nsp_head is not None:
             logits = student.nsp_head(student.encoder.pooled(hidden, batch.packed))
@@ -98,7 +99,7 @@ class DistillationNetwork(Network):
             losses["cosine"] = settings.cosine_weight * (1 - cosine).sum()
         return losses
 
-    def _soft(self, student: Tensor, teacher: Tensor) -> Tensor:
+    def _soft_loss_sum(self, student: Tensor, teacher: Tensor) -> Tensor:
         temperature = self.settings.temperature
         total = student.new_zeros((), dtype=torch.float32)
         for start in range(0, len(student), _ROWS):
@@ -107,8 +108,10 @@ class DistillationNetwork(Network):
                 targets = (self.teacher.mlm_head(teacher[rows]).float() / temperature).log_softmax(
                     -1
                 )
-            found = (self.student.mlm_head(student[rows]).float() / temperature).log_softmax(-1)
-            total = total + F.kl_div(found, targets, reduction="sum", log_target=True)
+            log_probabilities = (
+                self.student.mlm_head(student[rows]).float() / temperature
+            ).log_softmax(-1)
+            total = total + F.kl_div(log_probabilities, targets, reduction="sum", log_target=True)
         return total * temperature**2
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
@@ -133,13 +136,13 @@ class DistillationTask(PretrainingTask):
         batch = super().collate(examples)
         if "mlm" not in batch.counts:
             return batch
-        more = {"soft": batch.counts["mlm"]}
+        extra_counts = {"soft": batch.counts["mlm"]}
         if self.settings.cosine_weight:
-            more["cosine"] = batch.packed.num_tokens
-        return Batch(batch.packed, batch.targets, {**batch.counts, **more}, batch.examples)
+            extra_counts["cosine"] = batch.packed.num_tokens
+        return Batch(batch.packed, batch.targets, {**batch.counts, **extra_counts}, batch.examples)
 
 
-def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tuple[int, ...]:
+def init_from_teacher(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tuple[int, ...]:
     """Copy the teacher's embeddings, MLM head and some layers into the student.
 
     Source: Sanh et al. (2019), §3: "taking one layer out of two".
@@ -150,20 +153,26 @@ def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tupl
     Raises:
         SettingsError: the student has more layers, or the sizes of the two networks differ.
     """
-    layers, theirs = student.encoder.layers, teacher.encoder.layers
-    if not 0 < len(layers) <= len(theirs):
+    student_layers, teacher_layers = student.encoder.layers, teacher.encoder.layers
+    if not 0 < len(student_layers) <= len(teacher_layers):
         raise SettingsError(
-            f"a student of {len(layers)} layers cannot start from a teacher of {len(theirs)}",
+            f"a student of {len(student_layers)} layers cannot start from a teacher of "
+            f"{len(teacher_layers)}",
             fix="Set distillation.initialize=false.",
         )
-    taken = tuple(number * len(theirs) // len(layers) for number in range(len(layers)))
+    layer_numbers = tuple(
+        number * len(teacher_layers) // len(student_layers) for number in range(len(student_layers))
+    )
     parts: list[tuple[nn.Module, nn.Module]] = [
         (student.encoder.embeddings, teacher.encoder.embeddings),
         (student.mlm_head, teacher.mlm_head),
-        *((target, theirs[number]) for target, number in zip(layers, taken, strict=True)),
+        *(
+            (target, teacher_layers[number])
+            for target, number in zip(student_layers, layer_numbers, strict=True)
+        ),
     ]
-    for target, other in parts:
-        state = {k: v for k, v in other.state_dict().items() if k in target.state_dict()}
+    for target, source in parts:
+        state = {k: v for k, v in source.state_dict().items() if k in target.state_dict()}
         try:
             target.load_state_dict(state)
         except RuntimeError as error:
@@ -172,4 +181,4 @@ def begin_like(student: PretrainingNetwork, teacher: PretrainingNetwork) -> tupl
                 where=str(error).splitlines()[-1].strip(),
                 fix="Set distillation.initialize=false.",
             ) from None
-    return taken
+    return layer_numbers

@@ -13,9 +13,9 @@ from ...nn.heads import cross_entropy_sum
 from ...packed import Batch
 from ..task import Evaluator
 
-_ROWS = 1024  # masked tokens whose logits are converted to float32 at a time
+_CHUNK_ROWS = 1024  # masked tokens whose logits are converted to float32 at a time
 # Advice of the error that there is nothing to predict, by the metrics' prefix.
-_MORE_TO_PREDICT = {
+_NOTHING_TO_PREDICT_FIXES = {
     "mlm": "Mask single tokens (masking.unit=token) or a larger share (masking.mlm_probability), "
     "or give longer texts.",
     "lm": "Give longer texts.",
@@ -40,7 +40,7 @@ class PretrainingEvaluator(Evaluator):
     def __init__(self, name: str = "mlm") -> None:
         self._name = name
         self._sums = dict.fromkeys(
-            ("mlm_loss", "mlm_right", "nsp_loss", "nsp_right", "not_next"), 0.0
+            ("mlm_loss", "mlm_correct", "nsp_loss", "nsp_correct", "not_next"), 0.0
         )
         self._masked = self._sequences = 0
 
@@ -57,18 +57,18 @@ class PretrainingEvaluator(Evaluator):
             )
         labels = batch.targets["masked_labels"]
         self._masked += len(labels)
-        for start in range(0, len(labels), _ROWS):
-            rows = slice(start, start + _ROWS)
-            self._note("mlm", outputs["mlm_logits"][rows], labels[rows])
+        for start in range(0, len(labels), _CHUNK_ROWS):
+            rows = slice(start, start + _CHUNK_ROWS)
+            self._add_predictions("mlm", outputs["mlm_logits"][rows], labels[rows])
         if "nsp_logits" in outputs:
             labels = batch.targets["next_sentence_labels"]
             self._sequences += len(labels)
-            self._note("nsp", outputs["nsp_logits"], labels)
+            self._add_predictions("nsp", outputs["nsp_logits"], labels)
             self._sums["not_next"] += labels.sum().item()
 
-    def _note(self, name: str, logits: Tensor, labels: Tensor) -> None:
+    def _add_predictions(self, name: str, logits: Tensor, labels: Tensor) -> None:
         self._sums[f"{name}_loss"] += cross_entropy_sum(logits, labels).item()
-        self._sums[f"{name}_right"] += (logits.argmax(-1) == labels).sum().item()
+        self._sums[f"{name}_correct"] += (logits.argmax(-1) == labels).sum().item()
 
     def result(self) -> dict[str, float]:
         """The metrics over all batches.
@@ -79,19 +79,19 @@ class PretrainingEvaluator(Evaluator):
         if not self._masked:
             raise DataError(
                 "nothing in the sequences that are evaluated can be predicted",
-                fix=_MORE_TO_PREDICT[self._name],
+                fix=_NOTHING_TO_PREDICT_FIXES[self._name],
             )
         mlm_loss = self._sums["mlm_loss"] / self._masked
         metrics = {
             "loss": mlm_loss,
             f"{self._name}_loss": mlm_loss,
             f"{self._name}_perplexity": math.exp(mlm_loss) if mlm_loss < 700 else math.inf,
-            f"{self._name}_accuracy": self._sums["mlm_right"] / self._masked,
+            f"{self._name}_accuracy": self._sums["mlm_correct"] / self._masked,
         }
         if self._sequences:
             not_next = self._sums["not_next"] / self._sequences
             metrics["nsp_loss"] = self._sums["nsp_loss"] / self._sequences
-            metrics["nsp_accuracy"] = self._sums["nsp_right"] / self._sequences
+            metrics["nsp_accuracy"] = self._sums["nsp_correct"] / self._sequences
             metrics["nsp_majority"] = max(not_next, 1 - not_next)
             metrics["loss"] += metrics["nsp_loss"]
         return metrics

@@ -33,8 +33,8 @@ def draw(keys: np.ndarray, counters: np.ndarray | int) -> np.ndarray:
         keys: uint64, of any shape.
         counters: non-negative integers, of a shape that broadcasts with `keys`.
     """
-    counted = (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * _GOLDEN
-    return mix(np.asarray(keys, np.uint64) + counted)
+    offsets = (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * _GOLDEN
+    return mix(np.asarray(keys, np.uint64) + offsets)
 
 
 def key_of(*numbers: int) -> int:
@@ -56,6 +56,6 @@ def uniform(bits: np.ndarray) -> np.ndarray:
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(bits: np.ndarray, limit: int) -> np.ndarray:
+def integers_below(bits: np.ndarray, limit: int) -> np.ndarray:
     """Convert random bits to int64 in [0, limit), for a limit below 2³²."""
     return (((bits >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)

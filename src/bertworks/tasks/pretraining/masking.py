@@ -103,7 +103,7 @@ class MaskingSettings(Settings):
         return count if limit is None else np.minimum(limit, count)
 
 
-class Masked(NamedTuple):
+class MaskedSequences(NamedTuple):
     """Masked sequences."""
 
     input_ids: np.ndarray  # `[tokens]` int64, the network's input
@@ -138,65 +138,67 @@ class Masker:
         input_ids: np.ndarray,
         cu_seqlens: np.ndarray,
         keys: np.ndarray,
-        goes_on: np.ndarray | None = None,
-    ) -> Masked:
+        continues_unit: np.ndarray | None = None,
+    ) -> MaskedSequences:
         """Choose tokens and replace them.
 
         Args:
             input_ids: `[tokens]` int64, sequences end to end, of at most 2²⁴ tokens; not modified.
             cu_seqlens: `[sequences + 1]`, where each sequence starts, and the end of the last.
             keys: `[sequences]` uint64, the keys that random decisions are drawn from.
-            goes_on: `[tokens]` bool, whether a token continues the unit of the token before;
+            continues_unit: `[tokens]` bool, whether a token continues the unit of the token before;
                 required for the unit `knowledge`. If the start of a unit was truncated, the unit
                 begins with the first token of its segment.
         """
         lengths = np.diff(cu_seqlens).astype(np.int64)
         sequence = np.repeat(np.arange(len(lengths)), lengths)
-        place = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
-        bits = hashing.draw(keys[sequence], place)
-        free = (input_ids != self.tokenizer.cls_id) & (input_ids != self.tokenizer.sep_id)
+        position = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
+        bits = hashing.draw(keys[sequence], position)
+        may_mask = (input_ids != self.tokenizer.cls_id) & (input_ids != self.tokenizer.sep_id)
         budget = self.settings.num_predictions(lengths)
         if self.settings.unit == "token":
-            positions = _first_of_each(np.flatnonzero(free), sequence, bits, budget)
-            decided_by = positions
+            positions = _choose_tokens(np.flatnonzero(may_mask), sequence, bits, budget)
+            unit_starts = positions
         else:
             if self.settings.unit == "knowledge":
-                assert goes_on is not None, "the examples come with their units"
-                follows = goes_on & free
+                assert continues_unit is not None, "the examples come with their units"
+                continues = continues_unit & may_mask
             else:
-                follows = self.tokenizer.goes_on(input_ids) & free
-            follows[1:] &= free[:-1]
-            follows[0] = False
-            positions, decided_by = self._choose_words(free, follows, sequence, bits, budget)
-        return self._replace(input_ids, positions, bits[positions], bits[decided_by])
+                continues = self.tokenizer.goes_on(input_ids) & may_mask
+            continues[1:] &= may_mask[:-1]
+            continues[0] = False
+            positions, unit_starts = self._choose_words(may_mask, continues, sequence, bits, budget)
+        return self._replace(input_ids, positions, bits[positions], bits[unit_starts])
 
     def _replace(
-        self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, decided: np.ndarray
-    ) -> Masked:
+        self, input_ids: np.ndarray, positions: np.ndarray, bits: np.ndarray, unit_bits: np.ndarray
+    ) -> MaskedSequences:
         """Replace each chosen token by `[MASK]` or a random piece, or keep it.
 
-        `decided` are the bits of the first token of each token's word or span. Which of the three
+        `unit_bits` are the bits of the first token of each token's word or span. Which of the three
         happens is drawn from them if `replace` is "span", otherwise from the token's `bits`; the
         random piece always from the token's `bits`.
         """
         labels = input_ids[positions]
         if self.settings.replace == "token":
-            decided = bits
-        share = hashing.uniform(hashing.mix(decided ^ _ACTION))
-        masked = share < self.settings.mask_ratio
-        random = ~masked & (share < self.settings.mask_ratio + self.settings.random_ratio)
-        replaced = labels.copy()
-        replaced[masked] = self.tokenizer.mask_id
-        pieces = hashing.below(hashing.mix(bits[random] ^ _PIECE), self.tokenizer.vocab_size)
-        replaced[random] = pieces
+            unit_bits = bits
+        share = hashing.uniform(hashing.mix(unit_bits ^ _ACTION))
+        is_masked = share < self.settings.mask_ratio
+        is_random = ~is_masked & (share < self.settings.mask_ratio + self.settings.random_ratio)
+        new_ids = labels.copy()
+        new_ids[is_masked] = self.tokenizer.mask_id
+        pieces = hashing.integers_below(
+            hashing.mix(bits[is_random] ^ _PIECE), self.tokenizer.vocab_size
+        )
+        new_ids[is_random] = pieces
         result = input_ids.copy()
-        result[positions] = replaced
-        return Masked(result, positions, labels)
+        result[positions] = new_ids
+        return MaskedSequences(result, positions, labels)
 
     def _choose_words(
         self,
-        free: np.ndarray,
-        goes_on: np.ndarray,
+        may_mask: np.ndarray,
+        continues_unit: np.ndarray,
         sequence: np.ndarray,
         bits: np.ndarray,
         budget: np.ndarray,
@@ -208,8 +210,8 @@ class Masker:
         piece that truncation left at the start of B joins A's last word).
 
         Args:
-            free: `[tokens]` bool, false for `[CLS]` and `[SEP]`.
-            goes_on: `[tokens]` bool, whether a token continues the unit of the token before.
+            may_mask: `[tokens]` bool, false for `[CLS]` and `[SEP]`.
+            continues_unit: `[tokens]` bool, whether a token continues the unit of the token before.
             sequence: `[tokens]`, the index of each token's sequence.
             bits: `[tokens]`, random bits.
             budget: `[sequences]`, the maximum number of tokens to choose.
@@ -217,51 +219,51 @@ class Masker:
         Returns:
             The chosen positions, rising, and for each the first position of its word or span.
         """
-        starts = np.flatnonzero(free & ~goes_on)
+        starts = np.flatnonzero(may_mask & ~continues_unit)
         if not len(starts):
             return starts, starts
-        sizes = np.add.reduceat(free.astype(np.int64), starts)
+        sizes = np.add.reduceat(may_mask.astype(np.int64), starts)
         widths = np.ones(len(starts), np.int64)
         if self.settings.unit == "span":
             widths = self._span_widths(starts, sizes, bits[starts])
 
-        order = _shuffled(starts, sequence, bits).tolist()
+        order = _shuffle(starts, sequence, bits).tolist()
         of_sequence = np.bincount(sequence[starts], minlength=len(budget)).cumsum().tolist()
         size_of, width_of = sizes.tolist(), widths.tolist()
-        chosen: list[int] = []
+        chosen_words: list[int] = []
         leaders: list[int] = []
-        taken = bytearray(len(starts))
+        is_chosen = bytearray(len(starts))
         first = 0
         for last, allowed in zip(of_sequence, budget.tolist(), strict=True):
-            left = allowed
+            remaining = allowed
             for word in order[first:last]:
                 stop = word + width_of[word]
                 size = sum(size_of[word:stop])
-                while size > left:
+                while size > remaining:
                     stop -= 1
                     size -= size_of[stop]
-                if stop == word or any(taken[word:stop]):
+                if stop == word or any(is_chosen[word:stop]):
                     continue
-                taken[word:stop] = b"\1" * (stop - word)
-                chosen.extend(range(word, stop))
+                is_chosen[word:stop] = b"\1" * (stop - word)
+                chosen_words.extend(range(word, stop))
                 leaders.extend([word] * (stop - word))
-                left -= size
-                if not left:
+                remaining -= size
+                if not remaining:
                     break
             first = last
-        words = np.array(chosen, np.int64)
+        words = np.array(chosen_words, np.int64)
         counts = sizes[words]
-        inside = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-        positions = np.repeat(starts[words], counts) + inside
-        decided_by = np.repeat(starts[np.array(leaders, np.int64)], counts)
-        rising = np.argsort(positions)
-        return positions[rising], decided_by[rising]
+        offsets = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        positions = np.repeat(starts[words], counts) + offsets
+        unit_starts = np.repeat(starts[np.array(leaders, np.int64)], counts)
+        by_position = np.argsort(positions)
+        return positions[by_position], unit_starts[by_position]
 
     def _span_widths(self, starts: np.ndarray, sizes: np.ndarray, bits: np.ndarray) -> np.ndarray:
         """The number of words of the span that would start at each word."""
-        follows = np.zeros(len(starts) + 1, bool)  # whether word i is adjacent to word i - 1
-        follows[1:-1] = starts[:-1] + sizes[:-1] == starts[1:]
-        segment_end = np.flatnonzero(~follows[1:]) + 1
+        is_adjacent = np.zeros(len(starts) + 1, bool)  # whether word i is adjacent to word i - 1
+        is_adjacent[1:-1] = starts[:-1] + sizes[:-1] == starts[1:]
+        segment_end = np.flatnonzero(~is_adjacent[1:]) + 1
         number = np.arange(len(starts))
         room = segment_end[np.searchsorted(segment_end, number, side="right")] - number
         odds = self._span_odds
@@ -271,7 +273,7 @@ class Masker:
         return widths
 
 
-def _shuffled(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> np.ndarray:
+def _shuffle(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The indices of the positions, sequence by sequence, in random order within each sequence."""
     rank = (sequence[positions].astype(np.uint64) << np.uint64(40)) | (
         bits[positions] >> np.uint64(24)
@@ -280,11 +282,11 @@ def _shuffled(positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray) -> 
     return order
 
 
-def _first_of_each(
+def _choose_tokens(
     positions: np.ndarray, sequence: np.ndarray, bits: np.ndarray, budget: np.ndarray
 ) -> np.ndarray:
     """At most `budget` random positions of each sequence, rising."""
-    shuffled = positions[_shuffled(positions, sequence, bits)]
+    shuffled_positions = positions[_shuffle(positions, sequence, bits)]
     counts = np.bincount(sequence[positions], minlength=len(budget))
-    rank = np.arange(len(shuffled)) - np.repeat(counts.cumsum() - counts, counts)
-    return np.sort(shuffled[rank < np.repeat(budget, counts)])
+    rank = np.arange(len(shuffled_positions)) - np.repeat(counts.cumsum() - counts, counts)
+    return np.sort(shuffled_positions[rank < np.repeat(budget, counts)])

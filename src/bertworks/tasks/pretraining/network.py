@@ -40,12 +40,17 @@ class PretrainingNetwork(Network):
         §3.1).
         """
         hidden = self.encoder(batch.packed)
-        places, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
-        masked = hidden.index_select(0, places)
+        positions, labels = (batch.targets[f"masked_{name}"] for name in ("positions", "labels"))
+        masked = hidden.index_select(0, positions)
         if self.encoder.config.attention == "two-way":
-            before = hidden.index_select(0, places + 1)  # its second half predicts backwards
-            halves = masked.chunk(2, -1)[0], before.chunk(2, -1)[1]
-            masked, labels = torch.cat(halves), torch.cat([labels, batch.packed.input_ids[places]])
+            next_hidden = hidden.index_select(
+                0, positions + 1
+            )  # its second half predicts backwards
+            halves = masked.chunk(2, -1)[0], next_hidden.chunk(2, -1)[1]
+            masked, labels = (
+                torch.cat(halves),
+                torch.cat([labels, batch.packed.input_ids[positions]]),
+            )
         losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
         if self.nsp_head is not None:
             logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))

@@ -53,7 +53,7 @@ class InstanceSettings(Settings):
         0.1,
         ge=0,
         le=1,
-        description="share of documents that are cut into shorter sequences, of a length drawn "
+        description="share of documents that are split into shorter sequences, of a length drawn "
         "per document (segment-pair and sentence-order only)",
     )
     next_sentence_balance: Literal["original", "exact"] = Field(
@@ -111,7 +111,7 @@ def make_instances(
     settings: InstanceSettings,
     rng: Random,
     *,
-    framed: bool = True,
+    add_special_tokens: bool = True,
 ) -> Iterator[Instance]:
     """Split some documents into instances.
 
@@ -122,15 +122,19 @@ def make_instances(
             document itself if it has no copies.
         rng: used only through `rng.random()` and `rng.getrandbits()`, whose streams are the same in
             all Python versions.
-        framed: whether a sequence has `[CLS]` at the start and `[SEP]` after each piece. Pairs
-            always have them.
+        add_special_tokens: whether a sequence has `[CLS]` at the start and `[SEP]` after each
+            piece. Pairs always have them.
     """
     if settings.format == "full-sentences":
-        yield from _full_sentences(documents, bounds, settings.max_seq_length, int(framed))
+        yield from _full_sentences(
+            documents, bounds, settings.max_seq_length, int(add_special_tokens)
+        )
         return
     for document in documents:
         if settings.format == "doc-sentences":
-            yield from _full_sentences([document], bounds, settings.max_seq_length, int(framed))
+            yield from _full_sentences(
+                [document], bounds, settings.max_seq_length, int(add_special_tokens)
+            )
         else:
             yield from _pairs(document, bounds, originals, settings, rng)
 
@@ -199,12 +203,12 @@ def _random_piece(
     It has fewer tokens if the document ends before, but at least one sentence. A copy of a document
     does not count as another document.
     """
-    own = 0
-    while own < DRAWS:
+    num_rejections = 0
+    while num_rejections < DRAWS:
         document = int(rng.random() * len(originals))
         if originals[document] != originals[other_than]:
             break
-        own += document == other_than
+        num_rejections += document == other_than
     ends = bounds(document)
     first = int(rng.random() * (len(ends) - 1))
     last = bisect_left(ends, ends[first] + length, first + 1)
@@ -225,10 +229,10 @@ def _truncate(a: Piece, b: Piece, max_num_tokens: int, rng: Random) -> tuple[Pie
     from_a, from_b = (until_equal, 0) if length_a > length_b else (0, until_equal)
     from_a += (excess - until_equal) // 2
     from_b += (excess - until_equal + 1) // 2
-    return _cut(a, from_a, rng), _cut(b, from_b, rng)
+    return _remove_tokens(a, from_a, rng), _remove_tokens(b, from_b, rng)
 
 
-def _cut(piece: Piece, count: int, rng: Random) -> Piece:
+def _remove_tokens(piece: Piece, count: int, rng: Random) -> Piece:
     if count == 0:
         return piece
     front = rng.getrandbits(count).bit_count()

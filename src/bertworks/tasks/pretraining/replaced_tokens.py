@@ -40,7 +40,7 @@ from .masking import MaskingSettings
 from .pairs import InstanceSettings
 from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
-from .task import PretrainingTask, typed
+from .task import PretrainingTask, encode_row
 
 _SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits; masking.py uses 1 to 3
 
@@ -142,8 +142,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     ) -> TypedText:
         """The example of a text or a pair, to classify its tokens; nothing is masked."""
         del labelled  # the original text is unknown
-        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=False)
-        return TypedText(found.input_ids, first, row=index, encoding=found)
+        encoding, first_segment = encode_row(
+            self.tokenizer, row, where, self.max_length, typed_mask=False
+        )
+        return TypedText(encoding.input_ids, first_segment, row=index, encoding=encoding)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
@@ -170,24 +172,26 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         Each is a list of entries `token`, `start`, `end` (characters of its text) and
         `probability`, without special tokens.
         """
-        chances = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
+        probabilities = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
         parts = itertools.pairwise(batch.packed.cu_seqlens.tolist())
         rows = batch.packed.sequence_row.tolist()
-        of_row = {row: chances[slice(*part)] for row, part in zip(rows, parts, strict=True)}
+        row_probabilities = {
+            row: probabilities[slice(*part)] for row, part in zip(rows, parts, strict=True)
+        }
         answers: dict[int, Prediction] = {}
         for example in batch.examples:
             assert isinstance(example, TypedText) and example.encoding is not None
-            found, row = example.encoding, example.row
+            encoding, row = example.encoding, example.row
             assert row is not None
             tokens: list[list[dict[str, Any]]] = [[], []]
-            for at in np.flatnonzero(~found.special_tokens_mask).tolist():
-                start, end = found.offsets[at].tolist()
-                tokens[at >= example.first_segment].append(
+            for token_number in np.flatnonzero(~encoding.special_tokens_mask).tolist():
+                start, end = encoding.offsets[token_number].tolist()
+                tokens[token_number >= example.first_segment].append(
                     {
-                        "token": self.tokenizer.id_to_token(int(found.input_ids[at])),
+                        "token": self.tokenizer.id_to_token(int(encoding.input_ids[token_number])),
                         "start": start,
                         "end": end,
-                        "probability": of_row[row][at].item(),
+                        "probability": row_probabilities[row][token_number].item(),
                     }
                 )
             answers[row] = {"tokens": tokens[0]}
@@ -218,14 +222,14 @@ class ReplacedTokensEvaluator(Evaluator):
     evaluations of the same networks give the same metrics.
     """
 
-    state_fields = ("_masked", "_loss", "_logits", "_replaced")
+    state_fields = ("_masked", "_loss", "_logits", "_is_replaced")
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
         self._masked = PretrainingEvaluator()
         self._loss = 0.0
         self._logits: list[np.ndarray] = []
-        self._replaced: list[np.ndarray] = []
+        self._is_replaced: list[np.ndarray] = []
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         """Add a batch of instances.
@@ -239,27 +243,27 @@ class ReplacedTokensEvaluator(Evaluator):
                 fix="Measure pre-training on the held-out documents of a prepared corpus.",
             )
         self._masked.add(outputs, batch)
-        logits, replaced = outputs["rtd_logits"].float(), outputs["is_replaced"]
-        self._loss += binary_cross_entropy_sum(logits, replaced).item()
+        logits, is_replaced = outputs["rtd_logits"].float(), outputs["is_replaced"]
+        self._loss += binary_cross_entropy_sum(logits, is_replaced).item()
         self._logits.append(np.asarray(logits.cpu()))
-        self._replaced.append(np.asarray(replaced.cpu()))
+        self._is_replaced.append(np.asarray(is_replaced.cpu()))
 
     def result(self) -> dict[str, float]:
         metrics = self._masked.result()
-        logits, replaced = np.concatenate(self._logits), np.concatenate(self._replaced)
-        called = logits > 0
-        found = int((called & replaced).sum())
-        share = float(replaced.mean())
+        logits, is_replaced = np.concatenate(self._logits), np.concatenate(self._is_replaced)
+        is_predicted = logits > 0
+        num_correct = int((is_predicted & is_replaced).sum())
+        share = float(is_replaced.mean())
         metrics |= {
             "rtd_loss": self._loss / len(logits),
-            "rtd_accuracy": float((called == replaced).mean()),
+            "rtd_accuracy": float((is_predicted == is_replaced).mean()),
             "rtd_majority": 1 - share,
-            "rtd_precision": found / max(1, int(called.sum())),
-            "rtd_recall": found / max(1, int(replaced.sum())),
+            "rtd_precision": num_correct / max(1, int(is_predicted.sum())),
+            "rtd_recall": num_correct / max(1, int(is_replaced.sum())),
             "replaced_share": share,
         }
         if 0 < share < 1:
-            metrics["rtd_auc"] = area_under_curve(logits, replaced)
+            metrics["rtd_auc"] = area_under_curve(logits, is_replaced)
         metrics["loss"] += self._weight * metrics["rtd_loss"]
         return metrics
 
@@ -267,5 +271,7 @@ class ReplacedTokensEvaluator(Evaluator):
 def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
     """The share of pairs in which the positive scores higher than the negative; ties count half."""
     positive, negative = scores[is_positive], np.sort(scores[~is_positive])
-    below = np.searchsorted(negative, positive) + np.searchsorted(negative, positive, "right")
-    return float(below.mean() / (2 * len(negative)))
+    counts_below = np.searchsorted(negative, positive) + np.searchsorted(
+        negative, positive, "right"
+    )
+    return float(counts_below.mean() / (2 * len(negative)))

@@ -55,8 +55,8 @@ class SkipGramNetwork(Network):
         """Return `skip_gram`, the summed loss of pairs; ignore negatives equal to the label."""
         candidates, scores = batch.targets["candidates"], self._scores(batch)
         is_wrong = candidates[:, :-1] != candidates[:, -1:]
-        drawn = (F.softplus(scores[:, :-1]) * is_wrong).sum()
-        return {"skip_gram": F.softplus(-scores[:, -1]).sum() + drawn}
+        negatives_loss = (F.softplus(scores[:, :-1]) * is_wrong).sum()
+        return {"skip_gram": F.softplus(-scores[:, -1]).sum() + negatives_loss}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """Return `mlm_logits` `[pairs, negatives + 1]`: candidates' scores, the label's last."""
@@ -64,8 +64,8 @@ class SkipGramNetwork(Network):
 
     def _scores(self, batch: Batch) -> Float[Tensor, "pairs candidates"]:
         vectors = self.encoder(batch.packed).index_select(0, batch.targets["centres"])
-        found = self.contexts(batch.targets["candidates"]).to(vectors.dtype)
-        scores: Tensor = (vectors[:, None] * found).sum(-1, dtype=torch.float32)
+        contexts = self.contexts(batch.targets["candidates"]).to(vectors.dtype)
+        scores: Tensor = (vectors[:, None] * contexts).sum(-1, dtype=torch.float32)
         return scores
 
 
@@ -90,18 +90,18 @@ class SkipGramTask(PretrainingTask):
     def counts(self) -> Float64[np.ndarray, " pieces"]:
         """The count of each piece in the corpus; 0 for special pieces."""
         corpus, size = Corpus.open(self.corpus), self.tokenizer.vocab_size
-        found = np.zeros(size)
+        counts = np.zeros(size)
         for number in range(corpus.num_documents):
-            found += np.bincount(corpus.document(number)[0], minlength=size)
-        found[self.tokenizer.special_ids] = 0
-        return found
+            counts += np.bincount(corpus.document(number)[0], minlength=size)
+        counts[self.tokenizer.special_ids] = 0
+        return counts
 
     @cached_property
-    def _chances(self) -> tuple[np.ndarray, np.ndarray]:
+    def _probabilities(self) -> tuple[np.ndarray, np.ndarray]:
         """Per piece, the probability of keeping a token, and the cumulative one of drawing it."""
         ratio = self.settings.subsample * self.counts.sum() / np.maximum(1, self.counts)
-        drawn = np.cumsum(self.counts**0.75)
-        return np.where(self.counts, np.sqrt(ratio) + ratio, 0.0), drawn / drawn[-1]
+        cumulative = np.cumsum(self.counts**0.75)
+        return np.where(self.counts, np.sqrt(ratio) + ratio, 0.0), cumulative / cumulative[-1]
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples and form pairs.
@@ -111,27 +111,27 @@ class SkipGramTask(PretrainingTask):
         `[pairs]`, the index of the correct candidate, always the last.
         """
         packed, settings = super().collate(examples).packed, self.settings
-        keeping, drawing = self._chances
+        keep_probabilities, cumulative_probabilities = self._probabilities
         keys = np.array([examples[row].key for row in packed.sequence_row], np.uint64)
         bits = hashing.draw(np.repeat(keys, packed.lengths), packed.position_ids)
-        kept = np.flatnonzero(hashing.uniform(bits) < keeping[packed.input_ids])
-        sequence = np.repeat(np.arange(len(keys)), packed.lengths)[kept]
-        reach = 1 + hashing.below(hashing.mix(bits[kept] ^ _REACH), settings.window)
+        positions = np.flatnonzero(hashing.uniform(bits) < keep_probabilities[packed.input_ids])
+        sequence = np.repeat(np.arange(len(keys)), packed.lengths)[positions]
+        reach = 1 + hashing.integers_below(hashing.mix(bits[positions] ^ _REACH), settings.window)
         pairs = []
-        for apart in range(1, settings.window + 1):
-            first = np.arange(max(0, len(kept) - apart))
-            first = first[sequence[first] == sequence[first + apart]]
-            for centre, other in ((first, first + apart), (first + apart, first)):
-                is_near = reach[centre] >= apart
-                pairs.append(np.stack([kept[centre[is_near]], kept[other[is_near]]]))
+        for distance in range(1, settings.window + 1):
+            first = np.arange(max(0, len(positions) - distance))
+            first = first[sequence[first] == sequence[first + distance]]
+            for centre, other in ((first, first + distance), (first + distance, first)):
+                is_near = reach[centre] >= distance
+                pairs.append(np.stack([positions[centre[is_near]], positions[other[is_near]]]))
         centres, others = np.concatenate(pairs, 1)
-        places = packed.position_ids[others][:, None]
-        counters = places * settings.negatives + np.arange(settings.negatives)
-        drawn = hashing.uniform(hashing.draw(bits[centres][:, None], counters))
-        pieces = np.searchsorted(drawing, drawn, side="right")
+        other_positions = packed.position_ids[others][:, None]
+        counters = other_positions * settings.negatives + np.arange(settings.negatives)
+        uniform_draws = hashing.uniform(hashing.draw(bits[centres][:, None], counters))
+        pieces = np.searchsorted(cumulative_probabilities, uniform_draws, side="right")
         candidates = np.concatenate([pieces, packed.input_ids[others][:, None]], 1)
-        right = np.full(len(centres), settings.negatives)
-        targets = {"centres": centres, "candidates": candidates, "masked_labels": right}
+        labels = np.full(len(centres), settings.negatives)
+        targets = {"centres": centres, "candidates": candidates, "masked_labels": labels}
         return Batch(packed, targets, {"skip_gram": len(centres)})
 
     def evaluator(self) -> PretrainingEvaluator:

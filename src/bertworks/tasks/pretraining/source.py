@@ -43,8 +43,8 @@ class PretrainingExample:
     key: int | None = None
     row: int | None = None  # the row of data it comes from, if any
     # `[num_tokens]` bool, whether a token is masked together with the token before; None unless
-    # the source has `units=True`
-    goes_on: np.ndarray | None = None
+    # the source has `with_units=True`
+    continues_unit: np.ndarray | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -71,8 +71,8 @@ class InstanceBlock(Sequence[PretrainingExample]):
     first_segments: np.ndarray  # number of tokens of token type 0
     next_sentence_labels: np.ndarray | None  # int8; None without pairs
     keys: np.ndarray  # uint64
-    # `[tokens]` bool, whether a token continues a unit; None unless the source has `units=True`
-    goes_on: np.ndarray | None = None
+    # `[tokens]` bool, whether a token continues a unit; None unless `with_units` is set
+    continues_unit: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -92,14 +92,14 @@ class InstanceBlock(Sequence[PretrainingExample]):
             int(self.first_segments[index]),
             None if labels is None else int(labels[index]),
             int(self.keys[index]),
-            goes_on=None if self.goes_on is None else self.goes_on[tokens],
+            continues_unit=None if self.continues_unit is None else self.continues_unit[tokens],
         )
 
 
 class _Document(NamedTuple):
     ids: np.ndarray  # [tokens]
     bounds: list[int]  # [sentences + 1], cumulative lengths
-    goes_on: np.ndarray | None  # [tokens] bool
+    continues_unit: np.ndarray | None  # [tokens] bool
 
 
 class PretrainingSource:
@@ -113,12 +113,12 @@ class PretrainingSource:
         seed: all random decisions are drawn from it and the epoch.
         repeat_every: the number of epochs after which the same instances repeat, with the same
             masks but in another order (`MaskingSettings.repeat_every`); None for never.
-        units: whether examples have `goes_on`, for `masking.unit=knowledge`.
+        with_units: whether examples have `continues_unit`, for `masking.unit=knowledge`.
         block_tokens: approximate number of tokens of a block.
 
     Raises:
         DataError: there are no documents with tokens, or too few for a random B; the tokenizer
-            cannot frame pairs; or `units` is set and the corpus has none.
+            cannot frame pairs; or `with_units` is set and the corpus has none.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class PretrainingSource:
         *,
         seed: int,
         repeat_every: int | None = None,
-        units: bool = False,
+        with_units: bool = False,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
         assert repeat_every is None or repeat_every > 0
@@ -143,11 +143,11 @@ class PretrainingSource:
         self.seed = seed
         self.repeat_every = repeat_every
         self.block_tokens = block_tokens
-        self.units = units
-        self._framed = tokenizer.has("cls") and tokenizer.has("sep")
-        self._frame = (tokenizer.cls_id, tokenizer.sep_id) if self._framed else ()
-        self._end_id = None if self._framed else tokenizer.end_id
-        self._planned: tuple[int, np.ndarray, np.ndarray] | None = None
+        self.with_units = with_units
+        self._has_frame = tokenizer.has("cls") and tokenizer.has("sep")
+        self._frame = (tokenizer.cls_id, tokenizer.sep_id) if self._has_frame else ()
+        self._end_id = None if self._has_frame else tokenizer.end_id
+        self._cached_plan: tuple[int, np.ndarray, np.ndarray] | None = None
         if not len(self.documents):
             raise DataError("there are no documents to train on", fix="Prepare a larger corpus.")
         if instances.next_sentence and np.all(self.originals == self.originals[0]):
@@ -156,13 +156,13 @@ class PretrainingSource:
                 "comes from another",
                 fix="Separate documents by blank lines, or set format=doc-sentences.",
             )
-        if instances.next_sentence and not self._framed:
+        if instances.next_sentence and not self._has_frame:
             raise DataError(
                 f"format={instances.format} has pairs, and the tokenizer no cls and sep tokens to "
                 "frame them",
                 fix="Set instances.format=full-sentences.",
             )
-        if units and not corpus.has_units:
+        if with_units and not corpus.has_units:
             raise DataError(
                 "the corpus has no spans, which masking.unit=knowledge needs",
                 fix="Prepare it with --spans given or --spans rules.",
@@ -174,21 +174,21 @@ class PretrainingSource:
     def block(self, epoch: int, block: int) -> InstanceBlock:
         """The shuffled instances of a block; a block with few tokens may have none."""
         order, edges = self._plan(epoch)
-        chosen = order[edges[block] : edges[block + 1]].tolist()
+        documents = order[edges[block] : edges[block + 1]].tolist()
         content = self._content(epoch)
         rng = Random(hashing.key_of(self.seed, _PAIRS, content, block))
-        made = self._cut(chosen, rng)
+        instances = self._make_block(documents, rng)
         key = hashing.key_of(self.seed, _KEYS, content, block)
-        keys = hashing.draw(np.array([key], np.uint64), np.arange(len(made.starts)))
+        keys = hashing.draw(np.array([key], np.uint64), np.arange(len(instances.starts)))
         shuffle = hashing.permutation(
-            hashing.key_of(self.seed, _SHUFFLE, epoch, block), len(made.starts)
+            hashing.key_of(self.seed, _SHUFFLE, epoch, block), len(instances.starts)
         )
-        labels = made.next_sentence_labels
+        labels = instances.next_sentence_labels
         return replace(
-            made,
-            starts=made.starts[shuffle],
-            lengths=made.lengths[shuffle],
-            first_segments=made.first_segments[shuffle],
+            instances,
+            starts=instances.starts[shuffle],
+            lengths=instances.lengths[shuffle],
+            first_segments=instances.first_segments[shuffle],
             next_sentence_labels=None if labels is None else labels[shuffle],
             keys=keys[shuffle],
         )
@@ -199,16 +199,16 @@ class PretrainingSource:
         Raises:
             DataError: there are no examples.
         """
-        left, found = limit, False
+        remaining, has_examples = limit, False
         for block in range(self.num_blocks(epoch)):
-            made = self.block(epoch, block)
-            found = found or len(made) > 0
-            yield from made[:left]
-            if left is not None:
-                left -= min(left, len(made))
-                if not left:
+            instances = self.block(epoch, block)
+            has_examples = has_examples or len(instances) > 0
+            yield from instances[:remaining]
+            if remaining is not None:
+                remaining -= min(remaining, len(instances))
+                if not remaining:
                     return
-        if not found:
+        if not has_examples:
             raise DataError(
                 "the held-out documents hold not a single example",
                 fix="Give longer documents, or hold out more of them.",
@@ -221,8 +221,8 @@ class PretrainingSource:
     def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The order of the documents, and the edges of the blocks in it."""
         content = self._content(epoch)
-        if self._planned is not None and self._planned[0] == content:
-            return self._planned[1:]
+        if self._cached_plan is not None and self._cached_plan[0] == content:
+            return self._cached_plan[1:]
         key = hashing.key_of(self.seed, _ORDER, content)
         order = hashing.permutation(key, len(self.documents))
         ends = np.cumsum(self.lengths[order])
@@ -230,13 +230,13 @@ class PretrainingSource:
         borders = np.arange(1, blocks) * (ends[-1] / blocks)
         edges = np.searchsorted(ends, borders, side="right")
         edges = np.unique(np.concatenate(([0], edges, [len(order)])))
-        self._planned = content, order, edges
+        self._cached_plan = content, order, edges
         return order, edges
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planned": None}  # faster to compute again than to send
+        return {**self.__dict__, "_cached_plan": None}  # faster to compute again than to send
 
-    def _cut(self, chosen: list[int], rng: Random) -> InstanceBlock:
+    def _make_block(self, documents: list[int], rng: Random) -> InstanceBlock:
         """The instances of some documents, in the order of creation; `keys` stays empty."""
         cache: dict[int, _Document] = {}
 
@@ -245,60 +245,64 @@ class PretrainingSource:
                 cache[number] = self._read(int(self.documents[number]))
             return cache[number]
 
-        made = list(
+        instances = list(
             make_instances(
-                chosen,
+                documents,
                 lambda number: read(number).bounds,
                 memoryview(self.originals),
                 self.instances,
                 rng,
-                framed=self._framed,
+                add_special_tokens=self._has_frame,
             )
         )
 
-        def laid(column: Literal["ids", "goes_on"], *frame: int) -> np.ndarray:
+        def concatenate_pieces(column: Literal["ids", "continues_unit"], *frame: int) -> np.ndarray:
             """A column of all instances' pieces end to end, with `frame` values around them."""
-            dtype = getattr(read(chosen[0]), column).dtype
-            before, behind = [np.array([x], dtype) for x in frame] or (np.empty(0, dtype),) * 2
-            parts = [before[:0]]
-            for instance in made:
-                parts.append(before)
+            dtype = getattr(read(documents[0]), column).dtype
+            prefix, suffix = [np.array([x], dtype) for x in frame] or (np.empty(0, dtype),) * 2
+            parts = [prefix[:0]]
+            for instance in instances:
+                parts.append(prefix)
                 for document, start, end in instance.pieces:
                     parts.append(getattr(cache[document], column)[start:end])
-                    parts.append(behind)
+                    parts.append(suffix)
             return np.concatenate(parts)
 
-        count = len(made)
-        around = [1 + len(i.pieces) if self._framed else 0 for i in made]
-        content = [sum(end - start for _, start, end in i.pieces) for i in made]
-        lengths = np.array(around, np.int64) + np.array(content, np.int64)
-        asked = self.instances.next_sentence
+        count = len(instances)
+        frame_sizes = [1 + len(i.pieces) if self._has_frame else 0 for i in instances]
+        content_sizes = [sum(end - start for _, start, end in i.pieces) for i in instances]
+        lengths = np.array(frame_sizes, np.int64) + np.array(content_sizes, np.int64)
+        has_pairs = self.instances.next_sentence
         return InstanceBlock(
-            tokens=laid("ids", *self._frame),
+            tokens=concatenate_pieces("ids", *self._frame),
             starts=np.cumsum(lengths) - lengths,
             lengths=lengths,
             first_segments=np.fromiter(
-                (2 + i.pieces[0].end - i.pieces[0].start for i in made), np.int64, count
+                (2 + i.pieces[0].end - i.pieces[0].start for i in instances), np.int64, count
             )
-            if asked
+            if has_pairs
             else lengths,
-            next_sentence_labels=np.fromiter((i.next_sentence_label for i in made), np.int8, count)
-            if asked
+            next_sentence_labels=np.fromiter(
+                (i.next_sentence_label for i in instances), np.int8, count
+            )
+            if has_pairs
             else None,
             keys=np.zeros(0, np.uint64),
-            goes_on=laid("goes_on", *(0 for _ in self._frame)) if self.units else None,
+            continues_unit=concatenate_pieces("continues_unit", *(0 for _ in self._frame))
+            if self.with_units
+            else None,
         )
 
     def _read(self, number: int) -> _Document:
         """A document of the corpus, plus the end token if sequences are not framed."""
         ids, offsets = self.corpus.document(number)
         bounds = offsets.tolist()
-        goes_on = self.corpus.goes_on(number) if self.units else None
+        continues_unit = self.corpus.goes_on(number) if self.with_units else None
         if self._end_id is not None:
             ids = np.append(ids, np.array([self._end_id], ids.dtype))
             bounds[-1] += 1
-            goes_on = None if goes_on is None else np.append(goes_on, False)
-        return _Document(ids, bounds, goes_on)
+            continues_unit = None if continues_unit is None else np.append(continues_unit, False)
+        return _Document(ids, bounds, continues_unit)
 
 
 def split_held_out(
@@ -319,8 +323,8 @@ def split_held_out(
         DataError: the corpus has too few documents.
     """
     originals = np.asarray(corpus.originals)
-    different = np.unique(originals)
-    total = len(different)
+    distinct = np.unique(originals)
+    total = len(distinct)
     count = max(2, held_out if isinstance(held_out, int) else round(held_out * total))
     if total - count < 2:
         raise DataError(
@@ -329,7 +333,7 @@ def split_held_out(
             fix="Separate documents by blank lines, or prepare a larger corpus.",
         )
     order = hashing.permutation(hashing.key_of(seed, _HELD_OUT), total)
-    held = np.sort(different[order[:count]])
+    held = np.sort(distinct[order[:count]])
     return np.flatnonzero(~np.isin(originals, held)), held
 
 
@@ -343,15 +347,15 @@ def describe(source: PretrainingSource) -> dict[str, float]:
     """
     blocks, first = source.num_blocks(0), source.block(0, 0)
     lengths = first.lengths
-    found: dict[str, float] = {
+    statistics: dict[str, float] = {
         "documents": len(source.documents),
         "tokens": int(source.lengths.sum()),
         "blocks": blocks,
         "instances_per_epoch": len(lengths) * blocks,
     }
     if len(lengths):
-        found["mean_length"] = float(lengths.mean())
-        found["full_length_share"] = float(np.mean(lengths == source.instances.max_seq_length))
+        statistics["mean_length"] = float(lengths.mean())
+        statistics["full_length_share"] = float(np.mean(lengths == source.instances.max_seq_length))
         if first.next_sentence_labels is not None:
-            found["not_next_share"] = float(first.next_sentence_labels.mean())
-    return found
+            statistics["not_next_share"] = float(first.next_sentence_labels.mean())
+    return statistics

@@ -27,13 +27,13 @@ from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Prediction, Task
 from .evaluator import PretrainingEvaluator
-from .masking import Masked, Masker, MaskingSettings
+from .masking import MaskedSequences, Masker, MaskingSettings
 from .network import PretrainingNetwork
 from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
 
-def typed(
+def encode_row(
     tokenizer: Tokenizer, row: Row, where: str | None, max_length: int, *, typed_mask: bool
 ) -> tuple[Encoding, int]:
     """Encode the `text` (and `pair`) of a row; also return the number of tokens of token type 0.
@@ -67,7 +67,7 @@ class _Description(Settings):
 
 
 class PretrainingTask(Task[PretrainingExample]):
-    """Masked-language modelling, and next-sentence prediction where the format has pairs.
+    """MaskedSequences-language modelling, and next-sentence prediction where the format has pairs.
 
     Examples for training come from a `PretrainingSource`. Examples for prediction come from rows
     with a `text` and possibly a `pair`, in which each `[MASK]` is predicted.
@@ -170,8 +170,10 @@ class PretrainingTask(Task[PretrainingExample]):
     ) -> PretrainingExample:
         """The example of a text or a pair, to predict its `[MASK]`s; nothing else is masked."""
         del labelled  # the original word of a [MASK] is unknown
-        found, first = typed(self.tokenizer, row, where, self.max_length, typed_mask=True)
-        return PretrainingExample(found.input_ids, first, row=index)
+        encoding, first_segment = encode_row(
+            self.tokenizer, row, where, self.max_length, typed_mask=True
+        )
+        return PretrainingExample(encoding.input_ids, first_segment, row=index)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
@@ -185,18 +187,18 @@ class PretrainingTask(Task[PretrainingExample]):
         lengths = np.fromiter((len(x.input_ids) for x in examples), np.int64, len(examples))
         order = np.argsort(lengths, kind="stable").tolist()
         first_segments = np.array([examples[at].first_segment for at in order])
-        place = np.concatenate([np.arange(lengths[at]) for at in order])
+        position = np.concatenate([np.arange(lengths[at]) for at in order])
         packed = Packed.from_arrays(
             [examples[at].input_ids for at in order],
-            [place >= np.repeat(first_segments, lengths[order])],
+            [position >= np.repeat(first_segments, lengths[order])],
             rows=[at if (row := examples[at].row) is None else row for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]
         if self._masker is None:  # causal
-            asked = np.ones(packed.num_tokens, np.bool_)
-            asked[packed.last_tokens] = False
-            positions = np.flatnonzero(asked)
-            masked = Masked(packed.input_ids, positions, packed.input_ids[positions + 1])
+            is_predicted = np.ones(packed.num_tokens, np.bool_)
+            is_predicted[packed.last_tokens] = False
+            positions = np.flatnonzero(is_predicted)
+            masked = MaskedSequences(packed.input_ids, positions, packed.input_ids[positions + 1])
         elif not keys:
             positions = np.flatnonzero(packed.input_ids == self.tokenizer.mask_id)
             return Batch(packed, {"masked_positions": positions})
@@ -204,9 +206,11 @@ class PretrainingTask(Task[PretrainingExample]):
             assert len(keys) == len(order), "instances and typed rows are not mixed in a batch"
             units = None
             if self.masking.unit == "knowledge":
-                of_each = [one for at in order if (one := examples[at].goes_on) is not None]
-                assert len(of_each) == len(order), "the source was asked for units"
-                units = np.concatenate(of_each)
+                unit_parts = [
+                    part for at in order if (part := examples[at].continues_unit) is not None
+                ]
+                assert len(unit_parts) == len(order), "the source was asked for units"
+                units = np.concatenate(unit_parts)
             masked = self._masker(
                 packed.input_ids, packed.cu_seqlens, np.array(keys, np.uint64), units
             )
@@ -233,21 +237,21 @@ class PretrainingTask(Task[PretrainingExample]):
         pieces = self.tokenizer.vocab_size  # the embeddings may have more rows
         top = torch.softmax(logits, -1)[:, :pieces].topk(min(self.top_k, pieces))
         owners = np.searchsorted(edges, positions, side="right") - 1
-        for owner, probabilities, ids in zip(
+        for owner, values, ids in zip(
             owners.tolist(), top.values.tolist(), top.indices.tolist(), strict=True
         ):
             answers[rows[owner]]["masks"].append(
                 [
                     {"token": self.tokenizer.id_to_token(i), "id": i, "probability": p}
-                    for i, p in zip(ids, probabilities, strict=True)
+                    for i, p in zip(ids, values, strict=True)
                 ]
             )
         if "nsp_logits" in outputs:
-            chances = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
+            probabilities = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
             is_pair = packed.token_type_ids[(packed.cu_seqlens[1:] - 1).long()].tolist()
-            for row, pair, chance in zip(rows, is_pair, chances, strict=True):
+            for row, pair, probability in zip(rows, is_pair, probabilities, strict=True):
                 if pair:
-                    answers[row]["next_sentence_probability"] = chance
+                    answers[row]["next_sentence_probability"] = probability
         return answers
 
     def evaluator(self) -> PretrainingEvaluator:
