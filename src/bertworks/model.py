@@ -75,8 +75,8 @@ from .settings.keywords import (
 )
 from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
 from .tasks import detect_task, is_registered, is_user_task, task_class
-from .tasks.breakdown import Evaluation
 from .tasks.classification import ClassificationTask
+from .tasks.evaluation import Evaluation
 from .tasks.gold import GoldRows
 from .tasks.inputs import open_table, task_rows
 from .tasks.labelled import LabelledTask

@@ -168,7 +168,7 @@ def test_choice(family, values, dtype):
     assert count % 2 == 0
     labels = torch.arange(count // 2) % 2
     object.__setattr__(pair.packed, "sequence_number", torch.arange(count) % 2)
-    targets = {"row": torch.arange(count) // 2, "most": torch.zeros(2), "labels": labels}
+    targets = {"row": torch.arange(count) // 2, "max_choices": torch.zeros(2), "labels": labels}
     batch = Batch(pair.packed, targets, examples=[None] * (count // 2))
     inputs = {name: value.view(count // 2, 2, -1) for name, value in pair.padded.items()}
     if family == "openai-gpt":  # theirs is told which token has seen all, and masks no choices

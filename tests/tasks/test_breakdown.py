@@ -27,16 +27,13 @@ from bertworks.tasks import labelled_task
 from bertworks.tasks.breakdown import (
     EXCERPT_LENGTH,
     MAX_GROUPS,
-    MAX_MISTAKES,
-    NUM_BINS,
     Breakdown,
     Calibration,
-    CalibrationCounter,
     ScoreTable,
-    WorstMistakes,
     excerpt,
-    means_by,
+    mean_scores,
 )
+from bertworks.tasks.measures import MAX_MISTAKES, NUM_BINS, CalibrationCounter, WorstMistakes
 from bertworks.text.tokenizer import Tokenizer
 
 from . import squad_oracle
@@ -457,7 +454,7 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
 
 def test_rare_kinds_are_one() -> None:
     kinds = [f"kind {at}" for at in range(MAX_GROUPS + 3) for _ in range(MAX_GROUPS + 3 - at)]
-    table = means_by("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
+    table = mean_scores("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
     assert len(table.rows) == MAX_GROUPS + 1
     assert table.rows[0].metrics == {"size": 0.0}
     others = table.rows[-1]

@@ -20,7 +20,7 @@ from bertworks.inference.settings import EngineSettings
 from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.texts import pool_sequences
+from bertworks.tasks.text_network import pool_sequences
 from bertworks.text.windows import segment_windows
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
@@ -88,7 +88,7 @@ def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride
     assert batch.packed.max_seqlen <= LIMIT
     assert batch.counts == {task.name: len(texts)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertworks.tasks.texts.CHUNK_TOKENS", at_once)
+        patch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", at_once)
         found = predicted(task, network, batch)
         loss = network(batch)[task.name]
         ours = torch.autograd.grad(loss, list(network.head.parameters()))
@@ -130,7 +130,7 @@ def test_gradients_are_the_same_in_parts(monkeypatch):
     batch = task.collate(task.examples(rows, 0)).to("cpu")
     found = []
     for at_once in (8192, 24):
-        monkeypatch.setattr("bertworks.tasks.texts.CHUNK_TOKENS", at_once)
+        monkeypatch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", at_once)
         network.zero_grad()
         torch.manual_seed(1)
         network(batch)["classification"].backward()
@@ -173,7 +173,7 @@ def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
     network = task.network(CONFIG).eval()
     sizes = []
     network.encoder.register_forward_hook(lambda _, given, __: sizes.append(given[0].num_tokens))
-    monkeypatch.setattr("bertworks.tasks.texts.CHUNK_TOKENS", 1000)
+    monkeypatch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", 1000)
     words = np.random.default_rng(0).choice(list("abcd"), 100_000)
     rows = [PlacedRow("f", {"text": text}) for text in ("a b", " ".join(words), "c")]
     answers = [

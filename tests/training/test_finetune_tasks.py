@@ -19,7 +19,8 @@ from bertworks.reports.report import write_report
 from bertworks.tasks import LABELLED, labelled_task
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
-from bertworks.tasks.classification import ClassificationSettings, DistilledTask
+from bertworks.tasks.classification import ClassificationSettings
+from bertworks.tasks.distilled_classification import DistilledTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.settings import settings_of

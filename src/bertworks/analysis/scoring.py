@@ -52,7 +52,7 @@ from ..errors import (
 from ..settings.literals import ScoredTask
 from ..tasks.answering.answers import SCHEMA, answers_of
 from ..tasks.answering.scores import AnsweringScores
-from ..tasks.breakdown import Evaluation, Location
+from ..tasks.evaluation import Evaluation
 from ..tasks.labels import (
     MARKS,
     finite_number,
@@ -62,6 +62,7 @@ from ..tasks.labels import (
     unlabelled_marks,
     warn_of_minus_one,
 )
+from ..tasks.measures import Location
 from ..tasks.scores import ClassificationScores, RegressionScores
 from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from ..tasks.tagging.notation import find_notation, read_tag, span_doubt, without_unlabelled_words

@@ -35,7 +35,7 @@ from .app import (
 )
 
 if TYPE_CHECKING:
-    from ..tasks.breakdown import Evaluation
+    from ..tasks.evaluation import Evaluation
 
 _PAGE = (".html", ".htm")
 Report = Annotated[

@@ -17,7 +17,8 @@ from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.device import dtype_of
 from ..packed import Batch
 from ..settings.base import read_yaml, without_format_version
-from ..tasks.breakdown import Breakdown, Evaluation
+from ..tasks.breakdown import Breakdown
+from ..tasks.evaluation import Evaluation
 from ..tasks.pretraining.evaluator import PretrainingEvaluator
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask

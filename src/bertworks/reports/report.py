@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..runs.run_directory import read_run
-from ..tasks.breakdown import Evaluation
+from ..tasks.evaluation import Evaluation
 from ..utils import files
 from ..utils.formatting import duration, short
 from . import charts, evaluation, page

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
-from .breakdown import Breakdown, Measure, WorstMistakes
+from .breakdown import Breakdown
+from .measures import Measure, WorstMistakes
 from .scores import (
     OneOfSeveralScores,
     RegressionScores,

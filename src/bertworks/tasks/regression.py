@@ -32,9 +32,9 @@ from .example import LabelledExample, labelled_batch
 from .labelled import TaskOptions, TaskSettings
 from .labels import finite_number, label_entries
 from .task import DisplayValue, Evaluator, Prediction
+from .text_network import TextNetwork
 from .texts import (
     VALUED_TEXTS,
-    TextNetwork,
     TextOptions,
     TextSettings,
     TextTask,

@@ -11,16 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import import_optional
-from .breakdown import (
-    MAX_POINTS,
-    Breakdown,
-    CalibrationCounter,
-    Confusion,
-    HasLocation,
-    Measure,
-    ScoreTable,
-    WorstMistakes,
-)
+from .breakdown import MAX_POINTS, Breakdown, Confusion, ScoreTable
+from .measures import CalibrationCounter, HasLocation, Measure, WorstMistakes
 
 EXTRA = "metrics"
 

@@ -24,7 +24,7 @@ from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder, HasEncoder
 from ..packed import Batch, Padded
 from ..text.tokenizer import Tokenizer
-from .breakdown import Measure
+from .measures import Measure
 
 Prediction = dict[str, Any]
 """The prediction for one row, in plain Python values that JSON can represent."""

@@ -2,37 +2,25 @@
 
     row ── columns ──► text (and second text) ── tokenizer ──► one sequence, truncated if too long
                                                           └──► or as many windows as needed
-    windows of a row ─► encoder ─► head ─► logits of each ─► their mean or maximum: the row's logits
 
-Classification and regression derive from it; they differ only in how they use the label.
-
-A row's sequences are adjacent in the pack, in order of their numbers. Logits are pooled, not
-probabilities: the loss is computed from the pooled logits, and outputs without a softmax are pooled
-in the same way. The mean weights all windows equally; with the maximum, one passage can decide.
+Classification and regression derive from it; they differ only in how they use the label. Their
+network is in `text_network.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
-import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..checkpoints.heads import CLASSIFIER, Published
 from ..data.rows import Row, Rows
 from ..data.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError
 from ..nn.config import ClassifierPooling, EncoderConfig
-from ..nn.encoder import Encoder
-from ..nn.heads import ClassificationHead
-from ..nn.layers import wide
-from ..packed import Batch, Packed, Padded, Sequences
 from ..settings.base import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
@@ -45,17 +33,11 @@ from .labelled import (
     check_stride,
     read_texts,
 )
-from .task import Network
+from .text_network import Pooling, WindowPooling
 
-WindowPooling = Literal["mean", "max"]
-Pooling = Literal["sum", "mean", "max"]
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _SECOND = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
-
-
-CHUNK_TOKENS = 8192
-"""The most tokens that go through the encoder at once, if rows have several sequences."""
 
 
 class _Shared(Settings):
@@ -348,90 +330,3 @@ def settings_of_checkpoint(checkpoint: Published) -> dict[str, Any]:
         "max_seq_length": checkpoint.max_length,
         "dropout": checkpoint.dropout(CLASSIFIER),
     }
-
-
-class TextNetwork(Network):
-    """An encoder with a classification head, whose outputs are pooled for each row.
-
-    Args:
-        outputs: the number of outputs of the head.
-        dropout: dropout before the output layer; `config.classifier_dropout` if omitted.
-        pooling: how the outputs are pooled if a row has several sequences.
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        outputs: int,
-        dropout: float | None = None,
-        pooling: Pooling = "mean",
-    ) -> None:
-        super().__init__()
-        self.pooling = pooling
-        self.encoder = Encoder(config, pooler=config.has_pooler)
-        self.head = ClassificationHead(config, outputs, dropout)
-
-    def logits(self, batch: Batch) -> Float[Tensor, "rows outputs"]:
-        """Return the pooled logits of each row.
-
-        Memory does not grow with the number of windows, except for their logits; in training, the
-        backward pass computes each part a second time.
-        """
-        packed = batch.packed
-        tokens = CHUNK_TOKENS if packed.sequence_number.any() else packed.num_tokens
-        return pool_sequences(
-            apply_in_chunks(self._of_sequences, packed, tokens), packed, self.pooling
-        )
-
-    def _of_sequences(self, packed: Sequences) -> Float[Tensor, "sequences outputs"]:
-        logits: Tensor = self.head(self.encoder, self.encoder(packed), packed)
-        return logits
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return `logits` `[rows, outputs]`."""
-        return {"logits": self._of_sequences(padded)}
-
-
-def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
-    """Pool the logits of sequences to one vector per row.
-
-    For a pair in both orders, the sum of the logits equals the output layer applied to the sum of
-    the two vectors (Radford et al. 2018, §3.3), except that the bias counts twice.
-    """
-    firsts = (packed.sequence_number == 0).nonzero().squeeze(-1)
-    if len(firsts) == len(logits):
-        return logits
-    counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
-    values = wide(logits)
-    if pooling == "max":  # with ties, segment_reduce repeats a negative gradient for each maximum
-        rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        found = values.new_zeros(len(counts), values.shape[1])
-        where = rows[:, None].expand_as(values)
-        return found.scatter_reduce(0, where, values, "amax", include_self=False)
-    return torch.segment_reduce(values, pooling, lengths=counts, axis=0)
-
-
-def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:
-    """Apply a function to a pack in parts of at most `tokens` tokens, or of one sequence.
-
-    In training, no activations are kept; the backward pass computes each part again, with the same
-    dropout (Chen et al. 2016; for a contrastive loss, Gao et al. 2021).
-
-    Returns:
-        The function's results `[sequences, …]` for all sequences of the pack.
-    """
-    if packed.num_tokens <= tokens:
-        return function(packed)
-
-    def of_part(_: Tensor, part: Packed) -> Tensor:
-        return function(part)
-
-    # `input_ids` is an argument because `checkpoint` saves the random state only of the devices of
-    # its tensor arguments.
-    made: list[Tensor] = [
-        checkpoint(of_part, part.input_ids, part, use_reentrant=False)
-        if torch.is_grad_enabled()
-        else function(part)
-        for part in packed.parts(tokens)
-    ]
-    return torch.cat(made)

@@ -30,8 +30,9 @@ from ..runs.run_directory import RunDirectory
 from ..settings.keywords import TaskKeywords
 from ..tasks import labelled_task
 from ..tasks.best_metric import BestMetric
-from ..tasks.breakdown import Breakdown, Evaluation, HasResults
+from ..tasks.breakdown import Breakdown
 from ..tasks.dev_share import Dev
+from ..tasks.evaluation import Evaluation, HasResults
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network

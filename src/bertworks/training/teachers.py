@@ -23,7 +23,8 @@ from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
 from ..model import Model, load
 from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
-from ..tasks.classification import ClassificationOptions, ClassificationTask, DistilledTask
+from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.distilled_classification import DistilledTask
 from ..tasks.example import LabelledExample
 from ..tasks.labelled import LabelledTask, TaskOptions
 from ..tasks.retrieval.columns import RetrievalColumns, RetrievalOptions, RetrievalSettings

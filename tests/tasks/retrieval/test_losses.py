@@ -161,7 +161,8 @@ def test_chunks_have_the_gradients_of_the_whole(
     if dropout:
         # The draws fall otherwise in parts than in the whole: so parts, but none computed twice.
         monkeypatch.setattr(
-            "bertworks.tasks.texts.checkpoint", lambda f, *arguments, use_reentrant: f(*arguments)
+            "bertworks.tasks.text_network.checkpoint",
+            lambda f, *arguments, use_reentrant: f(*arguments),
         )
         expected, before = gradients(chunked)
         assert torch.equal(after, before)

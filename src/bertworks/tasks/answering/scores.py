@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, HasLocation, Measure, WorstMistakes, excerpt, means_by
+from ..breakdown import Breakdown, excerpt, mean_scores
+from ..measures import HasLocation, Measure, WorstMistakes
 
 NO_ANSWER = "no answer"
 LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
@@ -155,7 +156,7 @@ class AnsweringScores(Measure):
         kinds = (("length of the answer", lengths, LENGTHS), ("first word", words, None))
         return Breakdown(
             tables=tuple(
-                means_by(by, "questions", names, metrics, order) for by, names, order in kinds
+                mean_scores(by, "questions", names, metrics, order) for by, names, order in kinds
             ),
             mistakes=self._worst[self._version].result(),
         )

@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from ...packed import Batch
-from ..breakdown import Breakdown, Location, WorstMistakes, excerpt
+from ..breakdown import Breakdown, excerpt
+from ..measures import Location, WorstMistakes
 from ..task import Evaluator
 from .exact_search import top_k
 

@@ -16,7 +16,7 @@ from ...nn.heads import cross_entropy_sum, pool
 from ...nn.layers import wide
 from ...packed import Batch, Packed
 from ..task import Network
-from ..texts import apply_in_chunks
+from ..text_network import apply_in_chunks
 from .columns import RetrievalSettings
 
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...errors import DataError
 from ...utils.formatting import counted
-from ..breakdown import Breakdown, Confusion, HasLocation, ScoreTable
+from ..breakdown import Breakdown, Confusion, ScoreTable
+from ..measures import HasLocation
 from ..scores import OneOfSeveralScores
 from .tags import OUTSIDE, Span, parts_of, spans_of
 

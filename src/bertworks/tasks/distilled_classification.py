@@ -1,0 +1,95 @@
+"""Classification that is learned from a teacher's probabilities instead of labels.
+
+Source: Hinton et al. (2015), "Distilling the knowledge in a neural network".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..nn.config import EncoderConfig
+from ..nn.layers import wide
+from ..packed import Batch
+from ..text.tokenizer import Tokenizer
+from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
+from .example import LabelledExample, labelled_batch
+from .text_network import Pooling
+
+
+class DistilledNetwork(ClassificationNetwork):
+    """A classifier that is trained on a teacher's probabilities instead of labels.
+
+    Args:
+        temperature: the logits of teacher and student are divided by it.
+        pooling: how the logits of a row's sequences are pooled.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None,
+        temperature: float,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__(config, num_labels, dropout, pooling=pooling)
+        self._temperature = temperature
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed Kullback-Leibler divergences of the rows: `classification`."""
+        logits = wide(self.logits(batch))
+        probabilities = batch.targets["labels"].to(logits.dtype)
+        # Logarithms of probabilities are logits up to a constant.
+        teacher = (probabilities.clamp_min(1e-12).log() / self._temperature).log_softmax(-1)
+        student = (logits / self._temperature).log_softmax(-1)
+        loss = F.kl_div(student, teacher, reduction="sum", log_target=True)
+        return {"classification": loss * self._temperature**2}
+
+
+class DistilledTask(ClassificationTask):
+    """Classification whose training rows have the probabilities of all classes as labels.
+
+    It is saved, used and evaluated like any other classifier.
+
+    Args:
+        temperature: see `DistilledNetwork`.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, settings: ClassificationSettings, temperature: float = 1.0
+    ) -> None:
+        super().__init__(tokenizer, settings)
+        self.temperature = temperature
+
+    def network(self, config: EncoderConfig) -> DistilledNetwork:
+        settings = self.settings
+        return DistilledNetwork(
+            settings.geometry(config),
+            len(settings.labels),
+            settings.dropout,
+            self.temperature,
+            settings.pooling,
+        )
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """Pack rows as `ClassificationTask` does; if they have probabilities, `targets["labels"]`
+        is `[rows, classes]` float32."""
+        if isinstance(examples[0].target, np.ndarray):
+            return labelled_batch(examples, np.float32, "classification")
+        return super().collate(examples)
+
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        """Count for each class the rows in which it is the most probable."""
+        counts = Counter(
+            int(np.argmax(label)) if isinstance(label := example.target, np.ndarray) else label
+            for example in examples
+        )
+        return {name: counts[number] for number, name in enumerate(self.settings.labels)}
+
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
