@@ -91,9 +91,9 @@ from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
-from .utils.formatting import html_facts, listed, short
-from .utils.locks import claim
-from .utils.remote import is_remote, written_here
+from .utils.formatting import format_names, format_number, html_facts
+from .utils.outputs import locked_output
+from .utils.remote import is_remote, local_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,10 +163,10 @@ class Model:
             f"{config.family}: {config.num_hidden_layers} layers",
             f"hidden_size {config.hidden_size}",
             f"{config.num_attention_heads} heads",
-            f"{short(self.num_parameters)} parameters",
+            f"{format_number(self.num_parameters)} parameters",
         ]
         task = "bare encoder" if self.task is None else self.task.name
-        labels = f" into {listed(self.labels)}" if self.labels else ""
+        labels = f" into {format_names(self.labels)}" if self.labels else ""
         source = " in memory" if self.source is None else f" {self.source}"
         return f"<Model{source}; {', '.join(facts)}; {task}{labels}>"
 
@@ -352,7 +352,7 @@ class Model:
         self._check_workers(workers, on)
         how = how.with_values(precision=self._precision(how.precision))
         if os.fspath(out) != "-":
-            with claim(out, [data], overwrite=overwrite):
+            with locked_output(out, [data], overwrite=overwrite):
                 pass  # an output that exists is refused before any work
         task, network, table = self._opened(data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
@@ -665,7 +665,7 @@ class Model:
             **made.engine.model_dump(mode="json"),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
-        with written_here(out, overwrite=options.overwrite) as file:
+        with local_output(out, overwrite=options.overwrite) as file:
             return write_vectors(
                 file,
                 texts,

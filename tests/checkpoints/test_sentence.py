@@ -19,7 +19,7 @@ from bertworks.analysis.search import Index
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.tasks.texts import sigmoid
-from bertworks.utils.files import write_json
+from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry, theirs_of
 

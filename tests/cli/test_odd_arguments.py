@@ -181,7 +181,7 @@ def test_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_pipe_without_reader_is_refused(
     bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertworks.utils.locks._WATCH", 0.2)
+    monkeypatch.setattr("bertworks.utils.outputs._PIPE_SECONDS", 0.2)
     os.mkfifo(tmp_path / "page.html")
     result = bertworks("explain", "mini", "a river", "--out", tmp_path / "page.html", *CPU)
     assert result.exit_code == 1

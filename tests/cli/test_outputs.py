@@ -12,7 +12,8 @@ import pytest
 
 import bertworks as bw
 from bertworks.data.prepare import prepare
-from bertworks.utils.locks import Kind, claim
+from bertworks.utils.locks import OutputKind
+from bertworks.utils.outputs import locked_output
 
 from ..crashes import contents
 from .conftest import CPU, SMALL, Bertworks, World
@@ -71,7 +72,7 @@ def convert(layout: str) -> Callable[[World, Path], Words]:
 
 
 # Each verb that writes: the name of its output, what that is, and the command line.
-VERBS: dict[str, tuple[str, Kind, Callable[[World, Path], Words]]] = {
+VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
     "vocab": (
         "vocab",
         "whole directory",
@@ -252,7 +253,7 @@ def test_a_second_writer_is_told_of_the_first_and_touches_nothing(
     bertworks: Bertworks, world: World, tmp_path: Path, verb: str
 ) -> None:
     name, kind, words = VERBS[verb]
-    with claim(tmp_path / name, kind=kind):
+    with locked_output(tmp_path / name, kind=kind):
         before = contents(tmp_path)
         result = bertworks(*words(world, tmp_path / name))
         assert result.exit_code == 1, (result.output, result.exception)

@@ -200,7 +200,8 @@ def _main(
 
 def _watch(fault: Fault) -> list[int]:
     """Count the steps from now on, and have the fault strike; the list holds the count."""
-    from bertworks.utils import files
+    from bertworks.utils.atomic_writes import writing
+    from bertworks.utils.line_files import LineFile
 
     below, steps = str(fault.below), [0]
 
@@ -223,10 +224,10 @@ def _watch(fault: Fault) -> list[int]:
         if isinstance(args[0], str | os.PathLike) and os.fspath(args[0]).startswith(below):
             step(event, os.fspath(args[0]))
 
-    append, fsync = files.LineFile.append, os.fsync
+    append, fsync = LineFile.append, os.fsync
 
-    def watched_append(self: files.LineFile, line: bytes) -> None:
-        with files.writing(self.path):
+    def watched_append(self: LineFile, line: bytes) -> None:
+        with writing(self.path):
             sys.audit("bertworks.append", str(self.path))
         append(self, line)
 
@@ -234,7 +235,7 @@ def _watch(fault: Fault) -> list[int]:
         sys.audit("bertworks.fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
-    files.LineFile.append = watched_append  # type: ignore[method-assign]
+    LineFile.append = watched_append  # type: ignore[method-assign]
     os.fsync = watched_fsync
     sys.addaudithook(hook)
     return steps

@@ -29,7 +29,7 @@ from bertworks.inference.merging import merge
 from bertworks.runs.run_files import read_settings
 from bertworks.settings.base import load_yaml
 from bertworks.training.recipe import read_recipe
-from bertworks.utils.files import read_json
+from bertworks.utils.json_files import read_json
 from tests.checkpoints.test_store import tiny
 
 

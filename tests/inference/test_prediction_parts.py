@@ -16,7 +16,7 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import engine
 from bertworks.tasks.classification import ClassificationTask
-from bertworks.utils import files
+from bertworks.utils.json_files import verify_checksum, with_checksum
 
 models = test_edges.models
 WINDOW: Any = {"window_rows": 4, "precision": "fp32"}
@@ -175,8 +175,8 @@ def test_a_part_in_another_format_is_refused(model, tmp_path):
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
     note = two.with_name("p.tsv.json")
-    tree = files.unsealed(json.loads(note.read_text()))
-    note.write_text(json.dumps(files.sealed({**tree, "format_version": 1})))
+    tree = verify_checksum(json.loads(note.read_text()))
+    note.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
     with pytest.raises(DataError) as error:
         bw.merge([one, two], tmp_path / "out.tsv")
     assert str(error.value) == (

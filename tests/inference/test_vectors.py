@@ -20,7 +20,7 @@ from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
 from bertworks.inference.vector_files import layout_of
 from bertworks.inference.vectors import _name
-from bertworks.utils import files
+from bertworks.utils.json_files import verify_checksum, with_checksum
 
 WINDOW = {"window_rows": 4}
 TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(n % 11)) for n in range(30)]
@@ -180,8 +180,8 @@ def test_vectors_in_another_format_are_refused(model, out, is_finished):
         with pytest.raises(StopError):
             model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
     note = out.with_name(f"{out.name}.json")
-    tree = files.unsealed(json.loads(note.read_text()))
-    note.write_text(json.dumps(files.sealed({**tree, "format_version": 1})))
+    tree = verify_checksum(json.loads(note.read_text()))
+    note.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
     with pytest.raises(DataError) as error:
         model.embed_to(out, TEXTS, **WINDOW)
     assert str(error.value) == (

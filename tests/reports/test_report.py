@@ -27,7 +27,7 @@ from bertworks.reports.report import write_evaluation_report, write_report
 from bertworks.runs.run_directory import read_run
 from bertworks.settings.base import RUN_FORMAT
 from bertworks.tasks.breakdown import Breakdown
-from bertworks.utils.files import sealed
+from bertworks.utils.json_files import with_checksum
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -196,7 +196,7 @@ def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
     _write_settings(run, task="classification", best_metric="accuracy")
     _write_lines(run / "journal.jsonl", [_eval(10, accuracy=0.5), _eval(20, accuracy=0.25)])
     tree = {"data": "dev", "rows": 4, "metrics": {"accuracy": 0.515, "f1": None}, "remarks": []}
-    (run / "evaluation.json").write_text(json.dumps(sealed(tree)))
+    (run / "evaluation.json").write_text(json.dumps(with_checksum(tree)))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
     head = words[: words.index("Evaluations")]
     assert "51.5 %" in head
@@ -319,7 +319,7 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
 def _told(run: Path, **parts: Any) -> _Page:
     """The page of a run whose evaluation has these parts."""
     tree = {"data": NASTY, "rows": 250, "metrics": {}, "remarks": [], "breakdown": parts}
-    (run / "evaluation.json").write_text(json.dumps(sealed(tree)))
+    (run / "evaluation.json").write_text(json.dumps(with_checksum(tree)))
     return _Page(write_report(run).read_text(encoding="utf-8"))
 
 

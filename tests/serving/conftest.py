@@ -37,7 +37,7 @@ from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.tasks.task import Task
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.utils.files import write_json
+from bertworks.utils.json_files import write_json
 
 WORDS = ("the", "door", "was", "open", "river", "deep", "in", "london", "a", "é", "日")
 PIECES = (

@@ -21,7 +21,7 @@ from bertworks.tasks.classification import ClassificationSettings, Classificatio
 from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.utils.files import write_json
+from bertworks.utils.json_files import write_json
 from tests.checkpoints.published import geometry, theirs_of
 from tests.serving.conftest import LIMIT, PIECES, WORDS, config
 

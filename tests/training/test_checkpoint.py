@@ -21,7 +21,7 @@ from bertworks.training.checkpoint import (
 )
 from bertworks.training.optimizer import build_optimizer
 from bertworks.training.settings import OptimizerSettings
-from bertworks.utils import files
+from bertworks.utils import atomic_writes
 
 from ..crashes import crashing, needs_proc
 from .toy import ToyNetwork, toy_network
@@ -131,7 +131,7 @@ def test_no_room_for_a_file_is_said_in_words(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "sync", fail)
+    monkeypatch.setattr(atomic_writes, "fsync", fail)
     network, optimizer = trained()
     with pytest.raises(OutputError, match=r"cannot be written \(No space left on device\)"):
         save_checkpoint(tmp_path, 2, network, optimizer, {}, keep=1)

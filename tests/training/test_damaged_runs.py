@@ -20,7 +20,7 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints
 from bertworks.tuning.results import GridResult
-from bertworks.utils import files
+from bertworks.utils.json_files import verify_checksum, with_checksum
 
 from .letters import CONFIG, DEV, PIECES, TRAIN, run
 
@@ -197,8 +197,8 @@ def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -
 
 
 def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
-    outcome = files.unsealed(json.loads((path / "outcome.json").read_bytes()))
-    (path / "outcome.json").write_text(json.dumps(files.sealed({**outcome, "best_metric": "f2"})))
+    outcome = verify_checksum(json.loads((path / "outcome.json").read_bytes()))
+    (path / "outcome.json").write_text(json.dumps(with_checksum({**outcome, "best_metric": "f2"})))
     with pytest.raises(DataError, match=r"evaluation\.json: has no 'f2', by which .*outcome\.json"):
         RunDirectory(path).outcome()
 

@@ -20,7 +20,7 @@ from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
 from bertworks.training.progress import Progress
 from bertworks.training.recorder import Meter
-from bertworks.utils.formatting import duration, short
+from bertworks.utils.formatting import format_duration, format_number
 
 from .letters import TASK, examples, letters_network
 
@@ -98,8 +98,8 @@ def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_short_numbers() -> None:
-    assert [short(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.2M"]
-    assert [duration(n) for n in (4.2, 48, 200, 7500)] == [
+    assert [format_number(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.2M"]
+    assert [format_duration(n) for n in (4.2, 48, 200, 7500)] == [
         "4.2 s",
         "48 s",
         "3 min 20 s",

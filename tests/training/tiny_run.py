@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bertworks.training.pretrain import PretrainResult, pretrain
-from bertworks.utils import files
+from bertworks.utils.atomic_writes import fsync
 
 STEPS = 40
 
@@ -45,12 +45,12 @@ def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) > 3:
-        synchronise, seconds = files.sync, float(sys.argv[3])
+        synchronise, seconds = fsync, float(sys.argv[3])
 
         def slowly(path: Path) -> None:
             if path.parent.name.startswith(".step-") and not path.name.startswith("."):
                 time.sleep(seconds)
             synchronise(path)
 
-        files.sync = slowly
+        fsync = slowly
     tiny_run(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -21,9 +21,18 @@ import pytest
 
 import bertworks
 from bertworks.errors import BertworksWarning, DataError, OutputError
-from bertworks.utils import files, locks
-from bertworks.utils.files import LOCK, make_directory
-from bertworks.utils.locks import claim
+from bertworks.utils import atomic_writes, directories, line_files, locks
+from bertworks.utils.atomic_writes import fsync, write_file
+from bertworks.utils.directories import (
+    LOCK_NAME,
+    is_empty_directory,
+    make_directory,
+    new_directory,
+    output_exists,
+)
+from bertworks.utils.json_files import read_json, write_json
+from bertworks.utils.line_files import LineFile
+from bertworks.utils.outputs import locked_output
 
 from ..crashes import contents, crashing, needs_proc
 
@@ -36,19 +45,19 @@ PACKAGE = Path(bertworks.__file__).parent
 OLD, NEW = b"old " * 1000, b"new " * 3000
 
 
-def write_file(root: Path) -> None:
-    files.write(root / "a.bin", NEW)
+def replace_file(root: Path) -> None:
+    write_file(root / "a.bin", NEW)
 
 
-def write_model(root: Path) -> None:
-    with files.new_directory(root / "m", replace=True, keep=lambda name: name == "mine") as new:
+def replace_model(root: Path) -> None:
+    with new_directory(root / "m", replace=True, keep=lambda name: name == "mine") as new:
         (new / "a.bin").write_bytes(NEW)
         (new / "deep").mkdir()
         (new / "deep" / "b.bin").write_bytes(NEW)
 
 
-def write_into(root: Path) -> None:
-    with files.new_directory(root / "used", last="a.bin") as new:
+def fill_directory(root: Path) -> None:
+    with new_directory(root / "used", last="a.bin") as new:
         (new / "b.bin").write_bytes(NEW)
         (new / "a.bin").write_bytes(NEW)
 
@@ -82,7 +91,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-WRITERS = [write_file, write_model, write_into]
+WRITERS = [replace_file, replace_model, fill_directory]
 
 
 @needs_proc
@@ -107,34 +116,35 @@ def test_a_missing_synchronisation_is_found(
     monkeypatch: pytest.MonkeyPatch, root: Path, write: Callable[[Path], None], left_out: str
 ) -> None:
     """The simulated disk finds what it is for."""
-    sync = files.sync
 
     def careless(path: Path) -> None:
         if path.is_dir() == (left_out == "files"):
-            sync(path)
+            fsync(path)
 
-    monkeypatch.setattr(files, "sync", careless)
+    for module in (atomic_writes, directories):
+        monkeypatch.setattr(module, "fsync", careless)
     with crashing(monkeypatch, root, is_whole) as disk:
         write(root)
         assert disk.damaged or not disk.is_new()
         # An old name that stays for a while is no damage to a single file.
-        assert disk.damaged or (write, left_out) == (write_file, "directories")
+        assert disk.damaged or (write, left_out) == (replace_file, "directories")
 
 
 # --- Nobody else writes
 
-ALLOWED = {
+WRITING_MODULES = [f"utils/{name}.py" for name in ("atomic_writes", "directories", "line_files")]
+ALLOWED_WRITERS = {
     "inference/vectors.py": "appends to a part, which has a note of its true end",
     "inference/vector_files.py": "writes the header of that part again",
-    "lab/tagging_probe.py": "maps a file that `files.atomic` gave",
-    "inference/writers.py": "writes to a path that `files.atomic` gave",
-    "checkpoints/weights.py": "writes safetensors to a path that `files` gave",
-    "checkpoints/bundle.py": "writes to a path that `files.atomic` gave",
-    "data/merging.py": "copies into a directory that `files.new_directory` gave",
+    "lab/tagging_probe.py": "maps a file that `atomic_write` gave",
+    "inference/writers.py": "writes to a path that `atomic_write` gave",
+    "checkpoints/weights.py": "writes safetensors to a path that `atomic_write` gave",
+    "checkpoints/bundle.py": "writes to a path that `atomic_write` gave",
+    "data/merging.py": "copies into a directory that `new_directory` gave",
     "utils/remote.py": "copies to a cache, whose sizes are compared before it is used",
-    "analysis/search.py": "writes Faiss's format to a path that `files.atomic` gave",
+    "analysis/search.py": "writes Faiss's format to a path that `atomic_write` gave",
 }
-"""What opens files for writing elsewhere than in `utils/files.py`, and why it may."""
+"""What opens files for writing outside of `WRITING_MODULES`, and why it may."""
 
 
 def writes(source: str) -> list[str]:
@@ -160,7 +170,7 @@ def writes(source: str) -> list[str]:
             or (name in {"move", "copy", "copy2", "copyfile", "copytree"} and owner == "shutil")
             # `Path.replace` has one argument, `str.replace` two; frames and families rename too.
             or (name == "replace" and owner and len(node.args) == 1 and not node.keywords)
-            or (name == "rename" and owner not in {"self", "files"} and not node.keywords)
+            or (name == "rename" and owner != "self" and not node.keywords)
         ):
             found.append(f"{owner}.{name}")
     return found
@@ -191,14 +201,15 @@ def test_what_does_not_write_is_not(source: str) -> None:
 
 
 @pytest.mark.long
-def test_all_writing_goes_through_one_module() -> None:
+def test_all_writing_goes_through_few_modules() -> None:
     found = {
         path.relative_to(PACKAGE).as_posix(): writes(path.read_text(encoding="utf-8"))
         for path in PACKAGE.rglob("*.py")
     }
-    assert found.pop("utils/files.py")
+    for name in WRITING_MODULES:
+        assert found.pop(name)
     assert set(found.pop("utils/locks.py")) == {"fcntl", "path.open"}
-    assert {name for name, calls in found.items() if calls} == ALLOWED.keys()
+    assert {name for name, calls in found.items() if calls} == ALLOWED_WRITERS.keys()
     assert set(found["analysis/search.py"]) == {"tempfile", "faiss.write_index"}
 
 
@@ -207,31 +218,31 @@ def test_all_writing_goes_through_one_module() -> None:
 
 def test_a_file_that_cannot_be_written_is_named_and_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    files.write_json(file, {"a": 1})
+    write_json(file, {"a": 1})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
     try:
         with pytest.raises(OutputError, match=r"a\.json: cannot be written \(File too large\)\. M"):
-            files.write(file, b"x" * 1000)
+            write_file(file, b"x" * 1000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert files.read_json(file, DataError) == {"a": 1}
+    assert read_json(file, DataError) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     with pytest.raises(OutputError, match=r"b\.json: cannot be written \(No such file or dir"):
-        files.write(tmp_path / "no" / "b.json", "")
+        write_file(tmp_path / "no" / "b.json", "")
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff", b"[" * 200_000])
 def test_json_that_is_none_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.json: (not valid JSON|the file must hold)"):
-        files.read_json(tmp_path / "a.json", DataError)
+        read_json(tmp_path / "a.json", DataError)
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far" / "file")
-    files.write(tmp_path / "link", "x")
+    write_file(tmp_path / "link", "x")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "far" / "file").read_text() == "x"
 
@@ -241,8 +252,8 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
     reader.start()
-    with claim(tmp_path / "pipe"):
-        files.write(tmp_path / "pipe", "x")
+    with locked_output(tmp_path / "pipe"):
+        write_file(tmp_path / "pipe", "x")
     reader.join()
     assert read == ["x"]
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
@@ -251,7 +262,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     """A full disk takes a part of it; the next line would continue that."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with files.LineFile(tmp_path / "lines") as lines:
+    with LineFile(tmp_path / "lines") as lines:
         lines.append(b"one\n")
         resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
         try:
@@ -272,14 +283,14 @@ def test_synchronised_lines_survive_a_crash(
     root.mkdir()
     with (
         crashing(monkeypatch, root, lambda left: contents(left).get("lines") == b"one\n") as disk,
-        files.LineFile(root / "lines") as lines,
+        LineFile(root / "lines") as lines,
     ):
         lines.append(b"one\n")
         assert not disk.is_new()
         assert lines.sync() == 4
         assert disk.is_new()
         lines.append(b"two\n")
-        files.write(root / "checkpoint", b"4")  # the machine crashes before and after it is renamed
+        write_file(root / "checkpoint", b"4")  # the machine crashes before and after it is renamed
         assert not disk.damaged
         assert not disk.is_new()
 
@@ -291,17 +302,17 @@ def test_a_file_of_lines_that_cannot_be_begun_is_closed(
     def refuse(_: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(files, "sync", refuse)
+    monkeypatch.setattr(line_files, "fsync", refuse)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OutputError, match="Read-only") as error:
-        files.LineFile(tmp_path / "lines")
+        LineFile(tmp_path / "lines")
     assert error.tb is not None  # which keeps the frames, and so an open file
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntw")
-    with files.LineFile(tmp_path / "lines") as lines:
+    with LineFile(tmp_path / "lines") as lines:
         lines.append(b"three\n")
         assert lines.sync() == lines.size == 10
     assert (tmp_path / "lines").read_bytes() == b"one\nthree\n"
@@ -312,7 +323,7 @@ def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
 
 def test_a_kill_between_two_renamings_is_mended(root: Path) -> None:
     (root / "m").rename(root / ".m.old")
-    write_model(root)
+    replace_model(root)
     assert (root / "m" / "a.bin").read_bytes() == NEW
     assert (root / "m" / "mine").read_bytes() == b"mine"
     assert not (root / ".m.old").exists()
@@ -329,9 +340,9 @@ def test_what_was_half_moved_in_is_finished(root: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            write_into(root)
+            fill_directory(root)
     assert not (root / "used" / "a.bin").exists()
-    with claim(root / "used", kind="directory"):
+    with locked_output(root / "used", kind="directory"):
         assert (root / "used" / "a.bin").read_bytes() == NEW
     assert sorted(path.name for path in (root / "used").iterdir()) == ["a.bin", "b.bin", "other"]
 
@@ -339,7 +350,7 @@ def test_what_was_half_moved_in_is_finished(root: Path, monkeypatch: pytest.Monk
 def test_a_failure_leaves_nothing(root: Path) -> None:
     before = sorted(path.name for path in root.rglob("*"))
     for name in ("m", "used", "fresh"):
-        with pytest.raises(ZeroDivisionError), files.new_directory(root / name, replace=True):
+        with pytest.raises(ZeroDivisionError), new_directory(root / name, replace=True):
             raise ZeroDivisionError
     assert sorted(path.name for path in root.rglob("*")) == before
 
@@ -347,7 +358,7 @@ def test_a_failure_leaves_nothing(root: Path) -> None:
 def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     written = pytest.raises(OutputError, match=r"out: cannot be written \(Directory not empty\)")
-    with written, files.new_directory(out):
+    with written, new_directory(out):
         out.mkdir()
         (out / "a").write_text("another's")
     assert contents(tmp_path) == {"out/a": b"another's"}
@@ -356,7 +367,7 @@ def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_pat
 def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = files.rename
+    rename = directories.rename_durably
 
     def overtaken(source: Path, target: Path) -> None:
         rename(source, target)
@@ -364,9 +375,9 @@ def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
             (root / "m").mkdir()
             (root / "m" / "a").write_text("another's")
 
-    monkeypatch.setattr(files, "rename", overtaken)
+    monkeypatch.setattr(directories, "rename_durably", overtaken)
     with pytest.raises(OutputError, match=r"m: cannot be written \(Directory not empty\)"):
-        write_model(root)
+        replace_model(root)
     assert (root / "m" / "a").read_text() == "another's"
     assert (root / ".m.old" / "a.bin").read_bytes() == OLD
 
@@ -375,8 +386,8 @@ def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
 
 HOLD = """
 import sys, time
-from bertworks.utils.locks import claim
-with claim(sys.argv[1], kind=sys.argv[2]):
+from bertworks.utils.outputs import locked_output
+with locked_output(sys.argv[1], kind=sys.argv[2]):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -393,20 +404,20 @@ def holder(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-KINDS: list[locks.Kind] = ["file", "directory", "whole directory"]
+KINDS: list[locks.OutputKind] = ["file", "directory", "whole directory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.Kind) -> None:
+def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.OutputKind) -> None:
     out = tmp_path / "out"
     with holder(out, kind) as process:
         says = rf"out: is being written by process {process.pid} on \S+ since 20\d\d-.* \(-c /.*\)"
-        with pytest.raises(OutputError, match=says), claim(out, kind=kind):
+        with pytest.raises(OutputError, match=says), locked_output(out, kind=kind):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
         begun = time.monotonic()
-        with claim(out, kind=kind):  # free at once
+        with locked_output(out, kind=kind):  # free at once
             assert time.monotonic() - begun < 1
     assert not list(tmp_path.rglob("*/*"))
     assert not list(tmp_path.glob(".*"))
@@ -415,8 +426,8 @@ def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.Kind) -> No
 def test_directories_that_were_made_are_removed_if_nothing_is_in_them(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     for fill in (False, True):
-        with claim(tmp_path / "there" / "a" / "b", kind="directory"):
-            assert files.is_empty(tmp_path / "there" / "a" / "b")
+        with locked_output(tmp_path / "there" / "a" / "b", kind="directory"):
+            assert is_empty_directory(tmp_path / "there" / "a" / "b")
             if fill:
                 (tmp_path / "there" / "a" / "b" / "c").touch()
         assert (tmp_path / "there" / "a").exists() == fill
@@ -425,15 +436,19 @@ def test_directories_that_were_made_are_removed_if_nothing_is_in_them(tmp_path: 
 
 def test_an_output_is_lent_to_one_callee_at_a_time(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with claim(out, lend=True):
+    with locked_output(out, lend=True):
         for _ in range(2):
-            with claim(out), pytest.raises(OutputError, match="being written"), claim(out):
+            with (
+                locked_output(out),
+                pytest.raises(OutputError, match="being written"),
+                locked_output(out),
+            ):
                 pass
         errors: list[Exception] = []
 
         def other() -> None:
             try:
-                with claim(out):
+                with locked_output(out):
                     pass
             except OutputError as error:
                 errors.append(error)
@@ -442,17 +457,17 @@ def test_an_output_is_lent_to_one_callee_at_a_time(tmp_path: Path) -> None:
         thread.start()
         thread.join()
         assert len(errors) == 1
-    with claim(out), pytest.raises(OutputError, match="being written"), claim(out):
+    with locked_output(out), pytest.raises(OutputError, match="being written"), locked_output(out):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> None:
-    for name in (files.LOCK, ".vectors.npy.json.new", ".vectors.npy.lock"):
+    for name in (LOCK_NAME, ".vectors.npy.json.new", ".vectors.npy.lock"):
         (tmp_path / name).touch()
-        assert not files.exists(tmp_path)
+        assert not output_exists(tmp_path)
     (tmp_path / ".hidden").touch()
-    assert files.exists(tmp_path)
+    assert output_exists(tmp_path)
 
 
 def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
@@ -465,7 +480,7 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
         nonlocal inside, most, got
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            with suppress(OutputError), claim(out, kind="directory"):
+            with suppress(OutputError), locked_output(out, kind="directory"):
                 with guard:
                     inside, got = inside + 1, got + 1
                     most = max(most, inside)
@@ -503,8 +518,8 @@ def test_a_directory_that_another_removes_is_made_and_locked_inside(
         return made
 
     monkeypatch.setattr(locks, "make_directory", overtaken)
-    with claim(out, kind="directory"):
-        assert (out / LOCK).is_file()
+    with locked_output(out, kind="directory"):
+        assert (out / LOCK_NAME).is_file()
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert calls == 2
 
@@ -513,38 +528,38 @@ def test_a_directory_that_another_removes_is_made_and_locked_inside(
 @pytest.mark.parametrize("second", ["directory", "whole directory"])
 @pytest.mark.parametrize("first", ["directory", "whole directory"])
 def test_a_directory_has_one_writer_of_any_kind(
-    tmp_path: Path, first: locks.Kind, second: locks.Kind, exists: bool
+    tmp_path: Path, first: locks.OutputKind, second: locks.OutputKind, exists: bool
 ) -> None:
     """Also where one fills it bit by bit, and the other is about to put a whole one there."""
     out = tmp_path / "out"
     if exists:
         out.mkdir()
     refused = pytest.raises(OutputError, match="being written")
-    with claim(out, kind=first), refused, claim(out, kind=second):
+    with locked_output(out, kind=first), refused, locked_output(out, kind=second):
         pass
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["out"] * exists
 
 
 @pytest.mark.parametrize("second", ["directory", "whole directory"])
 def test_a_directory_stays_locked_while_it_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: locks.Kind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: locks.OutputKind
 ) -> None:
     """The lock inside goes with the old directory, and between two renamings there is none."""
     out, tried = tmp_path / "out", 0
     out.mkdir()
     (out / "a").write_text("old")
-    rename = files.rename
+    rename = directories.rename_durably
 
     def watched(source: Path, target: Path) -> None:
         nonlocal tried
         rename(source, target)
-        with pytest.raises(OutputError, match="being written"), claim(out, kind=second):
+        with pytest.raises(OutputError, match="being written"), locked_output(out, kind=second):
             pass
         tried += 1
 
-    with claim(out, kind="whole directory"), files.new_directory(out, replace=True) as new:
+    with locked_output(out, kind="whole directory"), new_directory(out, replace=True) as new:
         (new / "a").write_text("new")
-        monkeypatch.setattr(files, "rename", watched)
+        monkeypatch.setattr(directories, "rename_durably", watched)
     assert tried == 2
     assert (out / "a").read_text() == "new"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "out"]
@@ -564,19 +579,19 @@ def test_a_directory_in_one_that_cannot_be_written_is_locked_inside(
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(Path, "open", refused)
     for kind in ("directory", "whole directory"):
-        with claim(tmp_path / "out", kind=kind):
-            assert (tmp_path / "out" / LOCK).is_file()
+        with locked_output(tmp_path / "out", kind=kind):
+            assert (tmp_path / "out" / LOCK_NAME).is_file()
             with (
                 pytest.raises(OutputError, match="being written"),
-                claim(tmp_path / "out", kind=kind),
+                locked_output(tmp_path / "out", kind=kind),
             ):
                 pass
-    with pytest.raises(OutputError, match="Permission denied"), claim(tmp_path / "file"):
+    with pytest.raises(OutputError, match="Permission denied"), locked_output(tmp_path / "file"):
         pass
 
 
 def record(**values: Any) -> bytes:
-    return json.dumps({**locks._self(), **values}).encode()
+    return json.dumps({**locks._own_identity(), **values}).encode()
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -599,8 +614,8 @@ def test_another_machine_is_looked_after(
     beating.start()
     says = "by process 7 on elsewhere"
     refused = pytest.raises(OutputError, match=says) if lives else nullcontext()
-    with pytest.warns(BertworksWarning, match=says), refused, claim(tmp_path / "out"):
-        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
+    with pytest.warns(BertworksWarning, match=says), refused, locked_output(tmp_path / "out"):
+        assert locks._parse_holder(lock.read_bytes())["pid"] == os.getpid()
     stop.set()
     beating.join()
 
@@ -613,14 +628,14 @@ def test_another_machine_that_finishes_meanwhile_is_no_error(
     lock.write_bytes(record(host="elsewhere", pid=7))
     ending = threading.Timer(0.3, lock.unlink)
     ending.start()
-    with pytest.warns(BertworksWarning, match="elsewhere"), claim(tmp_path / "out"):
-        assert locks._holder(lock.read_bytes())["pid"] == os.getpid()
+    with pytest.warns(BertworksWarning, match="elsewhere"), locked_output(tmp_path / "out"):
+        assert locks._parse_holder(lock.read_bytes())["pid"] == os.getpid()
     ending.join()
 
 
 def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_BEAT", 0.02)
-    with claim(tmp_path / "out"):
+    with locked_output(tmp_path / "out"):
         lock = tmp_path / ".out.lock"
         before = lock.stat().st_mtime_ns
         time.sleep(0.2)
@@ -632,7 +647,7 @@ def test_a_lock_that_says_nothing_is_free_when_its_process_is_gone(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / ".lock").write_bytes(content)
-    with claim(tmp_path, kind="directory"):
+    with locked_output(tmp_path, kind="directory"):
         pass
     assert not list(tmp_path.iterdir())
 
@@ -647,7 +662,7 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "soft").symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)
     (tmp_path / "folder").symlink_to(folder)
-    refused: list[tuple[Path, Path, locks.Kind, str]] = [
+    refused: list[tuple[Path, Path, locks.OutputKind, str]] = [
         (file, file, "file", "is an input"),
         (tmp_path / "soft", file, "file", "is an input"),
         (file, tmp_path / "soft", "file", "is an input"),
@@ -662,32 +677,35 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
     ]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for out, given, kind, says in refused:
-        with pytest.raises(OutputError, match=says), claim(out, ["-", None, given], kind=kind):
+        with (
+            pytest.raises(OutputError, match=says),
+            locked_output(out, ["-", None, given], kind=kind),
+        ):
             pass
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     for out in (tmp_path / "in2", tmp_path / "a.tsv"):
-        with claim(out, [folder, file, "bert-base-uncased", [{"text": "a row"}]]):
+        with locked_output(out, [folder, file, "bert-base-uncased", [{"text": "a row"}]]):
             pass
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="is a directory, not a file"), claim(tmp_path):
+    with pytest.raises(OutputError, match="is a directory, not a file"), locked_output(tmp_path):
         pass
     with (
         pytest.raises(OutputError, match="is a file, not a directory"),
-        claim(tmp_path / "file", kind="directory"),
+        locked_output(tmp_path / "file", kind="directory"),
     ):
         pass
 
 
 @pytest.mark.parametrize("kind", ["directory", "whole directory"])
 def test_the_lock_of_one_who_was_killed_after_the_renaming_is_removed(
-    tmp_path: Path, kind: locks.Kind
+    tmp_path: Path, kind: locks.OutputKind
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / ".out.lock").write_bytes(record(pid=7))
-    with claim(tmp_path / "out", kind=kind):
+    with locked_output(tmp_path / "out", kind=kind):
         pass
     assert [path.name for path in tmp_path.rglob("*")] == ["out"]
 
@@ -696,6 +714,9 @@ def test_a_whole_directory_stays_locked_when_it_is_there(tmp_path: Path) -> None
     out = tmp_path / "out"
     with holder(out, "whole directory"):
         out.mkdir()
-        with pytest.raises(OutputError, match="being written"), claim(out, kind="directory"):
+        with (
+            pytest.raises(OutputError, match="being written"),
+            locked_output(out, kind="directory"),
+        ):
             pass
     assert not list(out.iterdir())

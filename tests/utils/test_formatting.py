@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bertworks.utils.formatting import TimeLeft, clock, counted
+from bertworks.utils.formatting import format_clock, format_count
+from bertworks.utils.time_left import TimeLeft
 
 
 class Work:
@@ -85,9 +86,9 @@ def test_without_progress_or_a_total_there_is_none() -> None:
     ],
 )
 def test_spans_of_time_as_a_clock_shows_them(seconds: float | None, text: str) -> None:
-    assert clock(seconds) == text
+    assert format_clock(seconds) == text
 
 
 def test_a_number_has_its_noun_in_singular_or_plural() -> None:
-    counts = [counted(1, "document"), counted(0, "document"), counted(1200, "match")]
+    counts = [format_count(1, "document"), format_count(0, "document"), format_count(1200, "match")]
     assert counts == ["1 document", "0 documents", "1,200 matches"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bertworks.utils.files import MAX_DEPTH, parse_json
+from bertworks.utils.json_files import MAX_DEPTH, parse_json
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, "é", null]}', "1", "[]", '"x"', "1e5"])

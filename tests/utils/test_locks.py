@@ -15,11 +15,12 @@ import pytest
 
 from bertworks.errors import OutputError
 from bertworks.utils import locks
-from bertworks.utils.locks import Kind, claim
+from bertworks.utils.locks import OutputKind
+from bertworks.utils.outputs import locked_output
 
 Action = Callable[[], object]
 Switches = list[tuple[int, int]]
-RunClaims = Callable[[Sequence[Kind], bool, Switches], int]
+RunClaims = Callable[[Sequence[OutputKind], bool, Switches], int]
 
 
 class Interleaving:
@@ -127,7 +128,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 class Claims:
     """Claims of one output; counts how many hold it at once."""
 
-    def __init__(self, system: System, output: Path, kinds: Sequence[Kind]) -> None:
+    def __init__(self, system: System, output: Path, kinds: Sequence[OutputKind]) -> None:
         self._system, self._output, self._kinds = system, output, kinds
         self.holders = self.most_holders = self.successes = 0
 
@@ -138,8 +139,8 @@ class Claims:
         interleaving.run()
         return interleaving.calls
 
-    def _claim(self, kind: Kind) -> None:
-        with suppress(OutputError), claim(self._output, kind=kind):
+    def _claim(self, kind: OutputKind) -> None:
+        with suppress(OutputError), locked_output(self._output, kind=kind):
             self.holders += 1
             self.successes += 1
             self.most_holders = max(self.most_holders, self.holders)
@@ -162,12 +163,12 @@ def every_schedule(run: Callable[[Switches], int], num_switches: int, num_thread
             )
 
 
-PAIRS: list[tuple[tuple[Kind, ...], bool]] = [
+PAIRS: list[tuple[tuple[OutputKind, ...], bool]] = [
     (("directory", "directory"), False),
     (("directory", "whole directory"), True),
     (("file", "file"), False),
 ]
-TRIPLES: list[tuple[tuple[Kind, ...], bool]] = [
+TRIPLES: list[tuple[tuple[OutputKind, ...], bool]] = [
     (("directory", "directory", "directory"), False),
     (("directory", "whole directory", "directory"), True),
 ]
@@ -178,7 +179,7 @@ def run_claims(tmp_path: Path, system: System) -> RunClaims:
     """Claim a new output in several threads; return the number of system calls."""
     numbers = count()
 
-    def run(kinds: Sequence[Kind], exists: bool, switches: Switches) -> int:
+    def run(kinds: Sequence[OutputKind], exists: bool, switches: Switches) -> int:
         output = tmp_path / str(next(numbers)) / "out"
         output.parent.mkdir()
         if exists:
@@ -195,7 +196,7 @@ def run_claims(tmp_path: Path, system: System) -> RunClaims:
 @pytest.mark.long
 @pytest.mark.parametrize(("kinds", "exists"), PAIRS)
 def test_two_claims_exclude_each_other_in_every_order(
-    run_claims: RunClaims, kinds: Sequence[Kind], exists: bool
+    run_claims: RunClaims, kinds: Sequence[OutputKind], exists: bool
 ) -> None:
     """All ways to switch between the threads twice, before any of their system calls."""
     runs = count()
@@ -220,7 +221,7 @@ def many_schedules(run: Callable[[Switches], int], number: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("kinds", "exists"), TRIPLES)
 def test_three_claims_exclude_each_other_in_many_orders(
-    run_claims: RunClaims, kinds: Sequence[Kind], exists: bool
+    run_claims: RunClaims, kinds: Sequence[OutputKind], exists: bool
 ) -> None:
     many_schedules(lambda switches: run_claims(kinds, exists, switches), 500)
 
@@ -230,6 +231,6 @@ def test_the_model_finds_two_holders_of_a_removed_lock(
 ) -> None:
     """Without the check that the locked file is still there, a third claim creates another."""
     monkeypatch.setattr(locks, "_is_at", lambda *_: True)
-    kinds: Sequence[Kind] = ("file", "file", "file")
+    kinds: Sequence[OutputKind] = ("file", "file", "file")
     with pytest.raises(AssertionError, match=r"2 == 1"):
         many_schedules(lambda switches: run_claims(kinds, False, switches), 2000)

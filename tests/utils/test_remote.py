@@ -19,7 +19,13 @@ from bertworks.data.documents import read_documents
 from bertworks.data.shards import Corpus
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, OutputError
-from bertworks.utils.remote import _opened, fetched, is_remote, remote_files, written_here
+from bertworks.utils.remote import (
+    _file_system_and_path,
+    fetch_folder,
+    is_remote,
+    local_output,
+    remote_files,
+)
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/file", "gs://bucket", "fsspec+memory://x"])
@@ -56,10 +62,10 @@ def test_a_copy_that_another_process_made_meanwhile_is_not_replaced(
     def overtaken(*given: Any, **more: Any) -> None:
         copy_files(*given, **more)
         monkeypatch.setattr(fs, "copy_files", copy_files)
-        numbers.append((fetched(url) / "a.txt").stat().st_ino)
+        numbers.append((fetch_folder(url) / "a.txt").stat().st_ino)
 
     monkeypatch.setattr(fs, "copy_files", overtaken)
-    assert [(fetched(url) / "a.txt").stat().st_ino] == numbers
+    assert [(fetch_folder(url) / "a.txt").stat().st_ino] == numbers
 
 
 def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +76,7 @@ def test_a_path_object_is_the_same_place(tmp_path: Path, monkeypatch: pytest.Mon
     texts = [document.text for document in read_documents("memory://bucket/texts")]
     assert texts == ["one two", "three"]
     assert [document.text for document in read_documents(Path("memory://bucket/texts"))] == texts
-    copy = fetched(str(Path("memory://bucket/texts")))
+    copy = fetch_folder(str(Path("memory://bucket/texts")))
     assert sorted(file.name for file in copy.iterdir()) == ["a.txt", "b.txt"]
     (tmp_path / "c.txt").write_text("four\n")
     one_slash = f"file:{tmp_path}/c.txt"  # which is a whole address
@@ -86,7 +92,7 @@ def test_a_name_is_that_of_the_file(tmp_path: Path) -> None:
     names = ["text of a", "text of a b", "text of a#b", "text of é#"]
     assert [document.text for document in read_documents(f"file://{folder}")] == names
     assert remote_files(f"file:{folder}/a#b") == [f"file:{folder}/a#b"]
-    with written_here(f"file://{folder}/new#1") as file:
+    with local_output(f"file://{folder}/new#1") as file:
         file.write_text("new\n")
     assert (folder / "new#1").read_text() == "new\n"
     memory = pytest.importorskip("fsspec").filesystem("memory")
@@ -100,7 +106,7 @@ def test_a_name_is_that_of_the_file(tmp_path: Path) -> None:
 def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     region = "?region=us-east-1"  # else the server is asked for it
-    assert _opened(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
+    assert _file_system_and_path(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
 
 
 def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:
@@ -176,11 +182,11 @@ def test_a_whole_cycle_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.Mo
     # Shards are copied here, once.
     upload(tmp_path / "here", "data")
     assert Corpus.open(f"{bucket}/data").num_documents == 7
-    copy = fetched(f"{bucket}/data")
-    assert fetched(f"{bucket}/data/") == copy
+    copy = fetch_folder(f"{bucket}/data")
+    assert fetch_folder(f"{bucket}/data/") == copy
     (corpus / "a.txt").write_text("changed\n")
     upload(corpus, "data")
-    assert fetched(f"{bucket}/data") != copy
+    assert fetch_folder(f"{bucket}/data") != copy
 
     # Tables, and models.
     rows = [{"text": "a river", "label": "x"}, {"text": "an old man", "label": "y"}]
@@ -198,7 +204,7 @@ def test_a_whole_cycle_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.Mo
     # Vectors are put there when they are whole, and never over others.
     out = f"{bucket}/vectors/of.npy"
     model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
-    np.testing.assert_array_equal(np.load(fetched(f"{bucket}/vectors") / "of.npy"), expected)
+    np.testing.assert_array_equal(np.load(fetch_folder(f"{bucket}/vectors") / "of.npy"), expected)
     with pytest.raises(OutputError, match=r"of\.npy: already exists"):
         model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
 

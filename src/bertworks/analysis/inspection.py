@@ -17,7 +17,7 @@ from ..model import Model, load
 from ..tasks import is_registered
 from ..text.definition import WordPieceDefinition
 from ..text.tree import TreeDefinition
-from ..utils import files
+from ..utils.regular_files import read_bytes
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ def _license(directory: Path) -> str | None:
     """Return the license from a README's front matter, or else a license file's first line."""
     readme = directory / "README.md"
     if readme.is_file():
-        text = files.read_bytes(readme).decode("utf-8", errors="replace")
+        text = read_bytes(readme).decode("utf-8", errors="replace")
         found = re.match(r"---\n.*?^license:\s*(\S[^\n]*)$.*?^---$", text, re.DOTALL | re.MULTILINE)
         if found:
             return found[1].strip().strip("\"'")
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         file = directory / name
         if file.is_file():
-            lines = files.read_bytes(file).decode("utf-8", errors="replace").splitlines()
+            lines = read_bytes(file).decode("utf-8", errors="replace").splitlines()
             return next((line.strip() for line in lines if line.strip()), None)
     return None

@@ -68,7 +68,7 @@ from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
 from ..tasks.tagging.notation import find_notation, read_tag, span_doubt, without_unlabelled_words
 from ..tasks.tagging.scores import TaggingScores
 from ..tasks.tagging.tags import OUTSIDE
-from ..utils import files
+from ..utils.regular_files import read_bytes
 from ..utils.remote import is_remote
 
 T = TypeVar("T", str, float)
@@ -278,7 +278,7 @@ def _json_object(path: str) -> dict[str, Any]:
         return found
 
     try:
-        value = json.loads(files.read_bytes(path, limit=1 << 32), object_pairs_hook=once)
+        value = json.loads(read_bytes(path, limit=1 << 32), object_pairs_hook=once)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError:

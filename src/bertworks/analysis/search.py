@@ -37,8 +37,8 @@ from ..tasks.classification import ClassificationTask
 from ..tasks.regression import RegressionTask
 from ..tasks.retrieval.exact_search import top_k as nearest
 from ..tasks.task import Prediction
-from ..utils import files
-from ..utils.locks import check_inputs, claim
+from ..utils.atomic_writes import atomic_write
+from ..utils.outputs import check_inputs, locked_output
 
 MANY = 1_000_000
 """Number of texts from which an approximation may be useful."""
@@ -166,7 +166,7 @@ class Index:
         with (
             nullcontext()
             if is_finished and not overwrite
-            else claim(
+            else locked_output(
                 folder,
                 kind="directory",
                 overwrite=overwrite,
@@ -409,7 +409,7 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
         cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
     cells.nprobe = max(_LEAST, number // _VISITED)
     if file is not None:
-        with claim(file), files.atomic(file) as new:
+        with locked_output(file), atomic_write(file) as new:
             try:
                 faiss.write_index(cells, str(new))
             except RuntimeError as error:

@@ -26,9 +26,9 @@ from ..nn.config import STATIC, EncoderConfig
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
-from ..utils import files
-from ..utils.formatting import listed
-from ..utils.locks import claim
+from ..utils.atomic_writes import write_file
+from ..utils.formatting import format_names
+from ..utils.outputs import locked_output
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -123,8 +123,8 @@ class WordVectors:
         lines = [f"{len(self.words)} {self.vectors.shape[1]}"] if format == "word2vec" else []
         for word, vector in zip(self.words, self.vectors, strict=True):
             lines.append(" ".join([word, *map(str, vector)]))
-        with claim(path, overwrite=overwrite):
-            files.write(path, "\n".join(lines) + "\n")
+        with locked_output(path, overwrite=overwrite):
+            write_file(path, "\n".join(lines) + "\n")
 
     def to_model(self) -> Model:
         """Return an encoder without layers or positions, with these vectors as word embeddings.
@@ -146,7 +146,7 @@ class WordVectors:
             what = (
                 f"{len(lost):,} of {len(words):,} words are found in no text, since texts are split"
             )
-            what += f" at punctuation and around ideographs: {listed(lost, 3)}"
+            what += f" at punctuation and around ideographs: {format_names(lost, 3)}"
             warnings.warn(what, BertworksWarning, stacklevel=2)
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
         config = EncoderConfig.parse({**STATIC, **size})

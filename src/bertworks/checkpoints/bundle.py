@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..utils import files
-from ..utils.files import check_regular, read_bytes
+from ..utils.atomic_writes import atomic_write, write_file
 from ..utils.protobuf import bytes_field, fields, number_field, read_varint, varint
+from ..utils.regular_files import check_regular_file, read_bytes
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
@@ -137,7 +137,7 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
     names = sorted(tensors, key=str.encode)
     rows: list[tuple[bytes, bytes]] = [(b"", number_field(1, 1) + bytes_field(3, b"\x08\x01"))]
     offset = 0
-    with files.atomic(f"{prefix}.data-00000-of-00001") as new, new.open("wb") as data:
+    with atomic_write(f"{prefix}.data-00000-of-00001") as new, new.open("wb") as data:
         for name in names:
             tensor = tensors[name].detach().cpu().contiguous()
             content = tensor.view(-1).view(torch.uint8).numpy().tobytes()
@@ -157,7 +157,7 @@ def write_bundle(prefix: Path, tensors: Mapping[str, Tensor]) -> None:
                 )
             )
             offset += len(content)
-    files.write(f"{prefix}.index", _table(rows))
+    write_file(f"{prefix}.index", _table(rows))
 
 
 def masked_checksum(content: bytes | memoryview) -> int:
@@ -170,7 +170,7 @@ def masked_checksum(content: bytes | memoryview) -> int:
 
 def _mapped(file: Path) -> mmap.mmap | bytearray:
     try:
-        check_regular(file)
+        check_regular_file(file)
         with file.open("rb") as opened:
             # Copy on write: tensors may be changed in memory, never in the file.
             return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)

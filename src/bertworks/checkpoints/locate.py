@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_path_name
-from ..utils.remote import fetched, is_remote
+from ..utils.remote import fetch_folder, is_remote
 
 INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
@@ -49,7 +49,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     """
     check_path_name(name)
     if is_remote(name):
-        copy = fetched(str(name))
+        copy = fetch_folder(str(name))
         return local_directory(copy) or copy
     if isinstance(name, str) and name in INSIDE and (Path(name) / "config.json").exists():
         warnings.warn(

@@ -17,9 +17,9 @@ from ..nn.layers import Linear
 from ..nn.quantized import InputCodes, codes_of
 from ..text import files as tokenizer_files
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.files import LOCK
-from ..utils.locks import claim
+from ..utils.directories import LOCK_NAME, new_directory
+from ..utils.json_files import write_json
+from ..utils.outputs import locked_output
 from . import sentence as sentence_files
 from .families import family_of
 from .family import Family
@@ -38,7 +38,7 @@ _FILES = {
 
 def is_other(name: str) -> bool:
     """Whether the file `name` in a saved model's directory is not part of the model."""
-    return name not in _FILES and name != LOCK
+    return name not in _FILES and name != LOCK_NAME
 
 
 def save_model(
@@ -61,7 +61,7 @@ def save_model(
     """Save a model, as `Model.save` does. An existing one is replaced once the new one is complete.
 
     Args:
-        directory: see `files.new_directory` for where the previous model is if the program is
+        directory: see `new_directory` for where the previous model is if the program is
             killed during the replacement.
         model_class: the key in `Family.classes` of the class that loads the model.
         config_entries: the task's additions to `config.json` (`id2label`).
@@ -116,12 +116,12 @@ def save_model(
     contiguous = {key: value.cpu().contiguous() for key, value in exported.items()}
     allowed = None if overwrite and keep_others else overwrite
     with (
-        claim(directory, kind="whole directory", overwrite=allowed),
-        files.new_directory(directory, last="config.json", replace=True, keep=is_other) as new,
+        locked_output(directory, kind="whole directory", overwrite=allowed),
+        new_directory(directory, last="config.json", replace=True, keep=is_other) as new,
     ):
-        files.write_json(new / "config.json", raw)
+        write_json(new / "config.json", raw)
         if task is not None:
-            files.write_json(new / "bertworks.json", described)
+            write_json(new / "bertworks.json", described)
         write_weights(new / SAFETENSORS, contiguous, format="pt")
         (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
         tokenizer_files.write_definition(

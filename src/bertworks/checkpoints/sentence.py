@@ -18,8 +18,8 @@ from pydantic import Field
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
 from ..settings.base import Settings
 from ..settings.literals import SimilarityFunction
-from ..utils import files
-from ..utils.files import parse_json
+from ..utils.json_files import parse_json, write_json
+from ..utils.regular_files import read_bytes
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
@@ -178,7 +178,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
     if not file.exists():
         return []
     try:
-        modules = parse_json(files.read_bytes(file))
+        modules = parse_json(read_bytes(file))
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
@@ -252,7 +252,7 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         (_POOLING, pooling),
         *([(_MORE, settings.more)] if settings.more else []),
     ):
-        files.write_json(directory / name, content)
+        write_json(directory / name, content)
 
 
 def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:

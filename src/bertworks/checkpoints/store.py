@@ -27,7 +27,7 @@ from ..nn.device import is_finite
 from ..nn.layers import Linear
 from ..nn.quantized import InputCodes, scales_of
 from ..settings.base import Settings
-from ..utils import files
+from ..utils.json_files import check_format_version
 from . import tensorflow
 from .families import family_named
 from .family import Family
@@ -126,7 +126,7 @@ def read_task(directory: Path) -> TaskFile | None:
         return None
     values = read_json(path)
     fix = "Train the model again, or remove this file to use the weights without the task."
-    files.check_format(values, FORMAT_VERSION, path, CheckpointError, fix=fix)
+    check_format_version(values, FORMAT_VERSION, path, CheckpointError, fix=fix)
     try:
         return TaskFile.parse(values)
     except SettingsError as error:

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
 from ..nn.quantized import weight_of
-from ..utils import files
+from ..utils import json_files
 from ..utils.memory import start_thread
+from ..utils.regular_files import check_regular_file
 
 SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 # A file with an int8 matrix `x` has these two instead of `x`: int8 `[outputs, inputs]`, float32
@@ -115,7 +116,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
         )
-    return files.read_json(path, CheckpointError)
+    return json_files.read_json(path, CheckpointError)
 
 
 def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
@@ -155,7 +156,7 @@ def _files(directory: Path, name: str) -> list[Path]:
 
 def _read_file(file: Path) -> dict[str, Tensor]:
     try:
-        files.check_regular(file)
+        check_regular_file(file)
         if file.suffix == ".safetensors":
             return load_file(file)
         tensors = _unpickled(file)

@@ -23,7 +23,8 @@ from ..errors import BertworksError, BertworksWarning, DataError, SettingsError
 from ..settings import literals
 from ..utils import memory
 from ..utils.environment import check_environment
-from ..utils.locks import Kind, claim
+from ..utils.locks import OutputKind
+from ..utils.outputs import locked_output
 from ..utils.remote import is_remote
 from . import display, finished, schemas
 
@@ -467,12 +468,12 @@ def output(
     inputs: Iterable[object] = (),
     *,
     model: str | None = None,
-    kind: Kind = "file",
+    kind: OutputKind = "file",
     overwrite: bool | None = None,
     marks: Iterable[str] = (),
     repeats: bool = False,
 ) -> Iterator[bool]:
-    """Check a verb's inputs, and lock its output within the block; see `locks.claim`.
+    """Check a verb's inputs, and lock its output within the block; see `locked_output`.
 
     Args:
         path: the output; None and "-" are standard output, which is not locked.
@@ -481,7 +482,7 @@ def output(
         kind: the kind of the output.
         overwrite: whether an existing output may be replaced; None: the block decides. If this
             command has written the output before, nothing is done.
-        marks: see `locks.claim`.
+        marks: see `locked_output`.
         repeats: do the block nevertheless, since it also prints.
 
     Yields:
@@ -507,7 +508,7 @@ def output(
             display.facts({"time": "nothing to do: already finished", "written to": path})
             raise typer.Exit
         overwrite = True
-    with claim(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
+    with locked_output(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
         yield bool(overwrite)
         if command is not None:
             finished.record_finished(path, command)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..settings import literals
-from ..utils.files import new_directory
-from ..utils.formatting import duration
+from ..utils.directories import new_directory
+from ..utils.formatting import format_duration
 from . import display
 from .app import (
     AsJson,
@@ -154,7 +154,7 @@ def vocab(
             pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
         display.facts({"pieces": pieces, "documents": f"{given_corpus.counts.documents:,}"})
         display.read_counts(given_corpus.counts)
-        display.facts({"time": duration(seconds()), "written to": out})
+        display.facts({"time": format_duration(seconds()), "written to": out})
 
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
@@ -219,7 +219,7 @@ def prepare(
         display.remarks(PreparedCorpus.open(out).remarks)
     display.read_counts(last.read)
     if last.new_tokens:
-        rate = f"{duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
+        rate = f"{format_duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
     else:
         rate = "nothing to do: already finished"
     display.facts({"time": rate, "written to": out})

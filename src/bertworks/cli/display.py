@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from ..errors import DataError
-from ..utils.formatting import TimeLeft, clock, counted, wrapped
-from ..utils.formatting import as_json as json_of
+from ..utils.formatting import format_clock, format_count, wrap_text
+from ..utils.json_files import to_json as json_of
+from ..utils.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -46,7 +47,7 @@ def bar(title: str, unit: str = "MB") -> Iterator[Update]:
     class Time(ProgressColumn):
         def render(self, task: Task) -> Text:
             seconds = task.finished_time if task.finished else left.seconds
-            return Text(clock(seconds) + ("" if task.finished else " left"))
+            return Text(format_clock(seconds) + ("" if task.finished else " left"))
 
     columns = (
         TextColumn("{task.description}"),
@@ -83,7 +84,7 @@ def facts(rows: Mapping[str, Any]) -> None:
 def remarks(lines: Iterable[str]) -> None:
     """Print remarks."""
     for line in lines:
-        typer.echo(wrapped(f"  {line}"))
+        typer.echo(wrap_text(f"  {line}"))
 
 
 def metrics(values: Mapping[str, float | None]) -> None:
@@ -130,8 +131,8 @@ def read_counts(counts: ReadCounts) -> None:
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
         ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
-        ("left out", f"{counted(counts.left_out, 'document')}, by weight", counts.left_out),
-        ("empty", counted(counts.empty, "document"), counts.empty),
+        ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
+        ("empty", format_count(counts.empty, "document"), counts.empty),
         ("cut", f"{counts.cut:,} times: a very long document was split", counts.cut),
     ]
     facts({name: text for name, text, count in rows if count})

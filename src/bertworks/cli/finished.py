@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OutputError
-from ..utils import files
+from ..utils.atomic_writes import real_path
+from ..utils.directories import LOCK_NAME
+from ..utils.json_files import parse_json, write_json
+from ..utils.regular_files import read_bytes
 from ..utils.remote import cache_directory
 
 _NO_EFFECT = frozenset({"overwrite", "json", "threads", "device", "workers", "on"})
@@ -63,7 +66,7 @@ def _words(value: Any) -> Iterator[str]:
 def is_finished(output: str | Path, command: str) -> bool:
     """Whether a command has written an output, which has not changed since."""
     with suppress(OSError, ValueError):
-        record = files.parse_json(files.read_bytes(_record_file(output)))
+        record = parse_json(read_bytes(_record_file(output)))
         return bool(record == {"command": command, "output": _digest(_state(Path(output)))})
     return False
 
@@ -73,18 +76,18 @@ def record_finished(output: str | Path, command: str) -> None:
     with suppress(OSError, OutputError):
         file = _record_file(output)
         file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, {"command": command, "output": _digest(_state(Path(output)))})
+        write_json(file, {"command": command, "output": _digest(_state(Path(output)))})
 
 
 def _record_file(output: str | Path) -> Path:
-    name = hashlib.sha256(os.fsencode(files.real_path(output))).hexdigest()[:32]
+    name = hashlib.sha256(os.fsencode(real_path(output))).hexdigest()[:32]
     return cache_directory() / "finished" / f"{name}.json"
 
 
 def _state(path: Path) -> list[Any]:
     """The relative paths, sizes and times of a file, or of all files of a directory."""
     every = sorted(path.rglob("*")) if path.is_dir() else [path]
-    regular = [file for file in every if file.is_file() and file.name != files.LOCK]
+    regular = [file for file in every if file.is_file() and file.name != LOCK_NAME]
     statuses = [(file.relative_to(path).as_posix(), file.stat()) for file in regular]
     return [[name, status.st_size, status.st_mtime_ns] for name, status in statuses]
 

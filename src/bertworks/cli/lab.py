@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import SettingsError
-from ..utils.formatting import duration
+from ..utils.formatting import format_duration
 from . import display
 from .app import AsJson, Computing, Given, Overwrite, Table, check_present, output, verb
 from .training import Seeds, seed_numbers
@@ -122,7 +122,7 @@ def lab(
         return
     display.table(
         ("claim", "verdict", "took"),
-        [(one.claim.name, one.verdict, duration(one.seconds)) for one in records],
+        [(one.claim.name, one.verdict, format_duration(one.seconds)) for one in records],
         right="took",
     )
     if skipped:

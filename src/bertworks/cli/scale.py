@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ..utils.files import exists
-from ..utils.formatting import clock, short
+from ..utils.directories import output_exists
+from ..utils.formatting import format_clock, format_number
 from . import display
 from .app import AsJson, Device, Overwrite, Recipe, verb
 from .corpus import corpus_facts
@@ -43,7 +43,7 @@ def merge(
     from ..data.manifest import Manifest
     from ..inference.merging import merge as run
 
-    was_there = not overwrite and exists(out)
+    was_there = not overwrite and output_exists(out)
     found = run(parts, out, overwrite=overwrite)
     if isinstance(found, Manifest):
         display.facts(corpus_facts(found))
@@ -103,9 +103,10 @@ def estimate(
             "memory": f"{total / 1e9:.2f} GB{room} on a device, {within}",
             **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in found.memory.items()},
             "batch": f"{found.batch:,} tokens at once on a device",
-            "tokens": f"{short(found.tokens)}, {short(found.flops / found.tokens)} FLOPs each",
+            "tokens": f"{format_number(found.tokens)}, "
+            f"{format_number(found.flops / found.tokens)} FLOPs each",
             "speed": f"{found.tokens_per_second:,.0f} tokens/s ({how})",
-            "time": f"{clock(found.seconds)} for {found.flops:.2e} FLOPs",
+            "time": f"{format_clock(found.seconds)} for {found.flops:.2e} FLOPs",
         }
     )
     if 0 < each.memory < total:
@@ -119,7 +120,7 @@ def estimate(
             [
                 f"BERT-{size.title()} as published: {flops:.2e} FLOPs, {PAPER_DAYS} days on "
                 f"{chips} TPU chips ({reached:.1f} TFLOP/s each); "
-                f"{clock(flops / found.flops_per_second)} at this speed."
+                f"{format_clock(flops / found.flops_per_second)} at this speed."
             ]
         )
 

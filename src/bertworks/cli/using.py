@@ -12,7 +12,7 @@ import typer
 
 from ..errors import DataError
 from ..settings import literals
-from ..utils.files import write
+from ..utils.atomic_writes import write_file
 from . import display
 from .app import (
     AsJson,
@@ -406,5 +406,5 @@ def explain(
         from ..explorer.page import page
 
         made = page(computed(loaded, text, pair))
-        write(out, made)
+        write_file(out, made)
     display.facts({"page": out, "size": f"{len(made.encode()) / 1e6:.1f} MB"})

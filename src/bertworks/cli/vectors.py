@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..utils.formatting import duration
-from ..utils.locks import Kind
+from ..utils.formatting import format_duration
+from ..utils.locks import OutputKind
 from ..utils.remote import is_remote
 from . import display
 from .app import (
@@ -95,7 +95,7 @@ def _writing(
                 facts["cut"] = f"{found.cut:,} texts were too long for the model"
             display.facts(facts)
             rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing to do"
-            display.facts({"time": f"{duration(seconds())}, {rate}", "written to": out})
+            display.facts({"time": f"{format_duration(seconds())}, {rate}", "written to": out})
 
     return write
 
@@ -187,7 +187,7 @@ def neighbours(
     from ..analysis.word_vectors import WordVectors
 
     to_model = out is not None and out.suffix != ".txt"
-    kind: Kind = "whole directory" if to_model else "file"
+    kind: OutputKind = "whole directory" if to_model else "file"
     is_file = Path(source).is_file()
     with output(
         out,
@@ -278,7 +278,7 @@ def search(
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")
     from ..checkpoints.locate import local_directory
-    from ..utils.locks import check_inputs
+    from ..utils.outputs import check_inputs
 
     asked = list(lines_of(queries))
     for query in asked:

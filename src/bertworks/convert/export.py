@@ -38,8 +38,10 @@ from ..tasks.classification import ClassificationNetwork
 from ..tasks.task import Network, Task, encoder_outputs
 from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.locks import claim
+from ..utils.atomic_writes import write_file
+from ..utils.directories import new_directory
+from ..utils.json_files import read_json, write_json
+from ..utils.outputs import locked_output
 
 
 class PaddedNetwork(nn.Module):
@@ -216,14 +218,14 @@ def write_tensorflow(
         entries = task.config_entries()
         kept |= {name: entries[name] for name in _ENTRIES if name in entries}
     with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
-        files.write_json(new / CONFIG, kept)
+        write_json(new / CONFIG, kept)
         write_bundle(new / CHECKPOINT, tensors)
         _write_vocabulary(new, tokenizer)
         limit = _limit_of(task)
         if limit is not None and limit < config.max_seqlen:
             file = new / "tokenizer_config.json"
-            casing = files.read_json(file, CheckpointError) if file.is_file() else {}
-            files.write_json(file, {**casing, "model_max_length": limit})
+            casing = read_json(file, CheckpointError) if file.is_file() else {}
+            write_json(file, {**casing, "model_max_length": limit})
     return directory
 
 
@@ -271,7 +273,7 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
             added=tuple(piece for piece in wanted.added if not piece.special),
             max_word_characters=MAX_WORD_CHARACTERS,  # the original's
         )
-        files.write(directory / "vocab.txt", "".join(f"{piece}\n" for piece in wanted.pieces))
+        write_file(directory / "vocab.txt", "".join(f"{piece}\n" for piece in wanted.pieces))
         if Tokenizer.load(directory).definition == wanted:
             return
         normalization = wanted.normalization
@@ -280,7 +282,7 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
             "strip_accents": normalization.strip_accents,
             "tokenize_chinese_chars": normalization.split_ideographs,
         }
-        files.write_json(directory / "tokenizer_config.json", casing)
+        write_json(directory / "tokenizer_config.json", casing)
         if Tokenizer.load(directory).definition == wanted:
             return
     raise CheckpointError(
@@ -291,13 +293,13 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
 
 @contextmanager
 def _new_directory(directory: Path, *, last: str, overwrite: bool) -> Iterator[Path]:
-    """Yield a directory to fill, which becomes `directory` at the end; see `files.new_directory`.
+    """Yield a directory to fill, which becomes `directory` at the end; see `new_directory`.
 
     Raises:
         OutputError: `directory` already exists, and `overwrite` is false.
     """
     with (
-        claim(directory, kind="whole directory", overwrite=overwrite),
-        files.new_directory(directory, last=last, replace=True) as new,
+        locked_output(directory, kind="whole directory", overwrite=overwrite),
+        new_directory(directory, last=last, replace=True) as new,
     ):
         yield new

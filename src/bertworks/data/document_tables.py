@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, check_path_name, import_optional
-from ..utils.lazy_module import Lazily
+from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from ..utils.remote import is_remote, open_raw, size_of
 from .document_formats import (
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 else:
-    pa = Lazily("pyarrow")
-    pc = Lazily("pyarrow.compute")
-    pq = Lazily("pyarrow.parquet")
+    pa = LazyModule("pyarrow")
+    pc = LazyModule("pyarrow.compute")
+    pq = LazyModule("pyarrow.parquet")
 
 _ROWS = 256
 _BATCH_BYTES = 1 << 24

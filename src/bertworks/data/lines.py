@@ -16,14 +16,14 @@ from encodings.aliases import aliases
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ..errors import DataError, did_you_mean
-from ..utils.lazy_module import Lazily
+from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from ..utils.remote import open_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = Lazily("pyarrow")
+    pa = LazyModule("pyarrow")
 
 MAX_LINE_BYTES = 1 << 26
 """The default maximum length of a line."""

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import CheckpointError, DataError
 from ..settings.literals import Sentences, SpanSource
-from ..utils import files
-from ..utils.files import parse_json
+from ..utils.json_files import check_format_version, parse_json, write_json
+from ..utils.line_files import LineFile
+from ..utils.regular_files import read_bytes
 
 SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
 """The counts of a manifest that are sums over its shards."""
@@ -156,7 +157,7 @@ class Manifest(_Record):
                 fix="Prepare it with `bertworks prepare`, and give the output directory.",
             )
         try:
-            tree = parse_json(files.read_bytes(path))
+            tree = parse_json(read_bytes(path))
         except FileNotFoundError:
             if Journal.path(directory).exists():
                 raise DataError(
@@ -179,7 +180,7 @@ class Manifest(_Record):
 
     def write(self, directory: Path) -> None:
         """Write the manifest atomically."""
-        files.write_json(directory / MANIFEST, self.model_dump(mode="json"))
+        write_json(directory / MANIFEST, self.model_dump(mode="json"))
 
 
 _CHECKED_LINE = re.compile(rb'(.*),"crc32":"([0-9a-f]{8})"}')
@@ -199,7 +200,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._file = files.LineFile(self.path(directory))
+        self._file = LineFile(self.path(directory))
 
     @staticmethod
     def path(directory: Path) -> Path:
@@ -269,7 +270,7 @@ def remove_unfinished(directory: Path) -> None:
 
 def _check_format(tree: object, path: Path) -> None:
     fix = "Prepare the corpus again, with --overwrite (overwrite=True) in the same directory."
-    files.check_format(tree, FORMAT_VERSION, path, CheckpointError, fix=fix)
+    check_format_version(tree, FORMAT_VERSION, path, CheckpointError, fix=fix)
 
 
 def _first(error: ValidationError) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from ..errors import BertworksError, DataError
 from ..jobs.parts import in_order
 from ..text.files import write_definition
-from ..utils import files
-from ..utils.locks import claim
+from ..utils.directories import new_directory
+from ..utils.outputs import locked_output
 from .manifest import EXCLUDED, MANIFEST, SUMMED, TOKENIZER, Manifest
 from .shards import Corpus, open_shard
 
@@ -69,9 +69,9 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
         raise DataError("the corpus is empty: no text gives tokens")
     if _is_merged(out, whole) and not overwrite:
         return whole
-    with claim(out, paths, kind="whole directory", overwrite=overwrite):
+    with locked_output(out, paths, kind="whole directory", overwrite=overwrite):
         tokenizer = Corpus(paths[0], first, []).load_tokenizer()  # compares it with the shards
-        with files.new_directory(out, last=MANIFEST, replace=True) as new:
+        with new_directory(out, last=MANIFEST, replace=True) as new:
             (new / TOKENIZER).mkdir()
             # Not copied: loading does not notice damage in files other than tokenizer.json.
             write_definition(tokenizer.definition, new / TOKENIZER)

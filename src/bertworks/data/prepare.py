@@ -28,9 +28,11 @@ from ..jobs.parts import Part
 from ..settings.keywords import PrepareKeywords
 from ..settings.literals import CorpusFormat
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.formatting import printable
-from ..utils.locks import claim
+from ..utils.atomic_writes import write_file
+from ..utils.directories import LOCK_NAME, is_empty_directory, new_directory
+from ..utils.formatting import escape_surrogates
+from ..utils.outputs import locked_output
+from ..utils.regular_files import sha256_of
 from .documents import read_documents
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
 from .manifest import (
@@ -144,7 +146,7 @@ def prepare(
     )
     directory = Path(out)
     inputs = [*paths_of(parsed), tokenizer_path, *exclude]
-    with claim(directory, inputs, kind="directory", overwrite=overwrite or None):
+    with locked_output(directory, inputs, kind="directory", overwrite=overwrite or None):
         _check_ours(directory)
         with closing(Journal(directory)) as journal:
             run = _Run(directory, job, journal, counts, progress)
@@ -153,7 +155,7 @@ def prepare(
                     # File by file, so that concurrent readers find each; repairs damaged files.
                     write_definition(tokenizer.definition, directory / TOKENIZER)
                 else:
-                    with files.new_directory(directory / TOKENIZER, replace=True) as new:
+                    with new_directory(directory / TOKENIZER, replace=True) as new:
                         write_definition(tokenizer.definition, new)
                 run.work(batches(documents, how.shard_bytes, counts), tokenizer, workers, on)
                 return run.finish(tokenizer)
@@ -220,7 +222,7 @@ class _Run:
         make = ShardMaker(tokenizer, job.sentences, job.language, job.spans).make
         with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
             for record, content in shards:
-                files.write(self._directory / record.file, content)
+                write_file(self._directory / record.file, content)
                 self._journal.append(record)
                 self._progress.new_tokens += record.tokens
                 self._note(record)
@@ -247,7 +249,7 @@ class _Run:
         return (
             path.is_file()
             and path.stat().st_size == record.bytes
-            and files.sha256_of(path) == record.sha256
+            and sha256_of(path) == record.sha256
         )
 
     def _note(self, record: ShardRecord) -> None:
@@ -296,7 +298,7 @@ class _Run:
         )
         if self._job.exclude is not None:
             lines = [json.dumps(asdict(one), ensure_ascii=False) for one in self._counts.excluded]
-            files.write(self._directory / EXCLUDED, "".join(f"{line}\n" for line in lines))
+            write_file(self._directory / EXCLUDED, "".join(f"{line}\n" for line in lines))
         manifest.write(self._directory)
         self._journal.remove()
         self._progress.bytes_read = self._counts.bytes_read
@@ -327,11 +329,11 @@ class _Run:
 def _check_ours(directory: Path) -> None:
     """Check that a directory is empty or holds only a prepared corpus, finished or not."""
     names = {path.name for path in directory.iterdir()}
-    known = {files.LOCK, TOKENIZER, Journal.path(directory).name}
+    known = {LOCK_NAME, TOKENIZER, Journal.path(directory).name}
     begun = Journal.path(directory).name in names and all(
         name in known or name.endswith((".arrow", ".new")) for name in names
     )
-    if not (MANIFEST in names or begun or files.is_empty(directory)):
+    if not (MANIFEST in names or begun or is_empty_directory(directory)):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),
@@ -342,7 +344,7 @@ def _check_ours(directory: Path) -> None:
 def _source_record(source: CorpusSource) -> SourceRecord:
     found = source.files()
     return SourceRecord(
-        name=printable(source.name),
+        name=escape_surrogates(source.name),
         weight=source.weight,
         format=source.format,
         column=source.column,

@@ -17,16 +17,16 @@ import numpy as np
 
 from ..errors import CheckpointError, DataError
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.lazy_module import Lazily
+from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
-from ..utils.remote import fetched, is_remote
+from ..utils.regular_files import sha256_of
+from ..utils.remote import fetch_folder, is_remote
 from .manifest import TOKENIZER, Manifest, ShardRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = Lazily("pyarrow")
+    pa = LazyModule("pyarrow")
 
 
 def token_type(vocabulary_size: int) -> np.dtype[Any]:
@@ -106,7 +106,7 @@ class Corpus:
             DataError: the directory is not a finished corpus, or only a part of one.
             CheckpointError: the manifest or a shard is missing, damaged, or in another format.
         """
-        directory = fetched(str(directory)) if is_remote(directory) else Path(directory)
+        directory = fetch_folder(str(directory)) if is_remote(directory) else Path(directory)
         manifest = Manifest.read(directory)
         if manifest.job.part is not None:
             raise DataError(
@@ -232,7 +232,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
         raise _damaged(path, "missing")
     if path.stat().st_size != record.bytes:
         raise _damaged(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
-    if verify and files.sha256_of(path) != record.sha256:
+    if verify and sha256_of(path) != record.sha256:
         raise _damaged(path, "its checksum is wrong")
     try:
         # The mapping stays valid after the file is closed: thousands of shards keep none open.

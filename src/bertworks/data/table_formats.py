@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from ..errors import DataError, truncate_repr
 from ..settings.literals import TableFormat
-from ..utils.files import parse_json
+from ..utils.json_files import parse_json
 from .headers import names_word_columns
 from .lines import ALLOW_MORE
 from .questions import holds_questions, questions_of

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from ..errors import BertworksWarning, DataError, check_path_name, shorten_list, truncate_repr
 from ..settings.base import Settings
 from ..settings.literals import TableFormat
-from ..utils.lazy_module import Lazily
+from ..utils.lazy_module import LazyModule
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .document_tables import open_dataset, open_parquet, read_batches
@@ -71,7 +71,7 @@ from .table_formats import (
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = Lazily("pyarrow")
+    pa = LazyModule("pyarrow")
 
 
 class TableOptions(Settings):

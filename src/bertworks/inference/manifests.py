@@ -18,7 +18,14 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from ..errors import DataError
 from ..jobs.parts import Part
-from ..utils import files
+from ..utils.json_files import (
+    check_format_version,
+    parse_json,
+    verify_checksum,
+    with_checksum,
+    write_json,
+)
+from ..utils.regular_files import read_bytes
 from .engine import chunks
 
 FORMAT_VERSION = 2
@@ -62,12 +69,12 @@ class Note:
             ValueError: it is not a note, or is damaged.
             OSError: it cannot be read.
         """
-        tree = files.parse_json(files.read_bytes(file))
+        tree = parse_json(read_bytes(file))
         if not isinstance(tree, dict) or "format_version" not in tree:
             raise ValueError("it is not a note")
         fix = "Make its file again, with --overwrite (overwrite=True) under the same name."
-        files.check_format(tree, FORMAT_VERSION, file, DataError, fix=fix)
-        return TypeAdapter(cls).validate_python(files.unsealed(tree))
+        check_format_version(tree, FORMAT_VERSION, file, DataError, fix=fix)
+        return TypeAdapter(cls).validate_python(verify_checksum(tree))
 
     def check(self, out: Path) -> None:
         """Check that a finished file matches its note.
@@ -85,7 +92,7 @@ class Note:
 
     def write(self, beside: Path) -> None:
         """Write the note atomically."""
-        files.write_json(beside, files.sealed(asdict(self)))
+        write_json(beside, with_checksum(asdict(self)))
 
 
 def note_file(out: Path) -> Path:

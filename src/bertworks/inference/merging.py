@@ -11,8 +11,9 @@ from ..data.manifest import Manifest
 from ..data.merging import merge_corpora
 from ..errors import DataError
 from ..jobs.parts import in_order
-from ..utils import files
-from ..utils.locks import claim, exists_error
+from ..utils.atomic_writes import atomic_write, writing
+from ..utils.directories import output_exists
+from ..utils.outputs import exists_error, locked_output
 from .manifests import Note, checksum_of, note_file
 from .vector_files import Layout, TokenParquet, append, layout_of
 from .vectors import WrittenVectors
@@ -75,12 +76,12 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
     if (note.rows, note.texts) != (first.total, first.whole):
         raise _stranger(paths[-1], paths[0], "of other texts")
     merged = note.rows if layout is None else WrittenVectors(note.rows, note.width, 0, note.cut)
-    with claim(out, paths), files.writing(out):
-        if not overwrite and files.exists(out):
+    with locked_output(out, paths), writing(out):
+        if not overwrite and output_exists(out):
             if _is_merged(out, paths, head) if layout is None else _is_noted(out, note):
                 return merged
             raise exists_error(out)
-        with files.atomic(out) as new:
+        with atomic_write(out) as new:
             if layout is None:
                 append(paths, new, head)
                 return merged

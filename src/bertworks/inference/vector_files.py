@@ -16,8 +16,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..utils import files
-from ..utils.lazy_module import Lazily
+from ..utils.atomic_writes import atomic_write, rename_durably
+from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from .features import Features
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    pa = Lazily("pyarrow")
-    pq = Lazily("pyarrow.parquet")
+    pa = LazyModule("pyarrow")
+    pq = LazyModule("pyarrow.parquet")
 
 
 class Layout(ABC):
@@ -80,7 +80,7 @@ class Npy(Layout):
         with part.open("r+b") as file:
             file.write(self.head(rows))
         yield part
-        files.rename(part, out)
+        rename_durably(part, out)
 
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
         append(parts, out, self.head(rows))
@@ -114,7 +114,7 @@ class Parquet(Layout):
         del rows
         with part.open("r+b") as file:
             file.write(self.head())  # the checksum does not cover it, so it may be damaged
-        with pa.OSFile(str(part)) as stream, files.atomic(out) as new:
+        with pa.OSFile(str(part)) as stream, atomic_write(out) as new:
             self._write(pa.ipc.open_stream(stream), new)
             yield new
 

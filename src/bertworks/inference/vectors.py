@@ -34,8 +34,9 @@ from ..jobs.parts import Part
 from ..nn.config import HEAD_DROPOUTS
 from ..nn.encoder import Encoder, HasEncoder
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.locks import check_inputs, claim, exists_error
+from ..utils.atomic_writes import writing
+from ..utils.outputs import check_inputs, exists_error, locked_output
+from ..utils.regular_files import read_bytes
 from .engine import chunks, threads_of_worker
 from .features import Embedder, TokenFeatures
 from .manifests import Note, checksum_of, crc, digest, note_file, note_of_part
@@ -92,7 +93,7 @@ def write_vectors(
     check_inputs(out, inputs)
     # A finished file is only read, unless its note still describes the unfinished one.
     is_named = out.exists()
-    with nullcontext() if is_named else claim(out), files.writing(out):
+    with nullcontext() if is_named else locked_output(out), writing(out):
         note = _read_note(out, unfinished, beside, begun)
         before, was_complete = note.rows, note.complete
         windows = _unseen(texts, note, embedder.engine.window_rows, out)
@@ -133,7 +134,7 @@ def write_vectors(
             note = _name(unfinished, out, note, layout)
         if note.unfinished:
             # The process that named the file may be writing the note, too.
-            with claim(out) if is_named else nullcontext():
+            with locked_output(out) if is_named else nullcontext():
                 replace(note, unfinished="").write(beside)
         unfinished.unlink(missing_ok=True)
     return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
@@ -146,7 +147,7 @@ def remove_vectors(out: str | os.PathLike[str], inputs: Iterable[object] = ()) -
         OutputError: it cannot be removed, is an input, or is being written by another process.
     """
     path = Path(out)
-    with claim(path, inputs), files.writing(path):
+    with locked_output(path, inputs), writing(path):
         for file in (path, note_file(path), _unfinished(path)):
             file.unlink(missing_ok=True)
 
@@ -174,7 +175,7 @@ def fingerprint(
 def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The model and settings of the vectors in a file; empty if it has no readable note."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found: Mapping[str, Any] = json.loads(files.read_bytes(note_file(Path(out))))["made_with"]
+        found: Mapping[str, Any] = json.loads(read_bytes(note_file(Path(out))))["made_with"]
         return found
     return {}
 

@@ -17,9 +17,9 @@ from ..data.schema import PREDICTION
 from ..errors import DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parts import Part
 from ..tasks.task import Prediction
-from ..utils import files
-from ..utils.formatting import as_json
-from ..utils.locks import claim
+from ..utils.atomic_writes import atomic_write, is_device
+from ..utils.json_files import to_json
+from ..utils.outputs import locked_output
 from .manifests import Note, checksum_of, digest, note_file, note_of_part
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def write_part(
     """
     format = _format_of(out, format)
     path = Path(out)
-    if os.fspath(out) == "-" or files.is_device(path):
+    if os.fspath(out) == "-" or is_device(path):
         raise DataError("a part is a file with a note beside it", fix="Name a file.")
-    texts = ((row.where, as_json(row.values)) for row in rows)
+    texts = ((row.where, to_json(row.values)) for row in rows)
     note, end = note_of_part(texts, Note(made_with), Part.parse(part), window_rows)
     header = None
     if format != "jsonl" and note.total:  # without rows there is no header
@@ -107,10 +107,10 @@ def write_part(
     def noted() -> Iterator[tuple[Row, Prediction]]:
         nonlocal seen
         for row, prediction in predict(first=note.first, end=end, **how):
-            seen = digest(seen, as_json(row))
+            seen = digest(seen, to_json(row))
             yield row, prediction
 
-    with claim(path, overwrite=overwrite), files.atomic(path) as new:
+    with locked_output(path, overwrite=overwrite), atomic_write(path) as new:
         with _opened_new(new) as stream:
             count = _write(stream, noted(), format, header)
         head = "" if header is None else _LINES[format](header, 1)
@@ -163,7 +163,7 @@ def _write(
 def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
     for row, prediction in predictions:
         _check_free(row, [PREDICTION])
-        line = as_json({**row, PREDICTION: prediction})
+        line = to_json({**row, PREDICTION: prediction})
         # A lone surrogate can only be written as JSON's \uXXXX.
         yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
@@ -231,7 +231,7 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool | int | list | tuple | dict):
-        return as_json(value)
+        return to_json(value)
     return str(value)
 
 
@@ -285,8 +285,8 @@ def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterato
         yield sys.stdout
         return
     with (
-        claim(out, overwrite=overwrite),
-        files.atomic(out) as new,
+        locked_output(out, overwrite=overwrite),
+        atomic_write(out) as new,
         _opened_new(new) as stream,
     ):
         yield stream

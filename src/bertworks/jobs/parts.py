@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from ..errors import DataError, SettingsError
-from ..utils.formatting import listed
+from ..utils.formatting import format_names
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +69,6 @@ def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
     count = next(iter(paths)).of
     missing = [str(part) for i in range(count) if (part := Part(i + 1, count)) not in paths]
     if missing:
-        what = f"of {count:,} parts, these are missing: {listed(missing)}"
+        what = f"of {count:,} parts, these are missing: {format_names(missing)}"
         raise DataError(what, fix="Make them, and name all the parts.")
     return [paths[part] for part in sorted(paths)]

@@ -24,7 +24,8 @@ from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
 from ..training.pretrain import PretrainResult, pretrain
 from ..training.progress import Progress, say
-from ..utils import files
+from ..utils.directories import make_directory
+from ..utils.json_files import check_format_version, read_json, write_json
 from .demo import texts
 from .demo.cycle import PRETRAINING, VOCABULARY_SIZE
 
@@ -70,16 +71,16 @@ class Lab:
         self.device, self.progress = pick_device(device), progress
         self.model = load(model, device=self.device)
         for part in ("claims", "runs", "images"):
-            files.make_directory(self.out / part)
+            make_directory(self.out / part)
         mark = fingerprint(self.model.encoder, self.model.tokenizer)
         described = {"model": {model: mark}, "data": str(data or "docstrings of Python")}
         begun = {"format_version": FORMAT_VERSION, **described}
         file = self.out / "lab.json"
         if not file.exists():
-            files.write_json(file, begun, indent=1)
+            write_json(file, begun, indent=1)
             return
-        held, fix = files.read_json(file, TrainingError), "Give another --out."
-        files.check_format(held, FORMAT_VERSION, file, TrainingError, fix=fix)
+        held, fix = read_json(file, TrainingError), "Give another --out."
+        check_format_version(held, FORMAT_VERSION, file, TrainingError, fix=fix)
         if held != begun:
             key = next(key for key in begun if held.get(key) != begun[key])
             raise TrainingError(f"the lab was started with another {key}", where=str(out), fix=fix)
@@ -158,8 +159,8 @@ class Lab:
             for part in ("checkpoints", "best"):  # large, and no longer needed
                 shutil.rmtree(run / part, ignore_errors=True)
             cost = time.process_time() - start
-            files.make_directory(run)
-            files.write_json(file, {"settings": settings, "metrics": metrics, "seconds": cost})
+            make_directory(run)
+            write_json(file, {"settings": settings, "metrics": metrics, "seconds": cost})
         return run, json.loads(file.read_bytes())["metrics"]
 
     def seconds(self, run: str = "*") -> float:

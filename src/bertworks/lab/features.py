@@ -44,8 +44,9 @@ from ..training.labelled_data import LabelledData
 from ..training.machine import settled_precision
 from ..training.progress import Progress, say
 from ..training.settings import FinetuneSettings, settings_of
-from ..utils import files
-from ..utils.formatting import markdown
+from ..utils.atomic_writes import write_file
+from ..utils.formatting import markdown_table
+from ..utils.json_files import write_json
 from .tagging_probe import (
     FrozenStates,
     LayerChoice,
@@ -220,7 +221,7 @@ class _Work:
             if not file.exists():
                 say(self.progress, f"{name}, seed {seed}")
                 found = measure(seed, directory)
-                files.write_json(file, found, indent=1)
+                write_json(file, found, indent=1)
             for part in ("checkpoints", "best"):  # large, and no longer needed
                 if (directory / part).exists():
                     shutil.rmtree(directory / part)
@@ -309,8 +310,8 @@ class Results:
     def add(self, row: ResultRow) -> None:
         """Add a row, and rewrite the files."""
         self.rows.append(row)
-        files.write(self.table_file, self.markdown())
-        files.write_json(self.json_file, self.to_dict(), indent=1)
+        write_file(self.table_file, self.markdown())
+        write_json(self.json_file, self.to_dict(), indent=1)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and cells as text; with several seeds also the standard deviation."""
@@ -327,7 +328,7 @@ class Results:
     def markdown(self) -> str:
         """Return the table as Markdown."""
         headings, cells = self.table()
-        lines = markdown(headings, cells, numbers=len(headings) - 1)
+        lines = markdown_table(headings, cells, numbers=len(headings) - 1)
         return "\n".join([f"# {self.title}", "", *lines, ""])
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from ..tasks.scores import EXTRA
 from ..training.finetune import finetune
 from ..training.machine import describe
 from ..training.progress import say
-from ..utils import files
-from ..utils.formatting import duration, markdown
+from ..utils.atomic_writes import write_file
+from ..utils.formatting import format_duration, markdown_table
+from ..utils.json_files import write_json
 from .bench import Lab, Metrics, Rows
 from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
 
@@ -235,10 +236,10 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
             **{"parameters": sum(one.numel() for one in weights), "updates": updates},
             **{"minutes": statistics.fmean(spent), "scores": scores},
         }
-        files.write_json(lab.out / "lineage.json", found, indent=1)
-        files.write(lab.out / "lineage.md", page(lab, found, minutes, seeds))
+        write_json(lab.out / "lineage.json", found, indent=1)
+        write_file(lab.out / "lineage.md", page(lab, found, minutes, seeds))
         if _is_drawn(found):
-            files.write(lab.out / _PICTURE, charts.bars(arms(found)))
+            write_file(lab.out / _PICTURE, charts.bars(arms(found)))
     return found
 
 
@@ -290,13 +291,13 @@ def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int
         f"Written by `bertworks lab lineage --minutes {minutes:g}`, seeds "
         f"{', '.join(map(str, seeds))}. Text: {lab.data}. "
         f"Vocabulary: that of {lab.name}. Machine: {machine['cpu']}, {machine['device']}; "
-        f"{duration(lab.seconds())} of processor time in total.",
+        f"{format_duration(lab.seconds())} of processor time in total.",
         "",
         SAYS,
         "Scores are in percent (similarity: rank correlation times 100). A probe learns from at "
         f"most {ROWS:,} rows; the epoch that is best on dev counts.",
         "",
-        *markdown(headings, cells, numbers=len(headings) - 1),
+        *markdown_table(headings, cells, numbers=len(headings) - 1),
     ]
     for name, path in found["skipped"].items():
         lines += ["", f"Left out: {name}; the data has no {path}."]

@@ -15,8 +15,9 @@ import torch
 from ..reports import charts
 from ..training.machine import describe
 from ..training.progress import say
-from ..utils import files
-from ..utils.formatting import duration, markdown
+from ..utils.atomic_writes import write_file
+from ..utils.formatting import format_duration, markdown_table
+from ..utils.json_files import write_json
 from .bench import Lab
 from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
 
@@ -78,7 +79,7 @@ def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:
         start = time.process_time()
         cases = claim.measure(lab, seed)
         known[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
-        files.write_json(_file(lab, claim), Record(claim, known).to_dict(), indent=1)
+        write_json(_file(lab, claim), Record(claim, known).to_dict(), indent=1)
     return Record(claim, {str(seed): known[str(seed)] for seed in claim.seeds(seeds)})
 
 
@@ -120,10 +121,10 @@ def measure_all(
 def write_page(lab: Lab) -> Path:
     """Write `results.json`, `lab.md` and a picture under `images` of each claim measured so far."""
     records = [Record(claim, known) for claim in find_claims() if (known := _known(lab, claim))]
-    files.write_json(lab.out / "results.json", [one.to_dict() for one in records], indent=1)
-    files.write(lab.out / "lab.md", page(lab, records))
+    write_json(lab.out / "results.json", [one.to_dict() for one in records], indent=1)
+    write_file(lab.out / "lab.md", page(lab, records))
     for record in records:
-        files.write(lab.out / _picture(record), charts.bars(record.arms))
+        write_file(lab.out / _picture(record), charts.bars(record.arms))
     return lab.out / "lab.md"
 
 
@@ -134,7 +135,7 @@ def _picture(record: Record) -> str:
 def page(lab: Lab, records: Sequence[Record]) -> str:
     """Return the page: a table of verdicts, then each claim with its measurements."""
     machine = describe(lab.device)
-    spent = duration(sum(record.seconds for record in records))
+    spent = format_duration(sum(record.seconds for record in records))
     threads = torch.get_num_threads()
     cores = "one thread" if threads == 1 else f"{threads} threads"
     rows = [
@@ -153,7 +154,7 @@ def page(lab: Lab, records: Sequence[Record]) -> str:
         "deviation over seeds; for an experiment without randomness, the standard error over the "
         "items.",
         "",
-        *markdown(["claim", "quotation", "verdict", "seeds"], rows, numbers=1),
+        *markdown_table(["claim", "quotation", "verdict", "seeds"], rows, numbers=1),
     ]
     known = {record.claim.name for record in records}
     if left := [claim.name for claim in find_claims() if claim.name not in known]:
@@ -177,11 +178,11 @@ def _section(record: Record) -> list[str]:
         "",
         f"> “{claim.says}” ({claim.source})",
         "",
-        f"{claim.how} **{record.verdict.capitalize()}** ({duration(record.seconds)}).",
+        f"{claim.how} **{record.verdict.capitalize()}** ({format_duration(record.seconds)}).",
         "",
-        *markdown(["measured", "mean", "±", "cases"], arms, numbers=3),
+        *markdown_table(["measured", "mean", "±", "cases"], arms, numbers=3),
         "",
-        *markdown(["expected", "effect", "spread", "verdict"], findings, numbers=3),
+        *markdown_table(["expected", "effect", "spread", "verdict"], findings, numbers=3),
         "",
         f"![{claim.name}]({_picture(record)})",
     ]

@@ -49,7 +49,7 @@ from ..training.machine import seed_everything
 from ..training.progress import Progress
 from ..training.settings import FitSettings, TrainingSettings
 from ..training.state import Phase
-from ..utils import files
+from ..utils.atomic_writes import atomic_write
 
 
 class LayerChoice(NamedTuple):
@@ -211,7 +211,7 @@ def frozen_states(
         size = 4 * int(np.prod(shape))
         if say is not None:
             say(f"computing {pieces:,} pieces' {shape[0]} hidden states: {size / 1e6:,.0f} MB")
-        with files.atomic(file) as new:
+        with atomic_write(file) as new:
             free = shutil.disk_usage(file.parent).free
             if size > free:  # writing to a memory map on a full disk kills the process
                 raise BertworksError(

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..errors import DataError
 from ..runs.run_directory import read_run
 from ..tasks.evaluation import Evaluation
-from ..utils import files
-from ..utils.formatting import duration, short
+from ..utils.atomic_writes import write_file
+from ..utils.formatting import format_duration, format_number
 from . import charts, evaluation, page
 from .evaluation import fill_ins, is_labelled, labelled_data
 from .facts import RunFacts, charts_of
@@ -52,7 +52,7 @@ def write_report(run_directory: str | Path) -> Path:
     ]
     footer = "Made by bertworks from the run directory."
     text = page.page(facts.name, _subtitle(facts), filter(None, body), footer)
-    files.write(run.report, text)
+    write_file(run.report, text)
     return run.report
 
 
@@ -78,7 +78,7 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
         filter(None, body),
         "Made by bertworks.",
     )
-    files.write(file, text)
+    write_file(file, text)
     return Path(file)
 
 
@@ -111,13 +111,13 @@ def _headline(facts: RunFacts) -> Iterator[page.Figure]:
     yield from _metrics(facts.metrics or kept["metrics"], f"held out, step {kept['step']:,}")
     if facts.train:
         last = facts.train[-1]
-        yield page.Figure("Tokens", short(last["tokens"]), f"{last['examples']:,} rows")
-        yield page.Figure("Time", duration(last["time"]["seconds"]), "all sessions")
+        yield page.Figure("Tokens", format_number(last["tokens"]), f"{last['examples']:,} rows")
+        yield page.Figure("Time", format_duration(last["time"]["seconds"]), "all sessions")
         speeds = sorted(line["time"]["tokens_per_second"] for line in facts.train)
         peaks = sorted(line["time"].get("peak_share", 0) for line in facts.train)
         peak = peaks[len(peaks) // 2]
         note = f"median; {peak:.0%} of matmul peak" if peak else "median"
-        yield page.Figure("Tokens per second", short(speeds[len(speeds) // 2]), note)
+        yield page.Figure("Tokens per second", format_number(speeds[len(speeds) // 2]), note)
 
 
 def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Figure]:

@@ -27,9 +27,12 @@ from typing import Any, Self
 
 from ..errors import DamagedError, DataError, OtherRunError, OutputError, did_you_mean
 from ..settings.base import RUN_FORMAT, Settings, dump_yaml
-from ..utils import files
-from ..utils.formatting import as_json, printable
-from ..utils.locks import claim
+from ..utils.atomic_writes import write_file
+from ..utils.directories import LOCK_NAME
+from ..utils.formatting import escape_surrogates
+from ..utils.json_files import to_json, with_checksum
+from ..utils.line_files import LineFile
+from ..utils.outputs import locked_output
 from .run_files import (
     EVALUATION,
     JOURNAL_LINE,
@@ -60,7 +63,7 @@ TEACHER_VECTORS = "teacher.npy"
 """The vectors that a teacher (a sentence encoder) computes for the training rows."""
 
 _AT_THE_START = {
-    *(files.LOCK, ".settings.yaml.new"),
+    *(LOCK_NAME, ".settings.yaml.new"),
     *(f"{TEACHER_VECTORS}{ending}" for ending in ("", ".json", ".part")),
     *(f".{TEACHER_VECTORS}{ending}" for ending in (".lock", ".json.new")),
 }
@@ -90,7 +93,7 @@ class RunDirectory:
         self.evaluation = self.path / "evaluation.json"
         self.outcome_file = self.path / "outcome.json"
         self.report = self.path / "report.html"
-        self._journal: files.LineFile | None = None
+        self._journal: LineFile | None = None
         self._claimed = ExitStack()
         self._is_new = False
 
@@ -99,7 +102,7 @@ class RunDirectory:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None and self._is_new and not self.is_started:
-            for name in _BEFORE_A_STEP - {files.LOCK}:
+            for name in _BEFORE_A_STEP - {LOCK_NAME}:
                 with suppress(OSError):
                     (self.path / name).unlink(missing_ok=True)
         self.close()
@@ -170,7 +173,7 @@ class RunDirectory:
             return run
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
         run._claimed.enter_context(
-            claim(path, inputs, kind="directory", overwrite=overwrite or None)
+            locked_output(path, inputs, kind="directory", overwrite=overwrite or None)
         )
         try:
             run._is_new = not run.settings_file.exists()
@@ -180,8 +183,8 @@ class RunDirectory:
                 if check is not None:
                     check(run)
             content = {"format_version": RUN_FORMAT, **(tree or {})}
-            files.write(run.settings_file, dump_yaml(content))
-            run._journal = files.LineFile(run.journal_file)
+            write_file(run.settings_file, dump_yaml(content))
+            run._journal = LineFile(run.journal_file)
         except BaseException:
             run.close()
             raise
@@ -256,12 +259,12 @@ class RunDirectory:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         # On a full disk, the run reports a more important error than this missing line.
-        with suppress(OutputError), files.LineFile(self.sessions_file) as file:
+        with suppress(OutputError), LineFile(self.sessions_file) as file:
             file.append(_json({"event": event, "at": now, **facts}))
 
     def note_outcome(self, **facts: Any) -> None:
         """Write how the model was selected; this marks the run as finished."""
-        files.write(self.outcome_file, _json(files.sealed(facts)))
+        write_file(self.outcome_file, _json(with_checksum(facts)))
 
     def outcome(self) -> dict[str, Any] | None:
         """Return the outcome and the evaluation, if there is one; None if the run is not finished.
@@ -368,7 +371,7 @@ def _others(directory: Path, known: set[str]) -> Iterator[Path]:
 
 
 def _json(line: Mapping[str, Any]) -> bytes:
-    return f"{printable(as_json(line))}\n".encode()
+    return f"{escape_surrogates(to_json(line))}\n".encode()
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

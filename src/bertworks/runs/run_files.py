@@ -25,8 +25,9 @@ from pydantic import (
 
 from ..errors import DataError
 from ..settings.base import load_yaml, without_format_version
-from ..utils import files
-from ..utils.formatting import printable
+from ..utils.formatting import escape_surrogates
+from ..utils.json_files import verify_checksum
+from ..utils.regular_files import read_bytes
 
 _FIX = "Restore it from a copy, or start a new run."
 
@@ -220,7 +221,7 @@ def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     """
     tree = _parsed(_content(file), str(file))
     try:
-        tree = files.unsealed(tree) if isinstance(tree, dict) else tree
+        tree = verify_checksum(tree) if isinstance(tree, dict) else tree
     except ValueError as error:
         raise _damaged(str(file), error) from None
     return _checked(tree, schema, str(file))
@@ -269,7 +270,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 def _content(file: Path) -> bytes:
     try:
-        return files.read_bytes(file, limit=1 << 32)
+        return read_bytes(file, limit=1 << 32)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=str(file)) from None
 
@@ -288,9 +289,9 @@ def _printable(value: Any) -> Any:
     They come from names of files that are not UTF-8.
     """
     if isinstance(value, str):
-        return printable(value)
+        return escape_surrogates(value)
     if isinstance(value, dict):
-        return {printable(key): _printable(item) for key, item in value.items()}
+        return {escape_surrogates(key): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, list) else value
 
 

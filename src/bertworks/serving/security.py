@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import SettingsError
-from ..utils import files
+from ..utils.regular_files import read_bytes
 
 OPEN = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key to be read; a POST to "/" does."""
@@ -88,7 +88,7 @@ def read_keys(file: Path | None) -> Keys:
 def _content(file: str | Path) -> bytes:
     """Return the content of a file; raise `SettingsError` if it cannot be read."""
     try:
-        return files.read_bytes(file)
+        return read_bytes(file)
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(file)) from None
     except OSError as error:

@@ -18,7 +18,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ..errors import DataError, SettingsError, suggest_setting
-from ..utils.files import check_format, read_bytes
+from ..utils.json_files import check_format_version
+from ..utils.regular_files import read_bytes
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
@@ -252,7 +253,7 @@ def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any
         DataError: the run was written in another format.
     """
     fix = "Run the training again, with --overwrite (overwrite=True) or in another directory."
-    check_format(tree, RUN_FORMAT, path, DataError, fix=fix)
+    check_format_version(tree, RUN_FORMAT, path, DataError, fix=fix)
     return {key: value for key, value in tree.items() if key != "format_version"}
 
 

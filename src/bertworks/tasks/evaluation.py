@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic_core import to_json
 
-from ..utils.formatting import html_facts, measured, printable
+from ..utils.formatting import escape_surrogates, format_metrics, html_facts
 from .breakdown import Breakdown, Confusion, Mistake
 from .measures import Measure
 
@@ -61,7 +61,7 @@ class Evaluation(HasResults):
         return cls(measure.result(), rows, measure.remarks(), measure.breakdown())
 
     def __repr__(self) -> str:
-        return f"<Evaluation of {self.rows:,} rows: {measured(self.metrics, self.remarks)}>"
+        return f"<Evaluation of {self.rows:,} rows: {format_metrics(self.metrics, self.remarks)}>"
 
     def _repr_html_(self) -> str:
         return html_facts(f"Evaluation of {self.rows:,} rows", self.metrics, self.remarks)
@@ -69,7 +69,7 @@ class Evaluation(HasResults):
     def to_json(self, data: str) -> str:
         """Return the evaluation as JSON; `data` names the table. Non-finite numbers become null."""
         tree = {
-            "data": printable(data),
+            "data": escape_surrogates(data),
             **{field.name: getattr(self, field.name) for field in fields(self)},
         }
         return to_json(tree, indent=1, inf_nan_mode="null").decode()

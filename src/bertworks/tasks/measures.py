@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from ..utils.formatting import printable
+from ..utils.formatting import escape_surrogates
 from .breakdown import Breakdown, Calibration, CalibrationBin, Mistake, excerpt
 
 NUM_BINS = 15
@@ -178,7 +178,7 @@ class WorstMistakes(MergeableState):
         sizes: dict[str, Any] = {} if size_field is None else {size_field: size}
         mistake = Mistake(
             row=row.index + 1,
-            where=printable(row.where) or None,
+            where=escape_surrogates(row.where) or None,
             text=prefix + shortened,
             mark=position and (len(prefix) + position[0], len(prefix) + position[1]),
             gold=excerpt(str(gold))[0],

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BertworksWarning, DataError, truncate_repr
-from ..utils import files
-from ..utils.files import read_content
+from ..utils.atomic_writes import write_file
+from ..utils.json_files import read_json, write_json
+from ..utils.regular_files import read_content
 from .definition import (
     CLS,
     CONTINUATION,
@@ -99,7 +100,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             found = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
             return _with_added(found, *_read_added(path, config))
         if file.suffix == ".json":
-            tree = files.read_json(file, DataError)
+            tree = read_json(file, DataError)
             model = tree.get("model")
             if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
                 _keep_case(lowercase, file)
@@ -214,7 +215,7 @@ def _read_tree(
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    return files.read_json(file, DataError) if file.exists() else {}
+    return read_json(file, DataError) if file.exists() else {}
 
 
 def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
@@ -299,7 +300,7 @@ def _read_wordpiece(
     frame = Frame()
     taken = True  # whether to use the settings next to the file
     if file.suffix == ".json":
-        whole = files.read_json(file, DataError)
+        whole = read_json(file, DataError)
         tree = parse(TokenizerFile, whole, where=str(file))
         taken = _find_class(beside, config_tree) is not None  # BERT's class uses BERT's frame
         if not taken:
@@ -429,9 +430,9 @@ def write_definition(
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
     for name, content in contents.items():
-        files.write(directory / name, content)
-    files.write_json(directory / TOKENIZER, tree)
-    files.write_json(directory / CONFIG, config)
+        write_file(directory / name, content)
+    write_json(directory / TOKENIZER, tree)
+    write_json(directory / CONFIG, config)
 
 
 def _vocabulary_text(definition: WordPieceDefinition) -> str:

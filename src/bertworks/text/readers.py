@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DataError
-from ..utils.files import parse_json, read_content
+from ..utils.json_files import parse_json
 from ..utils.protobuf import fields
+from ..utils.regular_files import read_content
 from .definition import Frame, Roles
 from .normalization import Normalization
 from .tree import NO_LIMITS, TreeDefinition, template

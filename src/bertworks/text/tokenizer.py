@@ -14,8 +14,8 @@ import tokenizers
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..utils import files
-from ..utils.locks import claim, exists_error
+from ..utils.directories import new_directory
+from ..utils.outputs import exists_error, locked_output
 from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
 from .encoding import (
     Encoding,
@@ -138,11 +138,11 @@ class Tokenizer:
             OutputError: the directory has files of a tokenizer, or cannot be written; then nothing
                 in it has changed.
         """
-        with claim(directory, kind="whole directory"):
+        with locked_output(directory, kind="whole directory"):
             existing = [path for name in FILES if (path := Path(directory, name)).exists()]
             if existing and not overwrite:
                 raise exists_error(min(existing))
-            with files.new_directory(directory, last="tokenizer.json") as new:
+            with new_directory(directory, last="tokenizer.json") as new:
                 write_definition(self.definition, new, model_max_length=model_max_length)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Definition]]:

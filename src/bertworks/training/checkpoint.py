@@ -32,8 +32,10 @@ from torch import Tensor, nn
 from ..checkpoints.store import own_tensors
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
-from ..utils import files
+from ..utils.atomic_writes import atomic_write, write_file, writing
+from ..utils.directories import make_directory, new_directory, remove_directory
 from ..utils.memory import is_memory_short
+from ..utils.regular_files import read_bytes, sha256_of
 from .sharding import is_sharded, read_shards, spread_like, write_shards
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights", "optimizer", "state.json"
@@ -79,15 +81,15 @@ def save_checkpoint(
     assert keep >= 1, "the newest is always kept"
     target = directory / f"step-{step:08d}"
     try:
-        with files.writing(directory):
-            files.make_directory(directory)
+        with writing(directory):
+            make_directory(directory)
         # An existing checkpoint of this step is damaged, or the run would have resumed from it.
-        with files.new_directory(target, replace=True) as new:
+        with new_directory(target, replace=True) as new:
             announce(new)
             write_tensors(new, network, optimizer)
-            files.write(new / _STATE, json.dumps(state))
-            sums = {name: files.sha256_of(new / name) for name in (*_tensor_files(new), _STATE)}
-            files.write(new / "manifest.json", json.dumps(sums, indent=1))
+            write_file(new / _STATE, json.dumps(state))
+            sums = {name: sha256_of(new / name) for name in (*_tensor_files(new), _STATE)}
+            write_file(new / "manifest.json", json.dumps(sums, indent=1))
     except OutputError as error:
         fix = "Make room, and run the same command again: it resumes from the last checkpoint."
         what = f"the checkpoint of step {step} {error.what}"
@@ -101,12 +103,12 @@ def remove_old(directory: Path, *, keep: int, keep_step: int | None = None) -> N
 
     Incomplete checkpoints of killed processes are deleted too.
     """
-    with files.writing(directory):
+    with writing(directory):
         for left in directory.glob(".step-*"):
             shutil.rmtree(left)
     for old in list_checkpoints(directory)[:-keep]:
         if step_of(old) != keep_step:
-            files.remove_directory(old)
+            remove_directory(old)
 
 
 def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -114,7 +116,7 @@ def write_tensors(directory: Path, network: nn.Module, optimizer: torch.optim.Op
     weights, averages = network_tensors(network), optimizer_tensors(network, optimizer)
     for name, tensors in ((_WEIGHTS, weights), (_OPTIMIZER, averages)):
         if is_sharded(network):
-            with files.writing(directory):
+            with writing(directory):
                 write_shards(directory / name, tensors)
         else:
             write_weights(directory / f"{name}{_ONE_FILE}", tensors)
@@ -181,7 +183,7 @@ def remove_after(directory: Path, step: int) -> None:
     """Delete the checkpoints of later steps, which the run will repeat."""
     for path in list_checkpoints(directory):
         if step_of(path) > step:
-            files.remove_directory(path)
+            remove_directory(path)
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -241,11 +243,11 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
 
 def save_weights(file: Path, network: nn.Module) -> str:
     """Write a network's tensors atomically to a safetensors file, and return its SHA-256."""
-    with files.writing(file):
-        files.make_directory(file.parent)
-    with files.atomic(file) as new:
+    with writing(file):
+        make_directory(file.parent)
+    with atomic_write(file) as new:
         write_weights(new, network_tensors(network))
-        return files.sha256_of(new)
+        return sha256_of(new)
 
 
 def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> None:
@@ -258,7 +260,7 @@ def load_weights(file: Path, network: nn.Module, sha256: str | None = None) -> N
         DamagedError: the file's checksum is not `sha256`.
         CheckpointError: the file is missing or unreadable, or belongs to another network.
     """
-    if sha256 is not None and file.exists() and files.sha256_of(file) != sha256:
+    if sha256 is not None and file.exists() and sha256_of(file) != sha256:
         raise DamagedError(
             "is damaged: its checksum is wrong",
             where=str(file),
@@ -281,11 +283,11 @@ def _tensor_files(path: Path) -> list[str]:
 def _load_state(path: Path, *, all_files: bool = False) -> dict[str, Any]:
     """Load a checkpoint's state, after verifying its checksum, or those of all files."""
     try:
-        sums = json.loads(files.read_bytes(path / "manifest.json"))
+        sums = json.loads(read_bytes(path / "manifest.json"))
         for name in {*sums, *_tensor_files(path), _STATE} if all_files else (_STATE,):
-            if files.sha256_of(path / name) != sums[name]:
+            if sha256_of(path / name) != sums[name]:
                 raise CheckpointError(f"{name} is damaged", where=str(path))
-        state: dict[str, Any] = json.loads(files.read_bytes(path / _STATE))
+        state: dict[str, Any] = json.loads(read_bytes(path / _STATE))
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if is_memory_short(error):
             raise

@@ -36,8 +36,8 @@ from ..tasks.evaluation import Evaluation, HasResults
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import Network
-from ..utils import files
-from ..utils.formatting import html_facts, measured
+from ..utils.formatting import format_metrics, html_facts
+from ..utils.json_files import with_checksum, write_json
 from .checkpoint import load_weights
 from .distributed import Team, team
 from .fit import fit
@@ -80,7 +80,7 @@ class FinetuneResult(HasResults):
         return list(self.run.lines())
 
     def __repr__(self) -> str:
-        return f"<FinetuneResult {self.run.model}: {measured(self.metrics, self.remarks)}>"
+        return f"<FinetuneResult {self.run.model}: {format_metrics(self.metrics, self.remarks)}>"
 
     def _repr_html_(self) -> str:
         facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
@@ -289,7 +289,7 @@ def _finetune(
         final = replace(final, remarks=[*failed, *final.remarks, *data.remarks])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
-            files.write_json(run.evaluation, files.sealed(tree), indent=1)
+            write_json(run.evaluation, with_checksum(tree), indent=1)
     network.eval()
     made = Model(
         task.tokenizer,

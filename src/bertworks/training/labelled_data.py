@@ -27,7 +27,7 @@ from ..tasks.labelled import LabelledTask, TaskOptions
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
 from ..text.tokenizer import Tokenizer
-from ..utils import files
+from ..utils.json_files import write_json
 from .progress import Progress
 from .settings import FinetuneSettings
 from .teachers import taught
@@ -179,7 +179,7 @@ class LabelledData:
         """Write the summary to the run directory."""
         split = None if self.split is None else asdict(self.split)
         content = {**asdict(self.summary), "checksums": self.checksums, "split": split}
-        files.write_json(run.path / "data.json", content, indent=1)
+        write_json(run.path / "data.json", content, indent=1)
 
 
 def _with_labels(

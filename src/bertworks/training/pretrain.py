@@ -34,8 +34,8 @@ from ..tasks.pretraining.source import (
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
-from ..utils import files
-from ..utils.formatting import html_facts, measured, short
+from ..utils.formatting import format_metrics, format_number, html_facts
+from ..utils.json_files import write_json
 from .checkpoint import list_checkpoints
 from .distributed import Team, team
 from .fit import fit
@@ -78,11 +78,11 @@ class PretrainResult:
     start: LoadReport | None = None
 
     def __repr__(self) -> str:
-        done = f"{self.steps:,} steps, {short(self.tokens)} tokens"
-        return f"<PretrainResult {self.run.model}: {done}; {measured(self.metrics)}>"
+        done = f"{self.steps:,} steps, {format_number(self.tokens)} tokens"
+        return f"<PretrainResult {self.run.model}: {done}; {format_metrics(self.metrics)}>"
 
     def _repr_html_(self) -> str:
-        done = f"Pre-trained for {self.steps:,} steps, {short(self.tokens)} tokens"
+        done = f"Pre-trained for {self.steps:,} steps, {format_number(self.tokens)} tokens"
         facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
         return html_facts(done, facts)
 
@@ -233,7 +233,7 @@ class PretrainingData:
             "held out": describe(self.held_out),
             "checksum": self.checksum,
         }
-        files.write_json(run.path / "data.json", counts, indent=1)
+        write_json(run.path / "data.json", counts, indent=1)
 
 
 def _source(phase: Phase) -> PretrainingSource:
@@ -289,7 +289,7 @@ def _finish(
         samples = sample_fill_ins(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
-    files.write_json(run.path / "samples.json", samples, indent=1)
+    write_json(run.path / "samples.json", samples, indent=1)
     for name, model in reversed(objective.kept.items()):  # `model` last: it marks the end
         model.learning_rate = suitable_rate(model.encoder.config.hidden_size)
         model.save(run.path / name, overwrite=True, keep_others=True)

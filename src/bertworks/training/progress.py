@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..utils.formatting import TimeLeft, clock, short, wrapped
+from ..utils.formatting import format_clock, format_number, wrap_text
+from ..utils.time_left import TimeLeft
 
 
 class Progress:
@@ -52,7 +53,7 @@ class Progress:
         if self._is_due(step == total):
             self._show(
                 f"{phase} {step}/{total} · loss {loss:.3f} · "
-                f"{short(tokens_per_second)} tok/s · {clock(seconds_left)} left"
+                f"{format_number(tokens_per_second)} tok/s · {format_clock(seconds_left)} left"
             )
 
     def counter(self, work: str) -> Callable[[int, int], None]:
@@ -70,7 +71,8 @@ class Progress:
             if self._is_due(done == total):
                 rate = (done - before) / max(time.monotonic() - start, 1e-6)
                 self._show(
-                    f"{work} {done:,}/{total:,} · {short(rate)} rows/s · {clock(left.seconds)} left"
+                    f"{work} {done:,}/{total:,} · {format_number(rate)} rows/s · "
+                    f"{format_clock(left.seconds)} left"
                 )
 
         return update
@@ -92,7 +94,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Show a permanent line, wrapped if the terminal is narrower."""
-        self._console.print(wrapped(text, self._console.width), markup=False)
+        self._console.print(wrap_text(text, self._console.width), markup=False)
 
     def close(self) -> None:
         """End the live line; its last state stays visible."""

@@ -13,7 +13,7 @@ import torch
 from ..errors import OutputError
 from ..runs.run_directory import RunDirectory
 from ..tasks.task import Network
-from ..utils.formatting import TimeLeft
+from ..utils.time_left import TimeLeft
 from . import machine
 from .progress import Progress, say
 from .stream import GlobalBatch

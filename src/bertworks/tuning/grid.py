@@ -38,7 +38,7 @@ from ..training.finetune import finetune
 from ..training.machine import settled_precision
 from ..training.progress import Progress
 from ..training.settings import settings_of
-from ..utils import files
+from ..utils.regular_files import sha256_of
 from .loop import GridLoop, slots
 from .results import GridResult, GridRun, PointResult
 from .space import Grid, Space
@@ -199,4 +199,4 @@ def _fingerprint(table: Table) -> dict[str, str]:
         return {"table": "rows in memory", "sha256": digest.hexdigest()}
     if not Path(table).is_file():  # a data set of the hub; for a missing file, reading raises
         return {"table": os.fspath(table)}
-    return {"table": os.fspath(table), "sha256": files.sha256_of(Path(table))}
+    return {"table": os.fspath(table), "sha256": sha256_of(Path(table))}

@@ -38,8 +38,8 @@ from ..training.checkpoint import ResumeWarning
 from ..training.finetune import FinetuneResult
 from ..training.progress import Progress, say
 from ..training.signals import Interrupted, stop_request
-from ..utils.files import parse_json
-from ..utils.formatting import as_json, duration
+from ..utils.formatting import format_duration
+from ..utils.json_files import parse_json, to_json
 from ..utils.memory import is_memory_short, start_thread
 from .results import GridResult, GridRun, PointResult, run_name
 from .space import STARTUP, Point, Space, name_of, propose
@@ -203,7 +203,7 @@ class GridLoop:
         line, before = self._line(name), self.reported.get(name)
         if before is None or before["error"] is not None:
             self.run.write(line)
-        elif before != parse_json(as_json(line)):
+        elif before != parse_json(to_json(line)):
             raise DataError(
                 f"the entry for {name} differs from its {self.run.evaluation.name}",
                 where=str(self.run.journal_file),
@@ -228,7 +228,9 @@ class GridLoop:
             left = 0.0
         parts = [f"{done}/{self.total} · {what}", name.replace(",", " ")]
         remarks = run.remarks[:1]  # all remarks are shown only for the best run
-        self.progress.parts([*parts, *remarks, *([f"{duration(left)} left"] if left else [])])
+        self.progress.parts(
+            [*parts, *remarks, *([f"{format_duration(left)} left"] if left else [])]
+        )
 
 
 class _RunProgress(Progress):

@@ -13,8 +13,10 @@ import numpy as np
 from ..runs.run_directory import RunDirectory, read_run
 from ..runs.run_files import GRID, read_json
 from ..tasks.best_metric import BestMetric
-from ..utils import files
-from ..utils.formatting import html_facts, markdown, measured
+from ..utils.atomic_writes import write_file
+from ..utils.directories import replace_link
+from ..utils.formatting import format_metrics, html_facts, markdown_table
+from ..utils.json_files import write_json
 from .space import Point, name_of, shown
 
 
@@ -92,7 +94,7 @@ class GridResult:
 
     def __repr__(self) -> str:
         metrics = {self.measure.metric: self.best.metrics[self.measure.metric]}
-        best = f"best {self.best.directory.name}: {measured(metrics)}"
+        best = f"best {self.best.directory.name}: {format_metrics(metrics)}"
         return f"<GridResult {self.run.path}: {len(self.points)} points, {best}>"
 
     def _repr_html_(self) -> str:
@@ -141,9 +143,9 @@ class GridResult:
         """The run of the best point with the best metric on dev."""
         first, value = self.ranked[0], None
         for run in first.runs:
-            measured = run.metrics.get(self.measure.metric)
-            if measured is not None and self.measure.is_better(measured, value):
-                best, value = run, measured
+            result = run.metrics.get(self.measure.metric)
+            if result is not None and self.measure.is_better(result, value):
+                best, value = run, result
         return best
 
     @property
@@ -187,11 +189,15 @@ class GridResult:
             ],
         }
         path = self.run.path
-        files.write_json(path / "grid.json", tree, indent=1)
-        lines = [*markdown(self.columns, self.rows()), "", f"Best: `{self.best.directory.name}`."]
+        write_json(path / "grid.json", tree, indent=1)
+        lines = [
+            *markdown_table(self.columns, self.rows()),
+            "",
+            f"Best: `{self.best.directory.name}`.",
+        ]
         lines += [f"Failed: `{run.directory.name}`: {run.error}" for run in self.failed]
-        files.write(path / "grid.md", "\n".join(lines) + "\n")
-        files.replace_link(self.run.model, Path(self.best.directory.name) / "model")
+        write_file(path / "grid.md", "\n".join(lines) + "\n")
+        replace_link(self.run.model, Path(self.best.directory.name) / "model")
 
 
 def run_name(point: Point, seed: int) -> str:

@@ -5,7 +5,7 @@ Importing pyarrow takes 36 MB and a tenth of a second, which is not needed for t
     if TYPE_CHECKING:
         import pyarrow as pa
     else:
-        pa = Lazily("pyarrow")
+        pa = LazyModule("pyarrow")
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 
-class Lazily:
+class LazyModule:
     """A placeholder for a module.
 
     Args:

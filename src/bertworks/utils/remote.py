@@ -41,7 +41,7 @@ def remote_files(url: str) -> list[str]:
     from pyarrow.fs import FileSelector, FileType
 
     with _reading(url):
-        system, path = _opened(url)
+        system, path = _file_system_and_path(url)
         info = system.get_file_info(path)
         if info.type == FileType.File:
             return [url]
@@ -63,7 +63,7 @@ def size_of(path: str) -> int:
     """
     if not is_remote(path):
         return os.path.getsize(path)
-    system, name = _opened(path)
+    system, name = _file_system_and_path(path)
     return int(system.get_file_info(name).size or 0)
 
 
@@ -75,11 +75,11 @@ def open_raw(path: str) -> Any:
     """
     if not is_remote(path):
         return open(path, "rb", buffering=0)
-    system, name = _opened(path)
+    system, name = _file_system_and_path(path)
     return system.open_input_file(name)
 
 
-def fetched(url: str) -> Path:
+def fetch_folder(url: str) -> Path:
     """Return a copy of a folder in the cache; it is renewed when a file of the folder has changed.
 
     Raises:
@@ -92,8 +92,8 @@ def fetched(url: str) -> Path:
     if not names or names == [url]:
         raise DataError("no such folder", where=url)
     with _reading(url):
-        system, top = _opened(url)
-        infos = system.get_file_info([_opened(name)[1] for name in names])
+        system, top = _file_system_and_path(url)
+        infos = system.get_file_info([_file_system_and_path(name)[1] for name in names])
         state = [(info.path, info.size, info.mtime_ns) for info in infos]
         cache = cache_directory()
         copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
@@ -125,7 +125,7 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def written_here(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def local_output(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a local path to write; if `path` is remote, the file is uploaded when the block ends.
 
     Other files that were written in the same directory are uploaded first. Object stores show a
@@ -159,7 +159,7 @@ def written_here(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
 
 
 def _put(file: Path, url: str) -> None:
-    system, name = _opened(url)
+    system, name = _file_system_and_path(url)
     with file.open("rb") as source, system.open_output_stream(name) as target:
         shutil.copyfileobj(source, target, 1 << 22)
 
@@ -170,7 +170,7 @@ def _size_here(file: Path) -> int:
     return -1
 
 
-def _opened(url: str) -> tuple[Any, str]:
+def _file_system_and_path(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path on it."""
     from pyarrow import ArrowInvalid
     from pyarrow.fs import FileSystem, S3FileSystem

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...utils.formatting import duration
-from ...utils.locks import claim
+from ...utils.formatting import format_duration
+from ...utils.outputs import locked_output
 from . import texts
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def run_demo(
 
     TrainingSettings.parse({"seed": seed})  # before the first stage, which takes long
 
-    with claim(out, kind="directory", overwrite=overwrite, marks=_MARKS):
+    with locked_output(out, kind="directory", overwrite=overwrite, marks=_MARKS):
         place = Path(out) / "quick" if quick else Path(out)
         return _Demo(place, seed, quick, console or Console(highlight=False)).run()
 
@@ -327,7 +327,9 @@ class _Demo:
             verdict = f"Pre-training helped: {difference}."
         else:
             verdict = f"Pre-training is ahead by less than two standard errors: {difference}."
-        self.console.print(f"\n[bold]{verdict}[/bold]  ({duration(result.seconds)} in total)")
+        self.console.print(
+            f"\n[bold]{verdict}[/bold]  ({format_duration(result.seconds)} in total)"
+        )
         self.say(
             f"Look at the report:  {result.report}",
             f"Try it yourself:     bertworks fill-mask {self.out / 'pretrained'} "

@@ -23,7 +23,8 @@ from importlib import import_module
 from pathlib import Path
 
 from ...errors import DataError
-from ...utils import files
+from ...utils.atomic_writes import write_file
+from ...utils.directories import make_directory
 
 _NOT_PROSE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -80,12 +81,12 @@ def write(
     dev, train = rows[:num_dev], rows[num_dev:]
     documents = [*topics(), *module_documents(modules, without={_key(text) for text, _ in dev})]
 
-    files.make_directory(directory)
+    make_directory(directory)
     corpus = directory / "corpus.txt"
-    files.write(corpus, "\n".join("\n".join(lines) + "\n" for lines in documents))
+    write_file(corpus, "\n".join("\n".join(lines) + "\n" for lines in documents))
     for name, part in (("train", train), ("dev", dev)):
         lines = (json.dumps({"text": text, "label": label}) + "\n" for text, label in part)
-        files.write(directory / f"{name}.jsonl", "".join(lines))
+        write_file(directory / f"{name}.jsonl", "".join(lines))
     return DemoData(
         corpus=corpus,
         train=directory / "train.jsonl",

@@ -29,9 +29,11 @@ from ...training.progress import Progress, say
 from ...training.settings import settings_of
 from ...tuning.grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ...tuning.space import Space
-from ...utils import files
-from ...utils.formatting import markdown
-from ...utils.locks import claim
+from ...utils.atomic_writes import write_file
+from ...utils.directories import make_directory
+from ...utils.formatting import markdown_table
+from ...utils.json_files import write_json
+from ...utils.outputs import locked_output
 from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
 
 NOTE = "In percent. Ours on dev, of the best run there; the paper's on the test set."
@@ -97,9 +99,9 @@ class GlueResult:
 
     def save(self) -> None:
         """Write `glue.md` and `glue.json`."""
-        lines = [NOTE, "", *markdown(self.columns, self.rows())]
+        lines = [NOTE, "", *markdown_table(self.columns, self.rows())]
         lines += ["", *(f"Missing: {name} ({why})." for name, why in self.missing.items())]
-        files.write(self.out / "glue.md", "\n".join(lines).rstrip("\n") + "\n")
+        write_file(self.out / "glue.md", "\n".join(lines).rstrip("\n") + "\n")
         tree = {
             "scores": [
                 asdict(score.figure)
@@ -109,7 +111,7 @@ class GlueResult:
             "best": self.best,
             "missing": self.missing,
         }
-        files.write_json(self.out / "glue.json", tree, indent=1)
+        write_json(self.out / "glue.json", tree, indent=1)
 
 
 def glue(
@@ -167,7 +169,7 @@ def glue(
     source = None if isinstance(model, Model) else local_directory(model)
     inputs = [*tables, source]
     marks = ("*/settings.yaml", "data/QQP-*", "glue.json")
-    with claim(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
+    with locked_output(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
         found = _learned_before(out, model, except_for=folders.keys())
         answers: list[Path] = []
         for number, (task, folder) in enumerate(folders.values(), 1):
@@ -298,8 +300,8 @@ def _answers(
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:
-    files.make_directory(file.parent)
-    files.write(file, "".join(f"{line}\n" for line in lines))
+    make_directory(file.parent)
+    write_file(file, "".join(f"{line}\n" for line in lines))
 
 
 def _percent(value: float | None) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from ...data.shards import Corpus
 from ...errors import DataError
 from ...text.tokenizer import Tokenizer
-from ...utils.formatting import counted
+from ...utils.formatting import format_count
 from . import hashing
 from .pairs import InstanceSettings, make_instances
 
@@ -328,8 +328,8 @@ def split_held_out(
     count = max(2, held_out if isinstance(held_out, int) else round(held_out * total))
     if total - count < 2:
         raise DataError(
-            f"the corpus has {counted(total, 'document')}: too few to hold {count} out and train "
-            "on the rest",
+            f"the corpus has {format_count(total, 'document')}: "
+            f"too few to hold {count} out and train on the rest",
             fix="Separate documents by blank lines, or prepare a larger corpus.",
         )
     order = hashing.permutation(hashing.key_of(seed, _HELD_OUT), total)

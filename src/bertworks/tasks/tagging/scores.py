@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DataError
-from ...utils.formatting import counted
+from ...utils.formatting import format_count
 from ..breakdown import Breakdown, Confusion, ScoreTable
 from ..measures import HasLocation
 from ..scores import OneOfSeveralScores
@@ -110,7 +110,7 @@ class TaggingScores(OneOfSeveralScores):
         """One line per type of span; only the base class's remark if nothing has been learned."""
         by_type = self._rates.by_type if self._spans else {}
         return super().remarks() or [
-            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {counted(count, 'span')}"
+            f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {format_count(count, 'span')}"
             for kind, (p, r, f1, count) in by_type.items()
             if kind  # an empty type is the only one, or nearly: the total says the same
         ]

@@ -1,0 +1,146 @@
+"""JSON: files, checksums in them, texts of others, and values that JSON lacks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import BertworksError, truncate_repr
+from .atomic_writes import write_file
+from .regular_files import read_content
+
+
+def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:
+    """Replace the content of a file with a JSON document.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    write_file(path, json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        BertworksError: of the class `error`: the file cannot be read, or does not hold an object.
+    """
+    try:
+        tree = parse_json(read_content(path, error))
+    except ValueError as problem:
+        raise error(f"not valid JSON ({problem})", where=str(path)) from None
+    if not isinstance(tree, dict):
+        raise error("the file must hold a JSON object", where=str(path))
+    return tree
+
+
+def check_format_version(
+    tree: Any, version: int, path: Path, error: type[BertworksError], *, fix: str
+) -> None:
+    """Check the format number of a JSON object that this package wrote.
+
+    The number rises with every change of a format; files of other numbers are not read.
+
+    Args:
+        tree: the content of the file `path`; its entry `format_version` is the number.
+        version: the number of today's format.
+        fix: how to make the file again.
+
+    Raises:
+        BertworksError: of the class `error`: the file has another number, or none.
+    """
+    number = tree.get("format_version") if isinstance(tree, dict) else None
+    if number != version:
+        shown = "none" if number is None else truncate_repr(number)
+        raise error(f"written in another format ({shown}, not {version})", where=str(path), fix=fix)
+
+
+_SEAL = "crc32"
+
+
+def with_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with its checksum added."""
+    return {**tree, _SEAL: _checksum(tree)}
+
+
+def verify_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and remove the checksum that `with_checksum` added.
+
+    Raises:
+        ValueError: the checksum is missing or wrong.
+    """
+    content = dict(tree)
+    if content.pop(_SEAL, None) != _checksum(content):
+        raise ValueError("its checksum is wrong")
+    return content
+
+
+def _checksum(tree: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(tree, sort_keys=True).encode()):08x}"
+
+
+MAX_DEPTH = 100
+"""Maximum nesting of lists and objects; no format that is read here needs more than 20 levels.
+
+Python and other libraries process values recursively; at some depth they raise a `RecursionError`
+or crash.
+"""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse a JSON text.
+
+    Raises:
+        ValueError: it is not valid JSON, not UTF-8, nested deeper than `MAX_DEPTH`, or has a number
+            of too many digits.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    """Check, level by level, that a value is not nested too deeply."""
+    level: list[Any] = [[value]]
+    nested = (dict, list)  # checked in half the time of a union
+    for _ in range(MAX_DEPTH + 1):
+        parts = (whole.values() if isinstance(whole, dict) else whole for whole in level)
+        level = [part for some in parts for part in some if isinstance(part, nested)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON on one line; NaN and infinities, which JSON lacks, become null."""
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Convert NumPy's numbers and arrays to Python's, and all else to text."""
+    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)

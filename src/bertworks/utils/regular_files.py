@@ -1,0 +1,69 @@
+"""Files that are read as a whole; pipes and devices, which might never end, are refused."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from ..errors import BertworksError
+
+MAX_BYTES = 1 << 28
+"""Maximum size of a file that is read as a whole; the largest tokenizers have a tenth of it."""
+
+
+def read_bytes(path: str | os.PathLike[str], *, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a small file. Every file that is read as a whole is read here.
+
+    A pipe could wait for ever, and a device such as /dev/zero has no end; so both are refused,
+    without waiting.
+
+    Args:
+        path: the file.
+        limit: maximum size in bytes.
+
+    Raises:
+        OSError: it cannot be opened, is not a regular file, or is larger.
+    """
+    with open(path, "rb", opener=_open_without_waiting) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
+    return content
+
+
+def check_regular_file(path: str | os.PathLike[str]) -> None:
+    """Check that a file that is mapped, or read by a library, is a regular one; see `read_bytes`.
+
+    Raises:
+        OSError: it is a pipe, a device or a directory, or cannot be looked at.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_content(path: Path, error: type[BertworksError]) -> bytes:
+    """Return the content of a small file; see `read_bytes`.
+
+    Raises:
+        BertworksError: of the class `error`: the file cannot be read.
+    """
+    try:
+        return read_bytes(path)
+    except OSError as problem:
+        raise error(f"cannot be read ({problem.strerror})", where=str(path)) from None
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
