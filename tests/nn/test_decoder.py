@@ -138,7 +138,7 @@ def test_tokens_one_by_one_are_those_of_all_at_once() -> None:
 
 def test_the_loss_of_a_translation() -> None:
     """The encoder's output, PyTorch's decoder, and a cross-entropy by hand."""
-    network = drawn(TranslationNetwork(CONFIG, limit=12, ends=(2, 3)))
+    network = drawn(TranslationNetwork(CONFIG, limit=12, boundary_ids=(2, 3)))
     assert isinstance(network, TranslationNetwork)
     source, target = sequences(SOURCES), sequences(TARGETS)
     rows = [
@@ -166,7 +166,7 @@ def test_the_loss_of_a_translation() -> None:
 def test_what_is_written_is_likeliest_at_each_place(seed: int) -> None:
     torch.manual_seed(seed)
     config = CONFIG.with_values(initializer_range=0.5)
-    network = TranslationNetwork(config, limit=12, ends=(2, 3)).eval().double()
+    network = TranslationNetwork(config, limit=12, boundary_ids=(2, 3)).eval().double()
     source = sequences(SOURCES)
     with torch.no_grad():
         written = network.predict(Batch(source))["tokens"]

@@ -26,13 +26,13 @@ _TASKS = {
     "retrieval": "retrieval.task:RetrievalTask",
     "translation": "translation:TranslationTask",
 }
-_PUBLISHED = (
+_TASKS_OF_CHECKPOINTS = (
     *("answering", "tagging", "choice", "classification", "regression"),
     *("pretraining", "replaced-tokens"),
 )
 """Tasks that other tools train, in the order in which a checkpoint is searched for their heads."""
 
-_REGISTERED: dict[str, type[Task[Any]]] = {}
+_USER_TASKS: dict[str, type[Task[Any]]] = {}
 
 LABELLED = (
     *("classification", "regression", "tagging", "answering", "choice", "retrieval"),
@@ -57,13 +57,13 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     file, is_file, attribute = task.rpartition(":")
     if is_file:
         return _register(_from_file(file, attribute))
-    if task in _REGISTERED:
-        return _REGISTERED[task]
+    if task in _USER_TASKS:
+        return _USER_TASKS[task]
     if task not in _TASKS:
         raise BertworksError(f"unknown task {task!r}", fix=did_you_mean(task, _TASKS))
     module, _, attribute = _TASKS[task].partition(":")
-    found: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
-    return found
+    loaded: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    return loaded
 
 
 def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
@@ -74,13 +74,13 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
     """
     from .labelled import LabelledTask
 
-    if isinstance(task, str) and task not in (*LABELLED, *_REGISTERED) and ":" not in task:
+    if isinstance(task, str) and task not in (*LABELLED, *_USER_TASKS) and ":" not in task:
         fix = f"{did_you_mean(task, LABELLED)}; your own task is given as path/to/file.py:Class"
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
-    found = task_class(task)
-    if not issubclass(found, LabelledTask):
-        raise SettingsError(f"{found.__name__} is not a LabelledTask", where=str(task))
-    return found
+    task_type = task_class(task)
+    if not issubclass(task_type, LabelledTask):
+        raise SettingsError(f"{task_type.__name__} is not a LabelledTask", where=str(task))
+    return task_type
 
 
 def detect_task(checkpoint: Published) -> Task[Any] | None:
@@ -88,7 +88,7 @@ def detect_task(checkpoint: Published) -> Task[Any] | None:
     return next(
         (
             task
-            for name in _PUBLISHED
+            for name in _TASKS_OF_CHECKPOINTS
             if (task := task_class(name).from_published_checkpoint(checkpoint)) is not None
         ),
         None,
@@ -97,7 +97,7 @@ def detect_task(checkpoint: Published) -> Task[Any] | None:
 
 def is_registered(name: str) -> bool:
     """Whether the package has a task of this name, or this process has registered a user's."""
-    return name in _TASKS or name in _REGISTERED
+    return name in _TASKS or name in _USER_TASKS
 
 
 def is_user_task(task: Task[Any] | None) -> bool:
@@ -105,20 +105,20 @@ def is_user_task(task: Task[Any] | None) -> bool:
     return task is not None and not type(task).__module__.startswith(f"{__name__}.")
 
 
-def _register(found: Any) -> type[Task[Any]]:
+def _register(task_type: Any) -> type[Task[Any]]:
     """Check a class, and register it under its name if it is a user's task."""
     from .task import Task
 
-    if not isinstance(found, type) or not issubclass(found, Task):
-        raise SettingsError(f"{found!r} is not a task", fix="Derive it from LabelledTask.")
-    if found.__module__.startswith(f"{__name__}."):
-        return found
-    name = getattr(found, "name", None)
+    if not isinstance(task_type, type) or not issubclass(task_type, Task):
+        raise SettingsError(f"{task_type!r} is not a task", fix="Derive it from LabelledTask.")
+    if task_type.__module__.startswith(f"{__name__}."):
+        return task_type
+    name = getattr(task_type, "name", None)
     if not isinstance(name, str) or not name or name in _TASKS:
-        what = f"the name of {found.__name__} is {name!r}"
+        what = f"the name of {task_type.__name__} is {name!r}"
         raise SettingsError(what, fix='Give it a unique name: name = "my-task".')
-    _REGISTERED[name] = found
-    return found
+    _USER_TASKS[name] = task_type
+    return task_type
 
 
 def _from_file(file: str, attribute: str) -> Any:
@@ -139,15 +139,15 @@ def _from_file(file: str, attribute: str) -> Any:
             del sys.modules[module_name]
             what = f"cannot be imported ({type(error).__name__}: {error})"
             raise SettingsError(what, where=file) from error
-    found = vars(sys.modules[module_name])
-    if attribute not in found:
+    names = vars(sys.modules[module_name])
+    if attribute not in names:
         tasks = [
             name
-            for name, value in found.items()
+            for name, value in names.items()
             if isinstance(value, type)
             and value.__module__ == module_name
             and hasattr(value, "decode")
         ]
         fix = did_you_mean(attribute, tasks) if tasks else "Derive one from LabelledTask there."
         raise SettingsError(f"defines no task {attribute!r}", where=file, fix=fix)
-    return found[attribute]
+    return names[attribute]

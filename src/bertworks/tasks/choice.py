@@ -38,7 +38,7 @@ from .task import Evaluator, Prediction
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
 
 
-def _numbered(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
+def _find_numbered_columns(rows: Rows, columns: RoleColumns) -> Column:  # noqa: ARG001
     """The columns named choice1, choice2 and the like, in the order of their numbers."""
     for prefix in CHOICE_PREFIXES:
         numbers = {name: name.removeprefix(prefix).lstrip("_") for name in rows.columns}
@@ -51,7 +51,7 @@ def _numbered(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
 
 
 SCHEMA = Schema(
-    Role("choices", ("choices", "endings", "options"), many=True, guess=_numbered),
+    Role("choices", ("choices", "endings", "options"), many=True, guess=_find_numbered_columns),
     Role("prompt", ("prompt", "startphrase", "context", "premise", "question", "sent1")),
     Role("label", ("label", "answer", "gold", "correct"), of_label=True),
 )
@@ -87,19 +87,19 @@ def find_first_number(
     Raises:
         DataError: no label decides; or a row has no label or no choices.
     """
-    counted = False
+    has_numbers = False
     for where, row in rows:
         if find_mark(row.get(label), MARKS) is not None:
             continue
-        given = label_name(row, label, where)
-        if not given.isdecimal():  # a letter: always counted from A
+        name = label_name(row, label, where)
+        if not name.isdecimal():  # a letter: always counted from A
             continue
-        counted = True
-        if int(given) == 0:
+        has_numbers = True
+        if int(name) == 0:
             return 0
-        if int(given) >= len(read_choices(row, choices, where)):
+        if int(name) >= len(read_choices(row, choices, where)):
             return 1
-    if counted:
+    if has_numbers:
         raise DataError(
             f"cannot tell whether the choices (column {label!r}) are numbered from 0 or from 1",
             where=name,
@@ -263,30 +263,31 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     ) -> list[LabelledExample]:
         settings = self.settings
         choices = [
-            read_choices(row, settings.choices, at) for row, at in zip(rows, where, strict=True)
+            read_choices(row, settings.choices, index)
+            for row, index in zip(rows, where, strict=True)
         ]
-        owner = [at for at, texts in enumerate(choices) for _ in texts]
+        owner = [index for index, texts in enumerate(choices) for _ in texts]
         prompts = read_texts(rows, settings.prompt, where)
         encodings = self.tokenizer.encode_batch(
-            [prompts[at] for at in owner],
+            [prompts[index] for index in owner],
             [text for texts in choices for text in texts],
             max_length=settings.max_seq_length,
             truncation=settings.truncation,
-            where=[where[at] for at in owner],
+            where=[where[index] for index in owner],
         )
         examples = []
         start = 0
-        for at, (row, texts) in enumerate(zip(rows, choices, strict=True)):
+        for index, (row, texts) in enumerate(zip(rows, choices, strict=True)):
             part = encodings[start : start + len(texts)]
             start += len(texts)
             examples.append(
                 LabelledExample(
-                    index=first_index + at,
+                    index=first_index + index,
                     sequences=[Tokens.from_encoding(encoding) for encoding in part],
-                    target=self.read_target(row, where[at], labelled=labelled),
+                    target=self.read_target(row, where[index], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
-                    texts=(prompts[at], *texts),
-                    where=where[at],
+                    texts=(prompts[index], *texts),
+                    where=where[index],
                 )
             )
         return examples
@@ -353,16 +354,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         its labels are letters.
         """
         chances = torch.softmax(outputs["logits"].double(), -1).cpu()
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         for example, row in zip(batch.examples, chances.tolist(), strict=True):
             chances = row[: len(example.sequences)]
             best = max(range(len(chances)), key=chances.__getitem__)
-            found[example.index] = {
+            predictions[example.index] = {
                 "choice": best + self.settings.first,
                 "text": example.texts[1 + best],
                 "probabilities": chances,
             }
-        return found
+        return predictions
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         counts = Counter(example.target for example in examples)

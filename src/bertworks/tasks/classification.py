@@ -46,7 +46,7 @@ from .texts import (
 )
 
 
-class _Shared(Settings):
+class _LabelFields(Settings):
     """Labels of classification."""
 
     positive_label: str | None = Field(
@@ -72,7 +72,7 @@ class _Shared(Settings):
     )
 
 
-class ClassificationOptions(_Shared, TextOptions):
+class ClassificationOptions(_LabelFields, TextOptions):
     """Class weights."""
 
     balance_classes: bool = Field(
@@ -93,7 +93,7 @@ class ClassificationOptions(_Shared, TextOptions):
         return self
 
 
-class ClassificationSettings(_Shared, TextSettings):
+class ClassificationSettings(_LabelFields, TextSettings):
     """Settings of a classifier that are saved with the weights."""
 
     labels: tuple[str, ...] = Field(min_length=1, description="names of the classes, in order")
@@ -289,10 +289,10 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         """Return the index of the row's class; with `multi_label`, `[classes]` of 0 and 1."""
         if not self.settings.multi_label:
             return super().read_label(row, column, where)
-        found = np.zeros(len(self.labels), np.float32)
+        target = np.zeros(len(self.labels), np.float32)
         for name in label_names(row, column, where, self.settings.label_separator):
-            found[super().read_label({column: name}, column, where)] = 1
-        return found
+            target[super().read_label({column: name}, column, where)] = 1
+        return target
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack rows in order of length; `targets` and `counts` are set if labels are known.
@@ -313,13 +313,13 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         probability is above 0.5), and the `probabilities` of all labels."""
         if not self.settings.multi_label:
             return super().decode(outputs, batch)
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         logits = outputs["logits"].double().tolist()
         for example, row in zip(batch.examples, logits, strict=True):
-            named = dict(zip(self.labels, map(sigmoid, row), strict=True))
-            likely = [name for name, chance in named.items() if chance > 0.5]
-            found[example.index] = {"labels": likely, "probabilities": named}
-        return found
+            probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
+            likely = [name for name, chance in probabilities.items() if chance > 0.5]
+            predictions[example.index] = {"labels": likely, "probabilities": probabilities}
+        return predictions
 
     def display_values(self, prediction: Prediction) -> list[DisplayValue] | None:
         if not self.settings.multi_label:

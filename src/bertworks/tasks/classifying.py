@@ -141,13 +141,13 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `label`, and the `probabilities` of all labels."""
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         shares = torch.softmax(outputs["logits"].double().cpu(), -1).tolist()
         for example, chances in zip(batch.examples, shares, strict=True):
-            named = dict(zip(self.labels, chances, strict=True))
-            label = max(named, key=named.__getitem__)
-            found[example.index] = {"label": label, "probabilities": named}
-        return found
+            probabilities = dict(zip(self.labels, chances, strict=True))
+            label = max(probabilities, key=probabilities.__getitem__)
+            predictions[example.index] = {"label": label, "probabilities": probabilities}
+        return predictions
 
     def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:
         counts = Counter(example.target for example in examples)

@@ -70,10 +70,10 @@ class DevShare:
         groupings = task.source_columns(table)
         for columns in groupings:
             sources = [_source(row.values, columns) for row in table]
-            chosen = _choose(sources, strata, share, seed)
-            is_near = abs(len(chosen) - share * len(strata)) <= share * len(strata) / 2
-            if is_near or (chosen and columns == groupings[-1]):
-                return cls(share, seed, columns, [row + 1 for row in chosen])
+            rows = _choose(sources, strata, share, seed)
+            is_near = abs(len(rows) - share * len(strata)) <= share * len(strata) / 2
+            if is_near or (rows and columns == groupings[-1]):
+                return cls(share, seed, columns, [row + 1 for row in rows])
         fix = "Give a larger share, or a table."
         if not _choose(sources, strata, 1, seed):
             kept = f"rows with the same {', '.join(groupings[-1])} are kept together"
@@ -88,10 +88,10 @@ class DevShare:
         self, train: Sequence[LabelledExample], dev: Sequence[LabelledExample]
     ) -> tuple[list[LabelledExample], list[LabelledExample]]:
         """Split the examples of all rows into those for training and those for evaluation."""
-        chosen = set(self.rows)
+        dev_rows = set(self.rows)
         return (
-            [example for row, example in enumerate(train, 1) if row not in chosen],
-            [example for row, example in enumerate(dev, 1) if row in chosen],
+            [example for row, example in enumerate(train, 1) if row not in dev_rows],
+            [example for row, example in enumerate(dev, 1) if row in dev_rows],
         )
 
     @property
@@ -130,12 +130,12 @@ def _choose(
     def digest(source: bytes) -> bytes:
         return hashlib.blake2b(f"{seed} ".encode() + source, digest_size=16).digest()
 
-    chosen: list[int] = []
+    dev_rows: list[int] = []
     target = 0.0
     for stratum in sorted(groups):
         ordered = sorted(groups[stratum], key=digest)
         target += share * sum(len(rows[source]) for source in ordered)
         for source in ordered[:-1]:
-            if len(chosen) + len(rows[source]) / 2 <= target:
-                chosen += rows[source]
-    return sorted(chosen)
+            if len(dev_rows) + len(rows[source]) / 2 <= target:
+                dev_rows += rows[source]
+    return sorted(dev_rows)

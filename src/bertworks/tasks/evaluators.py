@@ -28,14 +28,14 @@ ScoresT = TypeVar("ScoresT", bound=Measure)
 class ScoredEvaluator(Evaluator, Generic[ScoresT]):
     """`loss`, the mean over the counted targets, and scores that need only predictions."""
 
-    state_fields = ("_scores", "_loss", "_counted")
+    state_fields = ("_scores", "_loss", "_count")
 
     def __init__(self, scores: ScoresT) -> None:
-        self._scores, self._loss, self._counted = scores, 0.0, 0
+        self._scores, self._loss, self._count = scores, 0.0, 0
 
     def result(self) -> dict[str, float]:
         scores = self._scores.result()
-        return {"loss": self._loss / self._counted, **scores}
+        return {"loss": self._loss / self._count, **scores}
 
     def remarks(self) -> list[str]:
         return self._scores.remarks()
@@ -55,13 +55,13 @@ class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
         logits, labels = outputs["logits"], batch.targets["labels"]
         self._loss += cross_entropy_sum(logits, labels).item()
         gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
-        self._counted += len(gold)
+        self._count += len(gold)
         sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
         self._scores.add(gold, predicted, sure)
-        for at in np.flatnonzero(gold != predicted).tolist():
-            example = batch.examples[at]
-            shown = self.display_texts(example, gold[at], predicted[at])
-            self._scores.add_mistake(example, *shown, float(sure[at]))
+        for row in np.flatnonzero(gold != predicted).tolist():
+            example = batch.examples[row]
+            shown = self.display_texts(example, gold[row], predicted[row])
+            self._scores.add_mistake(example, *shown, float(sure[row]))
 
 
 class MultiLabelEvaluator(Evaluator):
@@ -92,12 +92,12 @@ class MultiLabelEvaluator(Evaluator):
         self._logits.append(np.asarray(logits))
         # The confidence of each row's most confident wrong decision, for a label or against it.
         sure = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
-        for at in np.flatnonzero(sure).tolist():
-            example = batch.examples[at]
-            names = self._joined(gold[at]), self._joined(predicted[at])
-            self._worst.add(float(sure[at]), example, example.display_text, *names)
+        for row in np.flatnonzero(sure).tolist():
+            example = batch.examples[row]
+            names = self._join_labels(gold[row]), self._join_labels(predicted[row])
+            self._worst.add(float(sure[row]), example, example.display_text, *names)
 
-    def _joined(self, is_one: np.ndarray) -> str:
+    def _join_labels(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
 
     def result(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class MultiLabelEvaluator(Evaluator):
         metrics = sklearn_metrics()
         labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
         predicted = logits > 0
-        given = {
+        arguments = {
             "y_true": indicators(labels),
             "y_pred": indicators(predicted),
             "labels": list(range(len(self._names))),
@@ -114,8 +114,8 @@ class MultiLabelEvaluator(Evaluator):
         return {
             "loss": float((np.logaddexp(0, logits) - labels * logits).mean(1).mean()),
             "accuracy": float((predicted == labels).all(1).mean()),
-            "micro_f1": float(metrics.f1_score(average="micro", **given)),
-            "macro_f1": float(metrics.f1_score(average="macro", **given)),
+            "micro_f1": float(metrics.f1_score(average="micro", **arguments)),
+            "macro_f1": float(metrics.f1_score(average="macro", **arguments)),
         }
 
     def breakdown(self) -> Breakdown:

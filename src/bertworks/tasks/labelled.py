@@ -149,11 +149,11 @@ class LabelledTask(Task[ExampleT]):
             where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
         if not rows:
             return []
-        made = self.build_examples(rows, first_index, where, labelled=labelled)
-        for place, example in zip(where, made, strict=True):
+        examples = self.build_examples(rows, first_index, where, labelled=labelled)
+        for place, example in zip(where, examples, strict=True):
             if not all(len(one.input_ids) for one in example.sequences):
                 raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
-        return made
+        return examples
 
     @abstractmethod
     def build_examples(
@@ -267,10 +267,10 @@ class LabelledTask(Task[ExampleT]):
     @property
     def columns(self) -> RoleColumns:
         """The column of each role."""
-        held = getattr(self.settings, "columns", self.settings)
-        if isinstance(held, Mapping):
-            return dict(held)
-        return {role.name: getattr(held, role.name) for role in self.schema.roles}
+        columns = getattr(self.settings, "columns", self.settings)
+        if isinstance(columns, Mapping):
+            return dict(columns)
+        return {role.name: getattr(columns, role.name) for role in self.schema.roles}
 
     @property
     def label_columns(self) -> list[str]:
@@ -285,13 +285,13 @@ class LabelledTask(Task[ExampleT]):
         columns = self.columns
         if self.schema.is_met(rows, columns, labelled=labelled) and not self._has_more(rows):
             return self
-        known = {
+        present = {
             role: column
             for role, column in columns.items()
             if column and set(names_of(column)) <= set(rows.columns)
         }
-        found = self.schema.find(rows, known, labelled=labelled)
-        return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(found)))
+        columns = self.schema.find(rows, present, labelled=labelled)
+        return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(columns)))
 
     def _has_more(self, rows: Rows) -> bool:
         """Whether a table may have columns of optional roles other than those that are known."""

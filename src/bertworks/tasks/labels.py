@@ -23,15 +23,7 @@ MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 They may be classes too: see `unlabelled_marks`.
 """
 
-_NUMBERED = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
-
-MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
-"""Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
-
-They may be classes too: see `unlabelled_marks`.
-"""
-
-_NUMBERED = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
+_LABEL_NUMBER = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
 
 
 def count_labels(
@@ -60,10 +52,10 @@ def count_labels(
         for mark in unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
-        found = ", ".join(map(repr, counts)) or "none"
+        names = ", ".join(map(repr, counts)) or "none"
         needs = "two different labels" if separator is None else "a label"
         raise DataError(
-            f"a classifier needs {needs}, and column {column!r} holds {found}",
+            f"a classifier needs {needs}, and column {column!r} holds {names}",
             where=rows.name,
         )
     warn_of_misspellings(counts, rows.name)
@@ -123,7 +115,7 @@ def warn_of_minus_one(labels: Iterable[str], no_label: str | None, where: str) -
 def numbers_of_classes(labels: Iterable[str]) -> dict[str, str]:
     """Return the numbers of labels LABEL_0, LABEL_1, …; empty if one is not of this form."""
     names = sorted(labels)
-    matches = [_NUMBERED.fullmatch(name) for name in names]
+    matches = [_LABEL_NUMBER.fullmatch(name) for name in names]
     numbers = [str(int(match[1])) for match in matches if match is not None]
     return dict(zip(names, numbers, strict=True)) if len(numbers) == len(names) else {}
 
@@ -247,10 +239,10 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
 
 def label_entries(labels: Sequence[str]) -> dict[str, Any]:
     """Return the entries of `config.json` that name the outputs of a head for other tools."""
-    numbered = list(enumerate(labels))
+    numbered_labels = list(enumerate(labels))
     return {
-        "id2label": {str(number): name for number, name in numbered},
-        "label2id": {name: number for number, name in numbered},
+        "id2label": {str(number): name for number, name in numbered_labels},
+        "label2id": {name: number for number, name in numbered_labels},
     }
 
 

@@ -174,12 +174,12 @@ class WorstMistakes(MergeableState):
         key = (size, -row.index)  # of equally bad mistakes, the first rows are kept
         if len(self._heap) == MAX_MISTAKES and key <= self._heap[0][:2]:
             return
-        shortened, position = excerpt(text, *mark)
+        shortened_text, position = excerpt(text, *mark)
         sizes: dict[str, Any] = {} if size_field is None else {size_field: size}
         mistake = Mistake(
             row=row.index + 1,
             where=escape_surrogates(row.where) or None,
-            text=prefix + shortened,
+            text=prefix + shortened_text,
             mark=position and (len(prefix) + position[0], len(prefix) + position[1]),
             gold=excerpt(str(gold))[0],
             predicted=excerpt(str(predicted))[0],

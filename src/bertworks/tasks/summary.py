@@ -118,14 +118,16 @@ class DataSummary:
         dev: tuple[str, Sequence[LabelledExample]] | None,
     ) -> DataSummary:
         """Summarise the examples of a task; each table is its name and its examples."""
-        known = {example.content for example in train[1]} if dev else set()
+        train_contents = {example.content for example in train[1]} if dev else set()
         return cls(
             columns=task.columns_text,
             has_majority_baseline=task.has_majority_baseline,
             max_seq_length=task.settings.max_seq_length,
             train=SplitSummary.from_examples(*train, task.count_targets(train[1])),
             dev=SplitSummary.from_examples(*dev, task.count_targets(dev[1])) if dev else None,
-            num_shared_rows=sum(example.content in known for example in dev[1]) if dev else 0,
+            num_shared_rows=sum(example.content in train_contents for example in dev[1])
+            if dev
+            else 0,
         )
 
     def lines(self) -> list[str]:

@@ -102,10 +102,10 @@ class Network(HasEncoder, ABC):
 def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
     """Return the outputs of a bare encoder for a padded batch; see `Network.padded`."""
     hidden = encoder(padded)
-    found = {"last_hidden_state": by_row(hidden, padded)}
+    outputs = {"last_hidden_state": by_row(hidden, padded)}
     if encoder.pooler is not None:
-        found["pooler_output"] = encoder.pooled(hidden, padded)
-    return found
+        outputs["pooler_output"] = encoder.pooled(hidden, padded)
+    return outputs
 
 
 def by_row(values: Tensor, padded: Padded) -> Tensor:

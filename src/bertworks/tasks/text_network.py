@@ -112,10 +112,10 @@ def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens
 
     # `input_ids` is an argument because `checkpoint` saves the random state only of the devices of
     # its tensor arguments.
-    made: list[Tensor] = [
+    results: list[Tensor] = [
         checkpoint(of_part, part.input_ids, part, use_reentrant=False)
         if torch.is_grad_enabled()
         else function(part)
         for part in packed.parts(tokens)
     ]
-    return torch.cat(made)
+    return torch.cat(results)

@@ -40,7 +40,7 @@ _SECOND = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
-class _Shared(Settings):
+class _TextFields(Settings):
     """Long texts, and pairs of texts."""
 
     truncation: Truncation = Field(
@@ -66,7 +66,7 @@ class _Shared(Settings):
     )
 
 
-class TextOptions(_Shared, TaskOptions):
+class TextOptions(_TextFields, TaskOptions):
     """Text columns."""
 
     text_column: str | None = Field(None, description="column name or number; detected if omitted")
@@ -86,9 +86,11 @@ class _TextSchema(Schema):
     of_numbers = False
 
     def find(
-        self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
+        self, rows: Rows, user_columns: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
-        columns = find_columns(rows, **(named or {}), labelled=labelled, of_numbers=self.of_numbers)
+        columns = find_columns(
+            rows, **(user_columns or {}), labelled=labelled, of_numbers=self.of_numbers
+        )
         return dict(columns)
 
 
@@ -106,7 +108,7 @@ TEXTS = _TextSchema(*_ROLES)
 VALUED_TEXTS = _ValueSchema(*_ROLES)
 
 
-class TextSettings(_Shared, TaskSettings):
+class TextSettings(_TextFields, TaskSettings):
     """Settings of a task on texts that are saved with its weights."""
 
     columns: Columns = Field(description="the columns that rows are read from")
@@ -197,31 +199,31 @@ class TextTask(LabelledTask[LabelledExample]):
         """Return the sequences of each row."""
         limit = self.settings.max_seq_length
         if truncation != "windows":
-            found = self.tokenizer.encode_batch(
+            encodings = self.tokenizer.encode_batch(
                 texts, pairs, max_length=limit, truncation=truncation, where=where
             )
-            return [[encoding] for encoding in found]
+            return [[encoding] for encoding in encodings]
         firsts = self.tokenizer.segments(texts, where=where)
         seconds = (
             [None] * len(firsts) if pairs is None else self.tokenizer.segments(pairs, where=where)
         )
         room = limit - self.tokenizer.num_special_tokens(pair=pairs is not None)
         rows: list[list[Encoding]] = []
-        for first, second, at in zip(firsts, seconds, where, strict=True):
-            before, stride = first, self.settings.stride or room
+        for first, second, place in zip(firsts, seconds, where, strict=True):
+            truncated_first, stride = first, self.settings.stride or room
             if second is not None:
                 if len(first) + len(second) > room:
-                    before = first[: room // 2]
-                stride = min(stride, room - len(before))
+                    truncated_first = first[: room // 2]
+                stride = min(stride, room - len(truncated_first))
             windows = segment_windows(
                 self.tokenizer,
-                before,
+                truncated_first,
                 second,
                 max_length=limit,
                 stride=stride,
-                where=at,
+                where=place,
             )
-            windows[0] = replace(windows[0], truncated_tokens=len(first) - len(before))
+            windows[0] = replace(windows[0], truncated_tokens=len(first) - len(truncated_first))
             rows.append(windows)
         return rows
 
@@ -232,13 +234,13 @@ class TextTask(LabelledTask[LabelledExample]):
         if self.schema.is_met(rows, dict(columns), labelled=labelled):
             return self.with_columns(columns, rows.name)
         has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
-        known = {"text": columns.text, "pair": columns.pair} if has_texts else {}
+        columns_by_role = {"text": columns.text, "pair": columns.pair} if has_texts else {}
         if columns.label in rows.columns:
-            known["label"] = columns.label
-        found = Columns.parse(self.schema.find(rows, known, labelled=labelled))
-        if either and found.pair is None and not known.get("text"):
-            _check_single(rows, found)
-        return self.with_columns(found, rows.name)
+            columns_by_role["label"] = columns.label
+        columns = Columns.parse(self.schema.find(rows, columns_by_role, labelled=labelled))
+        if either and columns.pair is None and not columns_by_role.get("text"):
+            _check_single(rows, columns)
+        return self.with_columns(columns, rows.name)
 
     def with_columns(self, columns: Columns, where: str) -> Self:
         """Return the same task for the columns of another table.
@@ -246,12 +248,16 @@ class TextTask(LabelledTask[LabelledExample]):
         Raises:
             DataError: the table has pairs of texts and the task takes single texts, or the reverse.
         """
-        known = self.settings.columns
-        if columns == known:
+        own_columns = self.settings.columns
+        if columns == own_columns:
             return self
-        if not self.settings.is_pair_optional and (columns.pair is None) != (known.pair is None):
+        if not self.settings.is_pair_optional and (columns.pair is None) != (
+            own_columns.pair is None
+        ):
             takes, has = (
-                ("pairs of texts", "single texts") if known.pair else ("single texts", "pairs")
+                ("pairs of texts", "single texts")
+                if own_columns.pair
+                else ("single texts", "pairs")
             )
             raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
         return type(self)(self.tokenizer, self.settings.with_values(columns=columns))

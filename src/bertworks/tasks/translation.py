@@ -45,7 +45,7 @@ class TranslationNetwork(Network):
 
     Args:
         limit: maximum tokens of a target.
-        ends: the ids of the pieces that begin and end a target.
+        boundary_ids: the ids of the pieces that begin and end a target.
         dropout: dropout before the output layer.
     """
 
@@ -54,63 +54,63 @@ class TranslationNetwork(Network):
         config: EncoderConfig,
         *,
         limit: int,
-        ends: tuple[int, int],
+        boundary_ids: tuple[int, int],
         dropout: float | None = None,
     ) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)
         self.decoder = Decoder(config)
         self.dropout = Dropout(dropout or 0.0)
-        self.limit, self.ends = limit, ends
+        self.limit, self.boundary_ids = limit, boundary_ids
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed cross-entropy of the targets' tokens: `translation`."""
-        return {"translation": self._loss_sum(self._seen(batch.packed), batch)}
+        return {"translation": self._loss_sum(self._encode(batch.packed), batch)}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """Return `tokens` `[rows, length]`: the generated pieces, filled up with the end piece; if
         targets are known, also `loss`, the summed cross-entropy of their tokens."""
-        seen = self._seen(batch.packed)
-        known = {"loss": self._loss_sum(seen, batch)} if batch.targets else {}
-        return {"tokens": self._written(seen, batch.packed), **known}
+        keys_values = self._encode(batch.packed)
+        losses = {"loss": self._loss_sum(keys_values, batch)} if batch.targets else {}
+        return {"tokens": self._generate(keys_values, batch.packed), **losses}
 
-    def _seen(self, source: Packed) -> list[Seen]:
+    def _encode(self, source: Packed) -> list[Seen]:
         return self.decoder.seen(self.encoder(source), source)
 
     def _states(
-        self, target: Packed, seen: Sequence[Seen], memory: Memory | None = None
+        self, target: Packed, keys_values: Sequence[Seen], memory: Memory | None = None
     ) -> Float[Tensor, "tokens hidden_size"]:
-        hidden = self.encoder.embeddings(target).to(seen[0].key.dtype)
-        result: Tensor = self.dropout(self.decoder(hidden, target, seen, memory))
+        hidden = self.encoder.embeddings(target).to(keys_values[0].key.dtype)
+        result: Tensor = self.dropout(self.decoder(hidden, target, keys_values, memory))
         return result
 
-    def _loss_sum(self, seen: Sequence[Seen], batch: Batch) -> Float[Tensor, ""]:
+    def _loss_sum(self, keys_values: Sequence[Seen], batch: Batch) -> Float[Tensor, ""]:
         ids, lengths = batch.targets["target_ids"], batch.targets["target_lengths"]
         rows = np.split(ids.cpu().numpy(), np.cumsum(lengths.cpu().numpy())[:-1])
-        given = Packed.from_arrays([row[:-1] for row in rows]).to(ids.device)
-        wanted = torch.from_numpy(np.concatenate([row[1:] for row in rows])).to(ids.device)
+        inputs = Packed.from_arrays([row[:-1] for row in rows]).to(ids.device)
+        targets = torch.from_numpy(np.concatenate([row[1:] for row in rows])).to(ids.device)
         table = self.encoder.embeddings.word_embeddings.weight
-        return linear_cross_entropy(self._states(given, seen), table, None, wanted)
+        return linear_cross_entropy(self._states(inputs, keys_values), table, None, targets)
 
-    def _written(self, seen: Sequence[Seen], source: Packed) -> Int[Tensor, "rows length"]:
+    def _generate(self, keys_values: Sequence[Seen], source: Packed) -> Int[Tensor, "rows length"]:
         """Generate one token of each row per step, until all rows have ended."""
-        first, last = self.ends
+        first, last = self.boundary_ids
         table = self.encoder.embeddings.word_embeddings.weight
         device = source.input_ids.device
         step = Packed.from_arrays([np.array([first])] * source.num_sequences).to(device)
-        memory, written = Memory(), []
-        is_over = torch.zeros(source.num_sequences, dtype=torch.bool, device=device)
+        memory, steps = Memory(), []
+        has_ended = torch.zeros(source.num_sequences, dtype=torch.bool, device=device)
         for position in range(self.limit - 1):
-            hidden = self._states(step, seen, memory)
-            found = F.linear(wide(hidden), table).argmax(-1)
-            found = found.masked_fill(is_over, last)
-            written.append(found)
-            is_over = is_over | (found == last)
-            if bool(is_over.all()):
+            hidden = self._states(step, keys_values, memory)
+            tokens = F.linear(wide(hidden), table).argmax(-1)
+            tokens = tokens.masked_fill(has_ended, last)
+            steps.append(tokens)
+            has_ended = has_ended | (tokens == last)
+            if bool(has_ended.all()):
                 break
-            positions = torch.full_like(found, position + 1)
-            step = replace(step, input_ids=found, position_ids=positions)
-        return torch.stack(written, 1)
+            positions = torch.full_like(tokens, position + 1)
+            step = replace(step, input_ids=tokens, position_ids=positions)
+        return torch.stack(steps, 1)
 
 
 class TranslationTask(LabelledTask[LabelledExample]):
@@ -144,7 +144,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         return TranslationNetwork(
             config,
             limit=self.settings.max_seq_length,
-            ends=(self.tokenizer.cls_id, self.tokenizer.sep_id),
+            boundary_ids=(self.tokenizer.cls_id, self.tokenizer.sep_id),
             dropout=self.settings.dropout,
         )
 
@@ -154,7 +154,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        found = []
+        sides_of_rows = []
         for role in ("source", "target")[: 1 + labelled]:
             column = str(self.columns[role])
             texts = read_texts(rows, column, where)
@@ -168,7 +168,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
                 truncation="longest_first",
                 where=where,
             )
-            found.append(list(zip(texts, encodings, strict=True)))
+            sides_of_rows.append(list(zip(texts, encodings, strict=True)))
         return [
             LabelledExample(
                 index=first_index + at,
@@ -178,7 +178,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
                 texts=[text for text, _ in sides],
                 where=where[at],
             )
-            for at, sides in enumerate(zip(*found, strict=True))
+            for at, sides in enumerate(zip(*sides_of_rows, strict=True))
         ]
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
@@ -239,7 +239,7 @@ class TranslationEvaluator(Evaluator):
         self._count += batch.counts["translation"]
 
     def result(self) -> dict[str, float]:
-        _, written, wanted = zip(*sorted(self._rows), strict=True)
+        _, predicted, gold = zip(*sorted(self._rows), strict=True)
         lower = self._task.tokenizer.lowercase
-        bleu = self._sacrebleu.corpus_bleu(list(written), [list(wanted)], lowercase=lower)
+        bleu = self._sacrebleu.corpus_bleu(list(predicted), [list(gold)], lowercase=lower)
         return {"loss": self._loss / max(1, self._count), "bleu": float(bleu.score)}

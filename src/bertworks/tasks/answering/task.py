@@ -63,7 +63,7 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
         settings = self._task.settings
         how = settings.span_loss, settings.softmax
         self._loss += answering_loss_sum(outputs["logits"], batch, *how).item()
-        self._counted += batch.packed.num_sequences
+        self._count += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
             answer = self._task.answer(example, spans, null)

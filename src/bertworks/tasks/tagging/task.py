@@ -93,7 +93,7 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels = batch.targets["labels"]
         self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._counted += len(labels)
+        self._count += len(labels)
         for example, path, chances in self._task.paths(outputs, batch):
             predicted = np.array(path, np.int64)
             sure = chances[np.arange(len(path)), predicted]
