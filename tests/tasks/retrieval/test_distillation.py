@@ -27,7 +27,7 @@ def unit_rows(rows: int, width: int, seed: int = 0) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def taught(vectors: np.ndarray) -> list[LabelledExample]:
+def with_vectors(vectors: np.ndarray) -> list[LabelledExample]:
     examples = TASK.examples([{"text": text} for text in TEXTS], 0, labelled=False)
     return [replace(one, target=row) for one, row in zip(examples, vectors, strict=True)]
 
@@ -43,7 +43,7 @@ def test_the_loss_is_the_squared_distance_to_the_teachers_vectors(
     settings = SETTINGS.with_values(chunk_tokens=chunk_tokens)
     task = StudentTask(TASK.tokenizer, settings, "text", axes)
     network = task.network(CONFIG).double().eval()
-    loss = network(task.collate(taught(vectors[: len(TEXTS)])).to("cpu"))["retrieval"]
+    loss = network(task.collate(with_vectors(vectors[: len(TEXTS)])).to("cpu"))["retrieval"]
     # By a singular value decomposition rather than by the eigenvectors of products.
     _, _, right = np.linalg.svd(vectors)
     right *= np.sign((right * axes.T).sum(1, keepdims=True))  # an axis has no direction
@@ -51,9 +51,9 @@ def test_the_loss_is_the_squared_distance_to_the_teachers_vectors(
     for text, vector in zip(TEXTS, vectors, strict=False):
         packed = Packed.from_arrays([TASK.tokenizer.encode(text).input_ids]).to("cpu")
         student = network.encoder(packed).mean(0).detach().numpy()
-        wanted = np.zeros(size)
-        wanted[: min(size, width)] = right[:size] @ vector
-        expected += 2 - 2 * (student @ wanted) / np.linalg.norm(student) / np.linalg.norm(wanted)
+        target = np.zeros(size)
+        target[: min(size, width)] = right[:size] @ vector
+        expected += 2 - 2 * (student @ target) / np.linalg.norm(student) / np.linalg.norm(target)
     assert loss.item() == pytest.approx(expected, abs=1e-5)
     assert expected > 1
     gradients = torch.autograd.grad(loss, list(network.encoder.embeddings.parameters()))
@@ -62,14 +62,14 @@ def test_the_loss_is_the_squared_distance_to_the_teachers_vectors(
 
 def test_axes_keep_the_cosines_of_vectors_that_lie_in_fewer_dimensions() -> None:
     narrow = unit_rows(50, 4)
-    turned, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 9)))
-    wide = (np.hstack([narrow, np.zeros((50, 5))]) @ turned).astype(np.float32)
-    seen = wide @ principal_axes(wide)[:, :4]
-    np.testing.assert_allclose(seen @ seen.T, narrow @ narrow.T, atol=1e-6)
-    lost = wide @ principal_axes(wide)[:, 4:]
-    np.testing.assert_allclose(lost, 0, atol=1e-6)
+    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 9)))
+    wide = (np.hstack([narrow, np.zeros((50, 5))]) @ rotation).astype(np.float32)
+    projected = wide @ principal_axes(wide)[:, :4]
+    np.testing.assert_allclose(projected @ projected.T, narrow @ narrow.T, atol=1e-6)
+    remainder = wide @ principal_axes(wide)[:, 4:]
+    np.testing.assert_allclose(remainder, 0, atol=1e-6)
     axes = torch.from_numpy(principal_axes(wide))
-    student, teacher = torch.from_numpy(seen), torch.from_numpy(wide)
+    student, teacher = torch.from_numpy(projected), torch.from_numpy(wide)
     assert vector_loss_sum(student, teacher, axes).item() == pytest.approx(0, abs=1e-9)
     assert vector_loss_sum(student.flip(0), teacher, axes).item() > 1
 

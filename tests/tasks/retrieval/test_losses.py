@@ -28,8 +28,8 @@ ROWS = [
 
 def task_of(**settings: Any) -> RetrievalTask:
     columns = RetrievalColumns(query="query", passage="positive", negatives=("negative",))
-    given = {"columns": columns, "max_seq_length": 16, **settings}
-    return RetrievalTask(Tokenizer.from_vocabulary(PIECES), RetrievalSettings.parse(given))
+    values = {"columns": columns, "max_seq_length": 16, **settings}
+    return RetrievalTask(Tokenizer.from_vocabulary(PIECES), RetrievalSettings.parse(values))
 
 
 def network_of(task: RetrievalTask, **geometry: Any) -> RetrievalNetwork:
@@ -54,7 +54,7 @@ def negatives(row: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_in_batch_loss_is_the_cross_entropy_over_what_may_be_a_negative(symmetric: bool) -> None:
+def test_in_batch_loss_is_the_cross_entropy_over_the_possible_negatives(symmetric: bool) -> None:
     task = task_of(scale=7.0, symmetric=symmetric)
     network = network_of(task)
     loss = network(batch_of(task))["retrieval"]
@@ -70,19 +70,19 @@ def test_in_batch_loss_is_the_cross_entropy_over_what_may_be_a_negative(symmetri
         return torch.exp(7.0 * vector[query] @ vector[passage])
 
     expected = torch.zeros((), dtype=torch.float64)
-    for at, row in enumerate(ROWS):
+    for index, row in enumerate(ROWS):
         query, positive = row["query"], row["positive"]
         others = [
             text
             for number, text in enumerate(candidates)
-            if number != at and (query, text) not in belongs and text != query
+            if number != index and (query, text) not in belongs and text != query
         ]
         own = product(query, positive)
         forward = -torch.log(own / (own + sum(product(query, text) for text in others)))
         asking = [
             other["query"]
             for number, other in enumerate(ROWS)
-            if number != at
+            if number != index
             and (other["query"], positive) not in belongs
             and other["query"] != positive
         ]
@@ -147,36 +147,36 @@ def test_chunks_have_the_gradients_of_the_whole(
     dropout: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     geometry = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    plain, chunked = task_of(symmetric=True), task_of(symmetric=True, chunk_tokens=chunk)
+    whole_task, chunked_task = task_of(symmetric=True), task_of(symmetric=True, chunk_tokens=chunk)
 
     def gradients(task: RetrievalTask) -> tuple[list[torch.Tensor], torch.Tensor]:
         network = network_of(task, **geometry)
-        before = torch.manual_seed(3).get_state()
+        expected_state = torch.manual_seed(3).get_state()
         network(batch_of(task))["retrieval"].backward()
-        after = torch.get_rng_state()
-        assert torch.equal(before, after) == (dropout == 0)
-        return [p.grad for p in network.parameters() if p.grad is not None], after
+        state = torch.get_rng_state()
+        assert torch.equal(expected_state, state) == (dropout == 0)
+        return [p.grad for p in network.parameters() if p.grad is not None], state
 
-    found, after = gradients(chunked)
+    chunk_gradients, state = gradients(chunked_task)
     if dropout:
         # The draws fall otherwise in parts than in the whole: so parts, but none computed twice.
         monkeypatch.setattr(
             "bertworks.tasks.text_network.checkpoint",
             lambda f, *arguments, use_reentrant: f(*arguments),
         )
-        expected, before = gradients(chunked)
-        assert torch.equal(after, before)
+        expected, expected_state = gradients(chunked_task)
+        assert torch.equal(state, expected_state)
     else:
-        expected, _ = gradients(plain)
-    assert len(found) == len(expected) > 10
-    for mine, other in zip(found, expected, strict=True):
+        expected, _ = gradients(whole_task)
+    assert len(chunk_gradients) == len(expected) > 10
+    for mine, other in zip(chunk_gradients, expected, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-12, rtol=1e-10)
 
 
 def test_chunks_keep_nothing_but_vectors() -> None:
     """What the graph holds between forward and backward does not grow with what is encoded."""
 
-    def kept(chunk: int | None, layers: int) -> int:
+    def saved_bytes(chunk: int | None, layers: int) -> int:
         task = task_of(chunk_tokens=chunk)
         network = network_of(task, num_hidden_layers=layers)
         sizes: dict[int, int] = {}
@@ -189,14 +189,16 @@ def test_chunks_keep_nothing_but_vectors() -> None:
             network(batch_of(task))
         return sum(sizes.values())
 
-    assert kept(10, 8) == kept(10, 1) < kept(None, 1) < kept(None, 8) / 4
+    assert (
+        saved_bytes(10, 8) == saved_bytes(10, 1) < saved_bytes(None, 1) < saved_bytes(None, 8) / 4
+    )
 
 
 texts = st.sampled_from(["a", "b", "c", "d e"])
 
 
 @given(st.lists(st.tuples(texts, texts, st.lists(texts, max_size=2)), min_size=1, max_size=6))
-def test_what_is_no_negative(rows: list[tuple[str, str, list[str]]]) -> None:
+def test_positives_and_equal_texts_are_excluded(rows: list[tuple[str, str, list[str]]]) -> None:
     task = task_of()
     batch = batch_of(task, [{"query": q, "positive": p, "negative": n} for q, p, n in rows])
     candidates = [p for _, p, _ in rows] + [n for *_, own in rows for n in own]
@@ -208,6 +210,6 @@ def test_what_is_no_negative(rows: list[tuple[str, str, list[str]]]) -> None:
         ]
         for at, (q, *_) in enumerate(rows)
     ]
-    assert batch.targets["excluded"].tolist() == expected
+    assert batch.targets["is_excluded"].tolist() == expected
     assert batch.counts == {"retrieval": len(rows)}
     assert not task.additive

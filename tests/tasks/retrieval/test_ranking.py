@@ -18,14 +18,16 @@ from .test_losses import batch_of, task_of
     queries=st.integers(1, 4),
     passages=st.integers(1, 40),
     k=st.integers(1, 12),
-    block=st.integers(1, 50),
+    chunk_size=st.integers(1, 50),
     seed=st.integers(0, 99),
 )
-def test_top_k_is_a_full_sort(queries: int, passages: int, k: int, block: int, seed: int) -> None:
+def test_top_k_is_a_full_sort(
+    queries: int, passages: int, k: int, chunk_size: int, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     # Small whole numbers: products are exact, and many are equal.
     one, two = (random.integers(-2, 3, (n, 3)).astype(np.float32) for n in (queries, passages))
-    scores, numbers = top_k(one, two, k, block=block)
+    scores, numbers = top_k(one, two, k, chunk_size=chunk_size)
     products = one @ two.T
     expected = np.argsort(-products, axis=1, kind="stable")[:, :k]
     assert np.array_equal(numbers, expected)
@@ -64,17 +66,19 @@ def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
     corpus = sorted(
         {row["positive"] for row in rows} | {n for row in rows for n in row["negative"]}
     )
-    asked = sorted({row["query"] for row in rows})
-    belongs = {q: {row["positive"] for row in rows if row["query"] == q} for q in asked}
+    queries = sorted({row["query"] for row in rows})
+    belongs = {q: {row["positive"] for row in rows if row["query"] == q} for q in queries}
 
-    theirs = InformationRetrievalEvaluator(
-        {q: q for q in asked}, {text: text for text in corpus}, belongs
+    peer_evaluator = InformationRetrievalEvaluator(
+        {q: q for q in queries}, {text: text for text in corpus}, belongs
     )
     hits = [
         [{"corpus_id": text, "score": float(vector[q] @ vector[text])} for text in corpus]
-        for q in theirs.queries
+        for q in peer_evaluator.queries
     ]
-    values = theirs.compute_metrics([sorted(own, key=lambda hit: -hit["score"]) for own in hits])
+    values = peer_evaluator.compute_metrics(
+        [sorted(own, key=lambda hit: -hit["score"]) for own in hits]
+    )
     expected = {
         "accuracy@1": values["accuracy@k"][1],
         "mrr@10": values["mrr@k"][10],

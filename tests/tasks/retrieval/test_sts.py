@@ -26,12 +26,12 @@ def test_sts_b_is_measured_as_by_plain_vectors(data_dir: Path, rows: int | None)
     weights = minilm.encoder.state_dict(prefix="encoder.")
     missing = network.load_state_dict(weights, strict=False).missing_keys
     assert not missing
-    found = bw.Model(minilm.tokenizer, task, network).evaluate(data)
+    evaluation = bw.Model(minilm.tokenizer, task, network).evaluate(data)
     one, two = (minilm.embed([row[name] for row in data]) for name in ("sentence1", "sentence2"))
     cosines, scores = (one * two).sum(1), [float(row["score"]) for row in data]
-    assert found.metrics["spearman"] == pytest.approx(
+    assert evaluation.metrics["spearman"] == pytest.approx(
         spearmanr(cosines, scores).statistic, abs=1e-6
     )
-    assert found.metrics["spearman"] > 0.85
+    assert evaluation.metrics["spearman"] > 0.85
     errors = [(cosine - score / 5) ** 2 for cosine, score in zip(cosines, scores, strict=True)]
-    assert found.metrics["loss"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    assert evaluation.metrics["loss"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)

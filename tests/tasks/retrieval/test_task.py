@@ -86,11 +86,11 @@ def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("scores", "found"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 0), (0, 1))]
+    ("scores", "expected"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 0), (0, 1))]
 )
-def test_the_range_of_scores(scores: Sequence[float], found: tuple[float, float]) -> None:
+def test_the_range_of_scores(scores: Sequence[float], expected: tuple[float, float]) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
-    assert task_from(rows).settings.score_range == found
+    assert task_from(rows).settings.score_range == expected
 
 
 @pytest.mark.parametrize("labels", [(0, 1), (0.0, 2.5, 5)])
@@ -101,7 +101,7 @@ def test_labels_that_can_only_be_scores_are_scores(labels: Sequence[float]) -> N
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2), (1, 1), ("entailment", "neutral")])
-def test_labels_that_may_be_classes_are_asked_about(labels: Sequence[Any]) -> None:
+def test_ambiguous_labels_are_an_error(labels: Sequence[Any]) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in labels]
     with pytest.raises(DataError, match=r"score_column=label; or loss=in-batch"):
         task_from(rows)
@@ -126,8 +126,8 @@ def test_another_table_may_call_its_scores_otherwise() -> None:
 def test_a_frame_may_lack_negatives() -> None:
     frame = pd.DataFrame({"query": ["a", "b"], "positive": ["c", "d"], "negative": ["e", None]})
     rows = [row.values for row in read_rows(frame)]
-    found = task_from(rows).examples(rows, 0)
-    assert [len(example.sequences) for example in found] == [3, 2]
+    examples = task_from(rows).examples(rows, 0)
+    assert [len(example.sequences) for example in examples] == [3, 2]
 
 
 def test_another_table_may_have_other_columns() -> None:
@@ -136,13 +136,15 @@ def test_another_table_may_have_other_columns() -> None:
     assert same.settings.columns == RetrievalColumns(query="query", passage="positive")
     assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
     sts = read_rows([{"sentence1": "a", "sentence2": "b", "score": s} for s in (1, 5)])
-    scored = task.for_table(sts, labelled=True)
-    assert scored.metrics == ("loss", "pearson", "spearman")
-    assert [x.target for x in scored.examples([row for _, row in sts], 0)] == [0, 1]
-    bare = scored.for_table(read_rows([{"sentence1": "a", "sentence2": "b"}]), labelled=False)
-    (example,) = bare.examples([{"sentence1": "a", "sentence2": "b"}], 0, labelled=False)
+    scoring_task = task.for_table(sts, labelled=True)
+    assert scoring_task.metrics == ("loss", "pearson", "spearman")
+    assert [x.target for x in scoring_task.examples([row for _, row in sts], 0)] == [0, 1]
+    unlabelled_task = scoring_task.for_table(
+        read_rows([{"sentence1": "a", "sentence2": "b"}]), labelled=False
+    )
+    (example,) = unlabelled_task.examples([{"sentence1": "a", "sentence2": "b"}], 0, labelled=False)
     assert example.target is None
-    assert example.content == scored.examples([sts.sample[0]], 0)[0].content
+    assert example.content == scoring_task.examples([sts.sample[0]], 0)[0].content
 
 
 def test_long_texts_are_cut_and_counted_or_refused() -> None:
@@ -172,7 +174,7 @@ def test_long_texts_are_cut_and_counted_or_refused() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_table_is_said(row: Any, options: Any, says: str) -> None:
+def test_faulty_tables_are_errors(row: Any, options: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         task_from([row], **options).examples([row], 0)
 

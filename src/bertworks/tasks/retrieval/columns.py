@@ -79,37 +79,41 @@ def find_retrieval_columns(
     columns = rows.columns
     by_name = {name.strip().lower(): name for name in columns}
 
-    def named(name: str | None) -> str | None:
+    def resolve_name(name: str | None) -> str | None:
         return None if name is None else rows.column(name)
 
-    the_query, the_passage, the_score = named(query), named(passage), named(score)
+    query_column, passage_column, score_column = map(resolve_name, (query, passage, score))
     pairs = [*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES]
     if len(columns) == 2:
         first, second = (name.strip().lower() for name in columns)
         pairs.append((first, second))
     guesses = (
-        (the_query or by_name.get(first), the_passage or by_name.get(second))
+        (query_column or by_name.get(first), passage_column or by_name.get(second))
         for first, second in pairs
     )
-    found = [(first, second) for first, second in guesses if first and second and first != second]
-    if not found:
+    text_columns = [
+        (first, second) for first, second in guesses if first and second and first != second
+    ]
+    if not text_columns:
         raise DataError(
             f"cannot tell which columns are the query and what belongs to it; {listing(columns)}",
             where=rows.name,
             fix="Name them with query_column=NAME and passage_column=NAME.",
         )
-    texts = found[0]
+    texts = text_columns[0]
     if not labelled:
         return RetrievalColumns(query=texts[0], passage=texts[1])
     if negatives is not None:
-        found_negatives = [rows.column(name) for name in negatives]
+        negative_columns = [rows.column(name) for name in negatives]
     else:
-        found_negatives = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
-    may_score = may_score and not found_negatives and texts[1].strip().lower() not in POSITIVE_NAMES
-    if the_score is None and may_score:
-        the_score = _guess_score(rows, by_name.get, texts)
+        negative_columns = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
+    may_score = (
+        may_score and not negative_columns and texts[1].strip().lower() not in POSITIVE_NAMES
+    )
+    if score_column is None and may_score:
+        score_column = _guess_score(rows, by_name.get, texts)
     return RetrievalColumns(
-        query=texts[0], passage=texts[1], negatives=tuple(found_negatives), score=the_score
+        query=texts[0], passage=texts[1], negatives=tuple(negative_columns), score=score_column
     )
 
 
@@ -122,7 +126,7 @@ def _guess_score(
         DataError: a column called label holds something else.
     """
     scores, labels = (
-        [found for name in names if (found := by_name(name)) is not None and found not in texts]
+        [column for name in names if (column := by_name(name)) is not None and column not in texts]
         for names in (SCORE_NAMES, LABEL_NAMES)
     )
     if scores:
@@ -148,7 +152,7 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     Raises:
         DataError: a column is missing, or holds neither a text nor a list of texts.
     """
-    found: list[str] = []
+    negatives: list[str] = []
     for column in columns:
         value = unpacked(value_of(row, column, where), list)
         is_nan = isinstance(value, float) and math.isnan(value)  # where pandas has nothing
@@ -157,8 +161,8 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
             raise DataError(
                 f"the column {column!r} holds neither text nor a list of texts", where=where
             )
-        found += texts
-    return found
+        negatives += texts
+    return negatives
 
 
 Loss = Literal["in-batch", "triplet", "cosine"]
@@ -170,7 +174,7 @@ Loss = Literal["in-batch", "triplet", "cosine"]
 """
 
 
-class _Shared(Settings):
+class _SharedSettings(Settings):
     """Settings of losses and of truncation."""
 
     scale: float = Field(
@@ -199,13 +203,13 @@ class _Shared(Settings):
     )
 
     @model_validator(mode="after")
-    def _range_is_one(self) -> Self:
+    def _check_score_range(self) -> Self:
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
             raise ValueError(f"score_range={list(self.score_range)} is not a range")
         return self
 
 
-class RetrievalOptions(TaskOptions, _Shared):
+class RetrievalOptions(TaskOptions, _SharedSettings):
     """Columns, loss and pooling of retrieval."""
 
     query_column: str | None = Field(None, description="column name or number; detected if omitted")
@@ -230,7 +234,7 @@ class RetrievalOptions(TaskOptions, _Shared):
     )
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Self:
+    def _check_options(self) -> Self:
         if self.dropout is not None:
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
         if self.score_column is not None and self.loss not in {None, "cosine"}:
@@ -238,7 +242,7 @@ class RetrievalOptions(TaskOptions, _Shared):
         return self
 
 
-class RetrievalSettings(TaskSettings, _Shared):
+class RetrievalSettings(TaskSettings, _SharedSettings):
     """Settings that are saved with a retrieval model."""
 
     columns: RetrievalColumns = Field(description="the columns that rows are read from")
@@ -254,25 +258,25 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
         `query` `[rows]` int64: indices of the queries' sequences in the pack;
         `passage` `[rows + negatives]` int64: the same for the rows' passages, then all negatives;
         `negative_row` `[negatives]` int64: index of the row that each negative belongs to;
-        `excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
+        `is_excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
     """
     # First queries, then their passages, then the negatives, each in the order of the rows.
     roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
     texts = [examples[at].sequences[number].input_ids for at, number in roles]
     order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
     packed = pack(examples, [roles[role] for role in order])
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
     rows = len(examples)
     return packed, {
-        "query": places[:rows],
-        "passage": places[rows:],
+        "query": positions[:rows],
+        "passage": positions[rows:],
         "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
-        "excluded": _no_negatives(texts[:rows], texts[rows:]),
+        "is_excluded": _find_excluded(texts[:rows], texts[rows:]),
     }
 
 
-def _no_negatives(
+def _find_excluded(
     queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
 ) -> NDArray[np.bool_]:
     """Which passages must not be used as negatives of a query: `[queries, passages]`.
@@ -285,8 +289,8 @@ def _no_negatives(
     query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])
     passage_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in passages])
     pairs = query_ids[:, None] * len(numbers) + passage_ids
-    excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
+    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
         query_ids[:, None] == passage_ids
     )
-    np.fill_diagonal(excluded, val=False)
-    return excluded
+    np.fill_diagonal(is_excluded, val=False)
+    return is_excluded

@@ -78,9 +78,9 @@ def vector_loss_sum(
         teacher: projected onto the first `width` axes and normalised to length 1, it is the target.
     """
     width = student.shape[1]
-    wanted = teacher.to(student.dtype) @ axes[:, :width].to(student.dtype)
-    wanted = F.pad(F.normalize(wanted, dim=-1), (0, width - wanted.shape[1]))
-    return (student - wanted).square().sum()
+    target = teacher.to(student.dtype) @ axes[:, :width].to(student.dtype)
+    target = F.pad(F.normalize(target, dim=-1), (0, width - target.shape[1]))
+    return (student - target).square().sum()
 
 
 class StudentTask(RetrievalTask):
@@ -123,7 +123,7 @@ class StudentTask(RetrievalTask):
         if self.text_column is None:
             return super().build_examples(rows, first_index, where, labelled=labelled)
         texts = [[text] for text in read_texts(rows, self.text_column, where)]
-        return self.of_texts(texts, first_index, where, [None] * len(texts))
+        return self.examples_of_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack texts in order of length; pairs are collated by `RetrievalTask`.

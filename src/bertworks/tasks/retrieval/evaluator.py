@@ -32,7 +32,7 @@ class RankingEvaluator(Evaluator):
     A passage that equals the query and is not relevant is ignored.
     """
 
-    state_fields = ("_queries", "_passages", "_relevant", "_rows", "_texts")
+    state_fields = ("_queries", "_passages", "_relevant", "_query_rows", "_passage_excerpts")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class RankingEvaluator(Evaluator):
         self._passages: dict[bytes, np.ndarray] = {}
         self._relevant: dict[bytes, set[bytes]] = defaultdict(set)  # the passages of each query
         # For each query its first row and an excerpt of its text; for each passage an excerpt.
-        self._rows: dict[bytes, tuple[Location, str]] = {}
-        self._texts: dict[bytes, str] = {}
+        self._query_rows: dict[bytes, tuple[Location, str]] = {}
+        self._passage_excerpts: dict[bytes, str] = {}
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         queries, passages = (
@@ -50,22 +50,24 @@ class RankingEvaluator(Evaluator):
         )
         others = iter(passages[len(queries) :])
         for example, query, passage in zip(batch.examples, queries, passages, strict=False):
-            asked, *found = (one.input_ids.tobytes() for one in example.sequences)
-            text, *texts = example.texts
-            self._queries.setdefault(asked, query)
-            place = Location(example.index, example.where)
-            self._rows.setdefault(asked, (place, excerpt(text)[0]))
-            self._relevant[asked].add(found[0])
-            vectors = [passage, *islice(others, len(found) - 1)]
-            for one, vector, shown in zip(found, vectors, texts, strict=True):
-                self._passages.setdefault(one, vector)
-                self._texts.setdefault(one, excerpt(shown)[0])
+            query_key, *passage_keys = (
+                sequence.input_ids.tobytes() for sequence in example.sequences
+            )
+            query_text, *passage_texts = example.texts
+            self._queries.setdefault(query_key, query)
+            location = Location(example.index, example.where)
+            self._query_rows.setdefault(query_key, (location, excerpt(query_text)[0]))
+            self._relevant[query_key].add(passage_keys[0])
+            vectors = [passage, *islice(others, len(passage_keys) - 1)]
+            for key, vector, passage_text in zip(passage_keys, vectors, passage_texts, strict=True):
+                self._passages.setdefault(key, vector)
+                self._passage_excerpts.setdefault(key, excerpt(passage_text)[0])
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        for name in ("_queries", "_passages", "_rows", "_texts"):
-            mine = getattr(self, name)
+        for name in ("_queries", "_passages", "_query_rows", "_passage_excerpts"):
+            own = getattr(self, name)
             for text, value in state[name].items():
-                mine.setdefault(text, value)
+                own.setdefault(text, value)
         for query, relevant in state["_relevant"].items():
             self._relevant[query] |= relevant
 
@@ -78,24 +80,24 @@ class RankingEvaluator(Evaluator):
     def _nearest(self) -> list[list[bytes]]:
         """The nearest passages of each query, without passages that are ignored."""
         assert self._queries, "nothing was evaluated"
-        _, found = top_k(*self._vectors, DEPTH + 1)
+        _, nearest_numbers = top_k(*self._vectors, DEPTH + 1)
         passages = list(self._passages)
-        ranked = []
-        for query, numbers in zip(self._queries, found.tolist(), strict=True):
+        rankings = []
+        for query, numbers in zip(self._queries, nearest_numbers.tolist(), strict=True):
             itself = {query} - self._relevant[query]
             nearest = [passages[number] for number in numbers]
-            ranked.append([passage for passage in nearest if passage not in itself][:DEPTH])
-        return ranked
+            rankings.append([passage for passage in nearest if passage not in itself][:DEPTH])
+        return rankings
 
     def result(self) -> dict[str, float]:
-        first, reciprocal, recalled = [], [], []
-        for query, ranked in zip(self._queries, self._nearest, strict=True):
+        hits, reciprocal_ranks, recalls = [], [], []
+        for query, ranking in zip(self._queries, self._nearest, strict=True):
             relevant = self._relevant[query]
-            ranks = [rank for rank, passage in enumerate(ranked, 1) if passage in relevant]
-            first.append(ranks[:1] == [1])
-            reciprocal.append(1 / ranks[0] if ranks else 0.0)
-            recalled.append(len(ranks) / len(relevant))
-        values = (float(np.mean(each)) for each in (first, reciprocal, recalled))
+            ranks = [rank for rank, passage in enumerate(ranking, 1) if passage in relevant]
+            hits.append(ranks[:1] == [1])
+            reciprocal_ranks.append(1 / ranks[0] if ranks else 0.0)
+            recalls.append(len(ranks) / len(relevant))
+        values = (float(np.mean(each)) for each in (hits, reciprocal_ranks, recalls))
         return dict(zip(self.metrics, values, strict=True))
 
     def breakdown(self) -> Breakdown:
@@ -103,18 +105,17 @@ class RankingEvaluator(Evaluator):
         worst = WorstMistakes()
         numbers = {passage: number for number, passage in enumerate(self._passages)}
         queries, passages = self._vectors
-        for (query, place), vector, ranked in zip(
-            self._rows.items(), queries, self._nearest, strict=True
+        excerpts = self._passage_excerpts
+        for (query, query_row), vector, ranking in zip(
+            self._query_rows.items(), queries, self._nearest, strict=True
         ):
             relevant = sorted(self._relevant[query], key=numbers.__getitem__)
-            if not ranked or ranked[0] in relevant:
+            if not ranking or ranking[0] in relevant:
                 continue
             scores = passages[[numbers[passage] for passage in relevant]] @ vector
-            margin = float(passages[numbers[ranked[0]]] @ vector - scores.max())
+            margin = float(passages[numbers[ranking[0]]] @ vector - scores.max())
             best = relevant[int(scores.argmax())]
-            worst.add(
-                margin, *place, self._texts[best], self._texts[ranked[0]], size_field="margin"
-            )
+            worst.add(margin, *query_row, excerpts[best], excerpts[ranking[0]], size_field="margin")
         return Breakdown(mistakes=worst.result())
 
     def remarks(self) -> list[str]:

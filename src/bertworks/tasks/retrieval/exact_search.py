@@ -7,43 +7,46 @@ from numpy.typing import NDArray
 
 Vectors = NDArray[np.floating]
 
-_QUERIES = 1024  # queries compared at a time
+_CHUNK_QUERIES = 1024  # queries compared at a time
 
 
 def top_k(
-    queries: Vectors, passages: Vectors, k: int, *, block: int = 16384
+    queries: Vectors, passages: Vectors, k: int, *, chunk_size: int = 16384
 ) -> tuple[Vectors, NDArray[np.int64]]:
     """The `k` passages with the largest inner products with each query.
 
     Args:
         queries: `[queries, width]`.
-        passages: `[passages, width]`; may be a memory-mapped file, which is read block by block.
+        passages: `[passages, width]`; may be a memory-mapped file, which is read chunk by chunk.
         k: number of passages per query; all passages if there are fewer.
-        block: number of passages compared at a time, with at most 1,024 queries.
+        chunk_size: number of passages compared at a time, with at most 1,024 queries.
 
     Returns:
         The products `[queries, k]`, the largest first, and the passages' indices `[queries, k]`;
         of equal products, the lower index comes first.
     """
     parts = [
-        _of_some(queries[start : start + _QUERIES], passages, k, block)
-        for start in range(0, len(queries), _QUERIES)
+        _search_passages(queries[start : start + _CHUNK_QUERIES], passages, k, chunk_size)
+        for start in range(0, len(queries), _CHUNK_QUERIES)
     ]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def _of_some(
-    queries: Vectors, passages: Vectors, k: int, block: int
+def _search_passages(
+    queries: Vectors, passages: Vectors, k: int, chunk_size: int
 ) -> tuple[Vectors, NDArray[np.int64]]:
     best = np.empty((len(queries), 0), queries.dtype)
     numbers = np.empty((len(queries), 0), np.int64)
-    for start in range(0, len(passages), block):
-        scores = queries @ passages[start : start + block].T
-        places = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
+    for start in range(0, len(passages), chunk_size):
+        scores = queries @ passages[start : start + chunk_size].T
+        passage_numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
         # The best so far come first: their indices are lower, which decides between equal scores.
-        scores, places = np.hstack([best, scores]), np.hstack([numbers, places])
+        scores, passage_numbers = np.hstack([best, scores]), np.hstack([numbers, passage_numbers])
         order = _largest(scores, k)
-        best, numbers = np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
+        best, numbers = (
+            np.take_along_axis(scores, order, 1),
+            np.take_along_axis(passage_numbers, order, 1),
+        )
     return best, numbers
 
 
@@ -53,11 +56,11 @@ def _largest(scores: Vectors, k: int) -> NDArray[np.int64]:
     if k < count:
         least = np.partition(scores, count - k, axis=1)[:, count - k, None]
         is_above, is_least = scores > least, scores == least
-        left = k - is_above.sum(1, keepdims=True)
-        is_kept = is_above | (is_least & (is_least.cumsum(1) <= left))
-        kept = np.nonzero(is_kept)[1].reshape(rows, k)
+        num_ties = k - is_above.sum(1, keepdims=True)
+        is_largest = is_above | (is_least & (is_least.cumsum(1) <= num_ties))
+        columns = np.nonzero(is_largest)[1].reshape(rows, k)
     else:
-        kept = np.broadcast_to(np.arange(count), (rows, count))
-    order = np.argsort(-np.take_along_axis(scores, kept, 1), axis=1, kind="stable")
-    found: NDArray[np.int64] = np.take_along_axis(kept, order, 1)
-    return found
+        columns = np.broadcast_to(np.arange(count), (rows, count))
+    order = np.argsort(-np.take_along_axis(scores, columns, 1), axis=1, kind="stable")
+    largest: NDArray[np.int64] = np.take_along_axis(columns, order, 1)
+    return largest

@@ -52,7 +52,7 @@ class RetrievalNetwork(Network):
             loss = in_batch_loss_sum(
                 queries,
                 passages,
-                targets["excluded"],
+                targets["is_excluded"],
                 scale=settings.scale,
                 symmetric=settings.symmetric,
             )
@@ -80,7 +80,7 @@ class RetrievalNetwork(Network):
 def in_batch_loss_sum(
     queries: Float[Tensor, "rows width"],
     passages: Float[Tensor, "passages width"],
-    excluded: Bool[Tensor, "rows passages"],
+    is_excluded: Bool[Tensor, "rows passages"],
     *,
     scale: float,
     symmetric: bool = False,
@@ -92,12 +92,13 @@ def in_batch_loss_sum(
 
     Args:
         passages: the passages of the rows, in their order, then any number of negatives.
-        excluded: passages that are not negatives of a query: they also belong to it, or equal it.
+        is_excluded: passages that are not negatives of a query: they also belong to it, or
+            equal it.
         scale: factor of the cosines; one over the temperature.
         symmetric: return the mean of this loss and the loss of selecting each passage's query.
     """
     positives = torch.arange(len(queries), device=queries.device)
-    scores = (scale * queries @ passages.T).masked_fill(excluded, -torch.inf)
+    scores = (scale * queries @ passages.T).masked_fill(is_excluded, -torch.inf)
     loss = cross_entropy_sum(scores, positives)
     if symmetric:
         loss = (loss + cross_entropy_sum(scores[:, : len(queries)].T, positives)) / 2

@@ -67,12 +67,14 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @classmethod
     def _columns_of(cls, rows: Rows, options: RetrievalOptions) -> RetrievalColumns:
-        named = options.negative_columns
+        negatives = options.negative_columns
         return find_retrieval_columns(
             rows,
             query=options.query_column,
             passage=options.passage_column,
-            negatives=None if named is None else [one.strip() for one in named.split(",")],
+            negatives=None
+            if negatives is None
+            else [name.strip() for name in negatives.split(",")],
             score=options.score_column,
             may_score=options.loss in {None, "cosine"},
         )
@@ -96,9 +98,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         columns = cls._columns_of(rows, options)
         loss = options.loss or ("in-batch" if columns.score is None else "cosine")
         if loss == "cosine" and columns.score is None:
-            raise _lacking(rows, "scores", "score_column")
+            raise _missing_column_error(rows, "scores", "score_column")
         if loss == "triplet" and not columns.negatives:
-            raise _lacking(rows, "negatives", "negative_columns")
+            raise _missing_column_error(rows, "negatives", "negative_columns")
         if options.symmetric and loss != "in-batch":
             raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
@@ -107,7 +109,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         values |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
             scores = [finite_number(row, columns.score, where) for where, row in rows]
-            values["score_range"] = range_of(scores)
+            values["score_range"] = find_score_range(scores)
             if min(scores) == max(scores):
                 what = f"all scores (column {columns.score!r}) are {scores[0]:g}"
                 raise DataError(what, where=rows.name)
@@ -115,31 +117,31 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns = self.settings.columns
-        needed = {columns.query, columns.passage}
+        required_columns = {columns.query, columns.passage}
         if labelled:
-            needed |= {*columns.negatives, *filter(None, [columns.score])}
-        if needed <= set(rows.columns):
+            required_columns |= {*columns.negatives, *filter(None, [columns.score])}
+        if required_columns <= set(rows.columns):
             return self
 
-        def known(name: str | None) -> str | None:
+        def keep_present(name: str | None) -> str | None:
             return name if name in rows.columns else None
 
         has_negatives = columns.negatives and set(columns.negatives) <= set(rows.columns)
-        found = find_retrieval_columns(
+        new_columns = find_retrieval_columns(
             rows,
-            query=known(columns.query),
-            passage=known(columns.passage),
+            query=keep_present(columns.query),
+            passage=keep_present(columns.passage),
             negatives=columns.negatives if has_negatives else None,
-            score=known(columns.score),
+            score=keep_present(columns.score),
             labelled=labelled,
             may_score=columns.score is not None
             or not {columns.query, columns.passage} <= set(rows.columns),
         )
-        changed: dict[str, Any] = {"columns": found}
-        if found.score is not None:
-            sample = [finite_number(row, found.score, rows.name) for row in rows.sample]
-            changed["score_range"] = self.settings.score_range or range_of(sample)
-        return type(self)(self.tokenizer, self.settings.with_values(**changed))
+        values: dict[str, Any] = {"columns": new_columns}
+        if new_columns.score is not None:
+            sample = [finite_number(row, new_columns.score, rows.name) for row in rows.sample]
+            values["score_range"] = self.settings.score_range or find_score_range(sample)
+        return type(self)(self.tokenizer, self.settings.with_values(**values))
 
     @property
     def sentence(self) -> SentenceSettings:
@@ -183,20 +185,22 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         settings, columns = self.settings, self.settings.columns
         texts: list[list[str]] = []
         scores: list[float | None] = [None] * len(rows)
-        for at, (row, place) in enumerate(zip(rows, where, strict=True)):
-            parts = [text_of(row, column, place) for column in (columns.query, columns.passage)]
+        for index, (row, location) in enumerate(zip(rows, where, strict=True)):
+            parts = [text_of(row, column, location) for column in (columns.query, columns.passage)]
             if labelled:
-                parts += negatives_of(row, columns.negatives, place)
+                parts += negatives_of(row, columns.negatives, location)
                 if settings.loss == "triplet" and columns.negatives and len(parts) == 2:
-                    raise DataError("the row has no negative", where=place)
+                    raise DataError("the row has no negative", where=location)
                 if columns.score is not None:
                     assert settings.score_range is not None, "found in the table"
                     low, high = settings.score_range
-                    scores[at] = (finite_number(row, columns.score, place) - low) / (high - low)
+                    scores[index] = (finite_number(row, columns.score, location) - low) / (
+                        high - low
+                    )
             texts.append(parts)
-        return self.of_texts(texts, first_index, where, scores)
+        return self.examples_of_texts(texts, first_index, where, scores)
 
-    def of_texts(
+    def examples_of_texts(
         self,
         texts: Sequence[Sequence[str]],
         first_index: int,
@@ -208,24 +212,26 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         Raises:
             DataError: a text is too long and `truncation` is "error".
         """
-        places = [place for parts, place in zip(texts, where, strict=True) for _ in parts]
+        locations = [location for parts, location in zip(texts, where, strict=True) for _ in parts]
         encodings = self.tokenizer.encode_batch(
             [text for parts in texts for text in parts],
             max_length=self.settings.max_seq_length,
             truncation="error" if self.settings.truncation == "error" else "longest_first",
-            where=places,
+            where=locations,
         )
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
-                index=first_index + at,
+                index=first_index + number,
                 sequences=[Tokens.from_encoding(encoding) for encoding in encodings[start:end]],
-                target=targets[at],
-                truncated_tokens=sum(one.truncated_tokens for one in encodings[start:end]),
-                texts=texts[at],
-                where=where[at],
+                target=targets[number],
+                truncated_tokens=sum(
+                    encoding.truncated_tokens for encoding in encodings[start:end]
+                ),
+                texts=texts[number],
+                where=where[number],
             )
-            for at, (start, end) in enumerate(edges)
+            for number, (start, end) in enumerate(edges)
         ]
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
@@ -256,15 +262,15 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that the evaluator computes."""
-        scored = self.settings.columns.score is not None
-        return RegressionEvaluator.metrics if scored else RankingEvaluator.metrics
+        has_scores = self.settings.columns.score is not None
+        return RegressionEvaluator.metrics if has_scores else RankingEvaluator.metrics
 
     def evaluator(self) -> Evaluator:
-        scored = self.settings.columns.score is not None
-        return RegressionEvaluator() if scored else RankingEvaluator()
+        has_scores = self.settings.columns.score is not None
+        return RegressionEvaluator() if has_scores else RankingEvaluator()
 
 
-def range_of(scores: Sequence[float]) -> tuple[float, float]:
+def find_score_range(scores: Sequence[float]) -> tuple[float, float]:
     """The scores that mean cosines of 0 and 1: the lowest and the highest of `scores`.
 
     If all scores are between -1 and 1, they are used as cosines: the range is (0, 1).
@@ -275,7 +281,7 @@ def range_of(scores: Sequence[float]) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
-def _lacking(rows: Rows, what: str, option: str) -> DataError:
+def _missing_column_error(rows: Rows, what: str, option: str) -> DataError:
     return DataError(
         f"cannot tell which column holds the {what}",
         where=rows.name,
