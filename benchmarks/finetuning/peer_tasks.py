@@ -19,8 +19,8 @@ from seqeval.metrics import f1_score as span_f1_score
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
+from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.scores import Version, best_threshold, exact_match, f1
-from bertworks.tasks.answering.spans import answers_of
 from bertworks.tasks.labels import label_name
 
 Row = Mapping[str, Any]

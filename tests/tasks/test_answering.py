@@ -23,7 +23,12 @@ from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
 from bertworks.tasks.answering.settings import AnsweringOptions
-from bertworks.tasks.answering.spans import candidates, locate, max_context, passage_tokens
+from bertworks.tasks.answering.spans import (
+    find_best_spans,
+    locate_answer,
+    max_context_masks,
+    passage_tokens,
+)
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -59,7 +64,7 @@ def test_an_answer_comes_back(words, data):
     answer = "  ".join(words[first : last + 1])
     task = make_task()
     example = task.example(row(context, answer, start), 7)
-    assert example.found == "as given"
+    assert example.match == "exact"
     assume(any(target != (0, 0) for target in example.target))
     batch = task.collate([example]).to("cpu")
     ends = batch.packed.cu_seqlens.tolist()
@@ -261,21 +266,21 @@ def test_the_answer_has_the_marks_of_its_last_character(passage, answer):
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        (3, (3, "as given")),
-        (0, (0, "as given")),
+        (3, (3, "exact")),
+        (0, (0, "exact")),
         (4, (3, "moved")),
-        (None, (0, "as given")),
+        (None, (0, "exact")),
         (-1, (0, "moved")),
         (-2, (0, "moved")),
         (99, (3, "moved")),
     ],
 )
 def test_an_answer_is_looked_for_where_it_is_said_to_be(start, expected):
-    assert locate("ab ab", "ab", start) == expected
+    assert locate_answer("ab ab", "ab", start) == expected
 
 
 def test_the_nearest_of_places_that_overlap():
-    assert locate("aaab", "aa", 2) == (1, "moved")
+    assert locate_answer("aaab", "aa", 2) == (1, "moved")
 
 
 def test_a_lost_answer_is_counted_and_not_learned():
@@ -283,14 +288,14 @@ def test_a_lost_answer_is_counted_and_not_learned():
     rows = [row("a b", "x", 0), row("a b", "b", 2), row("a b", None), row("a b", "b", 0)]
     examples = task.examples(rows, 0)
     counts = task.count_targets(examples)
-    assert counts == {"answered": 1, "without an answer": 1, "moved": 1, "lost": 1}
+    assert counts == {"answered": 1, "without an answer": 1, "moved": 1, "not found": 1}
     assert [len(task.training_examples(example)) for example in examples] == [0, 1, 1, 1]
 
 
 def test_answers_as_plain_text_are_answered():
     rows = [{"question": "a", "context": "a b", "answers": text} for text in ("b", "c", "")]
     counts = make_task().count_targets(make_task().examples(rows, 0))
-    assert counts == {"answered": 1, "without an answer": 1, "lost": 1}
+    assert counts == {"answered": 1, "without an answer": 1, "not found": 1}
 
 
 @given(total=st.integers(1, 60), room=st.integers(1, 20), data=st.data())
@@ -307,7 +312,7 @@ def test_a_much_longer_window_has_the_say_with_a_little_less_context():
 
 
 def check_say(windows):
-    says = max_context(windows)
+    says = max_context_masks(windows)
     assert [len(own) for own in says] == [length for _, length in windows]
     for token in range(sum(windows[-1])):
         sees = [n for n, (start, length) in enumerate(windows) if start <= token < start + length]
@@ -327,7 +332,7 @@ def test_the_best_spans_are_the_best_of_all(pairs, longest, count):
     start, end = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
     may = np.array([p[2] for p in pairs])
     offsets = np.stack([np.arange(len(pairs)), np.arange(len(pairs)) + 1], 1)
-    found = candidates(start, end, offsets, may, max_answer_tokens=longest, count=count)
+    found = find_best_spans(start, end, offsets, may, max_answer_tokens=longest, count=count)
     every = [
         start[i] + end[j]
         for i in range(len(pairs))
@@ -343,7 +348,7 @@ def test_the_best_spans_are_the_best_of_all(pairs, longest, count):
 def test_of_equal_spans_the_first_are_the_best():
     offsets = np.stack([np.arange(4), np.arange(4) + 1], 1)
     zeros = np.zeros(4)
-    found = candidates(zeros, zeros, offsets, zeros == 0, max_answer_tokens=2, count=7)
+    found = find_best_spans(zeros, zeros, offsets, zeros == 0, max_answer_tokens=2, count=7)
     places = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
     assert [(one.start, one.end) for one in found] == places
 

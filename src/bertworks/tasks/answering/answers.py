@@ -22,22 +22,29 @@ from ...data.rows import Row, Rows
 from ...data.schema import Column, Role, RoleColumns, Schema
 from ...errors import DataError, truncate_repr
 
-_STARTS = (
+_START_NAMES = (
     *("answer_start", "answer_starts", "answers.answer_start", "answer.answer_start"),
     *("answers_start", "answer_start_index", "answer_start_char", "answer_offset"),
 )
 # Columns of these names may hold something else, such as a time: their values decide.
-_MAY_BE_STARTS = ("start", "starts", "start_index", "start_char", "char_start", "answer_begin")
+_AMBIGUOUS_START_NAMES = (
+    "start",
+    "starts",
+    "start_index",
+    "start_char",
+    "char_start",
+    "answer_begin",
+)
 _TEXT_KEYS = ("text", "texts", "answer", "answer_text")
 _START_KEYS = ("answer_start", "answer_starts", "start", "answer_start_index")
-_STARTS_IN_JSON = (int, float, str, type(None))
+_START_TYPES = (int, float, str, type(None))
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
-_PYTHON = ("{'text'", "{'answer_start'", "[{'text'", "[{'answer_start'")
+_PYTHON_MAPPINGS = ("{'text'", "{'answer_start'", "[{'text'", "[{'answer_start'")
 
 
-def _guess_starts(rows: Rows, found: RoleColumns) -> Column:  # noqa: ARG001
+def _guess_starts(rows: Rows, columns: RoleColumns) -> Column:  # noqa: ARG001
     by_name = {name.strip().lower(): name for name in rows.columns}
-    for name in _MAY_BE_STARTS:
+    for name in _AMBIGUOUS_START_NAMES:
         values = [row.get(by_name[name]) for row in rows.sample] if name in by_name else []
         if values and all(map(_are_starts, values)):
             return by_name[name]
@@ -57,7 +64,7 @@ SCHEMA = Schema(
     ),
     Role(
         "start",
-        _STARTS,
+        _START_NAMES,
         title="answer's start",
         of_label=True,
         optional=True,
@@ -85,14 +92,14 @@ def answers_of(
     if _is_impossible(row, columns.get("impossible"), where):
         return [], []
     texts, starts = _texts_and_starts(
-        _parsed(row.get(column), (str, Mapping), column, where), column, where
+        _parse_json(row.get(column), (str, Mapping), column, where), column, where
     )
-    own = columns.get("start")
-    if starts is None and isinstance(own, str):
-        starts = _parsed(row.get(own), _STARTS_IN_JSON, own, where)
-    places = _places(starts, len(texts), where)
-    pairs = [pair for pair in zip(texts, places, strict=True) if pair[0].strip()]
-    return [text for text, _ in pairs], [place for _, place in pairs]
+    start_column = columns.get("start")
+    if starts is None and isinstance(start_column, str):
+        starts = _parse_json(row.get(start_column), _START_TYPES, start_column, where)
+    start_numbers = _parse_starts(starts, len(texts), where)
+    pairs = [pair for pair in zip(texts, start_numbers, strict=True) if pair[0].strip()]
+    return [text for text, _ in pairs], [start for _, start in pairs]
 
 
 def _texts_and_starts(value: Any, column: str, where: str | None) -> tuple[list[str], Any]:
@@ -119,37 +126,37 @@ def _texts_and_starts(value: Any, column: str, where: str | None) -> tuple[list[
     )
 
 
-def _parsed(value: Any, kinds: tuple[type, ...], column: str, where: str | None) -> Any:
+def _parse_json(value: Any, types: tuple[type, ...], column: str, where: str | None) -> Any:
     """Parse a list or a mapping from JSON, as tables without lists have it.
 
     Args:
-        kinds: types of the list's parts; a list of others is a text in brackets.
+        types: types of the list's parts; a list of others is a text in brackets.
     """
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
     try:
-        parsed = json.loads(value)
+        content = json.loads(value)
     except (ValueError, RecursionError):
-        if value.lstrip().startswith(_PYTHON):  # as Python prints a mapping
+        if value.lstrip().startswith(_PYTHON_MAPPINGS):  # as Python prints a mapping
             raise DataError(
                 f"the answers {truncate_repr(value)} (column {column!r}) are not valid JSON",
                 where=where,
                 fix="Write them with json.dumps.",
             ) from None
         return value
-    parts = parsed if isinstance(parsed, list) else [parsed]
-    return parsed if all(isinstance(part, kinds) for part in parts) else value
+    parts = content if isinstance(content, list) else [content]
+    return content if all(isinstance(part, types) for part in parts) else value
 
 
-def _places(starts: Any, count: int, where: str | None) -> list[int | None]:
+def _parse_starts(starts: Any, count: int, where: str | None) -> list[int | None]:
     if not isinstance(starts, list):
         starts = [None] * count if _is_nothing(starts) else [starts]
     if len(starts) != count:
         raise DataError(f"{count} answer(s) and {len(starts)} start(s)", where=where)
-    return [_place(start, where) for start in starts]
+    return [_parse_start(start, where) for start in starts]
 
 
-def _place(start: Any, where: str | None) -> int | None:
+def _parse_start(start: Any, where: str | None) -> int | None:
     """Return the start of an answer as a number; None if it is not given."""
     if _is_nothing(start):
         return None
@@ -182,7 +189,7 @@ def _is_nothing(value: Any) -> bool:
     return value is None or is_nan or (isinstance(value, str) and not value.strip())
 
 
-_TRUTHS: Mapping[str, bool] = {
+_BOOLEANS: Mapping[str, bool] = {
     **dict.fromkeys(("true", "1", "1.0", "yes"), True),
     **dict.fromkeys(("false", "0", "0.0", "no"), False),
 }
@@ -193,7 +200,7 @@ def _is_impossible(row: Row, column: Column, where: str | None) -> bool:
     value = row.get(column) if isinstance(column, str) else None
     if _is_nothing(value):
         return False
-    truth = _TRUTHS.get(str(value).strip().lower())
-    if truth is None:
+    is_impossible = _BOOLEANS.get(str(value).strip().lower())
+    if is_impossible is None:
         raise DataError(f"{column}={truncate_repr(value)} is neither true nor false", where=where)
-    return truth
+    return is_impossible

@@ -75,10 +75,10 @@ def answering_loss_sum(
         (sequence, packed.position_ids), logits
     )
     if softmax == "passage":
-        outside = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
+        is_excluded = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
             (sequence, packed.position_ids), ~batch.targets["may_answer"]
         )
-        padded = padded.masked_fill(outside[..., None], -torch.inf)
+        padded = padded.masked_fill(is_excluded[..., None], -torch.inf)
     targets = batch.targets["spans"]
     start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
     end = F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")

@@ -15,12 +15,12 @@ from ..breakdown import Breakdown, excerpt, mean_scores
 from ..measures import HasLocation, Measure, WorstMistakes
 
 NO_ANSWER = "no answer"
-LENGTHS = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
-LONGEST = (0, 1, 2, 5, 10)
-"""The maximum words of each of `LENGTHS`; the last has no maximum."""
+LENGTH_NAMES = (NO_ANSWER, "1 word", "2 words", "3 to 5 words", "6 to 10 words", "more words")
+MAX_WORDS = (0, 1, 2, 5, 10)
+"""The maximum words of each of `LENGTH_NAMES`; the last has no maximum."""
 
 
-class _Row(NamedTuple):
+class _Question(NamedTuple):
     """What is needed to score one question."""
 
     answers: tuple[str, ...]
@@ -57,7 +57,7 @@ class AnsweringScores(Measure):
 
     def __init__(self, *, unanswerable: bool, threshold: float = math.inf) -> None:
         self._unanswerable, self._threshold = unanswerable, threshold
-        self._rows: list[_Row] = []
+        self._questions: list[_Question] = []
         # Which version's rules apply is known only after the last question.
         self._worst: dict[Version, WorstMistakes] = {
             version: WorstMistakes() for version in get_args(Version)
@@ -85,15 +85,15 @@ class AnsweringScores(Measure):
             probability: of the prediction at the threshold, if known.
             mark: the characters `[start, end)` of the passage that are predicted at the threshold.
         """
-        first_word = next(iter(normalized(question).split()), "")
-        counted = _Row(tuple(answers), predicted, margin, first_word)
-        self._rows.append(counted)
-        final = self._final(counted)
+        first_word = next(iter(normalize_answer(question).split()), "")
+        entry = _Question(tuple(answers), predicted, margin, first_word)
+        self._questions.append(entry)
+        final = self._final_answer(entry)
         if final is None:
             return
-        gold = " / ".join(dict.fromkeys(with_words(answers))) or NO_ANSWER
+        gold = " / ".join(dict.fromkeys(answers_with_words(answers))) or NO_ANSWER
         for version, worst in self._worst.items():
-            is_right, overlap = counted.scores(version, final)
+            is_right, overlap = entry.scores(version, final)
             if not is_right:
                 worst.add(
                     1 - overlap if probability is None else probability,
@@ -106,19 +106,23 @@ class AnsweringScores(Measure):
                     size_field=None if probability is None else "probability",
                 )
 
-    def _final(self, row: _Row) -> str | None:
+    def _final_answer(self, row: _Question) -> str | None:
         """The prediction at the threshold."""
         is_none = row.predicted is not None and (row.margin or 0.0) > self._threshold
         return "" if is_none else row.predicted
 
     @property
     def _version(self) -> Version:
-        return "2.0" if self._unanswerable or not all(row.answers for row in self._rows) else "1.1"
+        return (
+            "2.0"
+            if self._unanswerable or not all(row.answers for row in self._questions)
+            else "1.1"
+        )
 
     def _scores(self) -> tuple[list[float], list[float]]:
         """The exact matches and the F1 scores, one per question."""
         version = self._version
-        pairs = [row.scores(version, self._final(row)) for row in self._rows]
+        pairs = [row.scores(version, self._final_answer(row)) for row in self._questions]
         return [exact for exact, _ in pairs], [overlap for _, overlap in pairs]
 
     def result(self) -> dict[str, float]:
@@ -126,46 +130,58 @@ class AnsweringScores(Measure):
         result = {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlaps))}
         if not self._unanswerable:
             return result
-        rows = list(zip(self._rows, overlaps, strict=True))
-        answered = [score for row, score in rows if with_words(row.answers)]
-        others = [score for row, score in rows if not with_words(row.answers)]
-        result["answered_f1"] = float(np.mean(answered)) if answered else 0.0
-        result["unanswered_accuracy"] = float(np.mean(others)) if others else 0.0
-        margins = [row.margin for row in self._rows if row.margin is not None]
-        if len(margins) == len(self._rows):
+        scored_questions = list(zip(self._questions, overlaps, strict=True))
+        answered_scores = [
+            score for row, score in scored_questions if answers_with_words(row.answers)
+        ]
+        unanswered_scores = [
+            score for row, score in scored_questions if not answers_with_words(row.answers)
+        ]
+        result["answered_f1"] = float(np.mean(answered_scores)) if answered_scores else 0.0
+        result["unanswered_accuracy"] = (
+            float(np.mean(unanswered_scores)) if unanswered_scores else 0.0
+        )
+        margins = [row.margin for row in self._questions if row.margin is not None]
+        if len(margins) == len(self._questions):
             threshold, best = best_threshold(
                 margins,
-                [row.scores("2.0", row.predicted)[1] for row in self._rows],
-                [row.scores("2.0", None if row.predicted is None else "")[1] for row in self._rows],
+                [row.scores("2.0", row.predicted)[1] for row in self._questions],
+                [
+                    row.scores("2.0", None if row.predicted is None else "")[1]
+                    for row in self._questions
+                ],
             )
             result |= {"best_f1": best, "best_null_threshold": threshold}
         return result
 
     def remarks(self) -> list[str]:
-        missing = sum(row.predicted is None for row in self._rows)
+        missing = sum(row.predicted is None for row in self._questions)
         if not missing:
             return []
-        return [f"{missing:,} of {len(self._rows):,} questions have no prediction; they score 0"]
+        return [
+            f"{missing:,} of {len(self._questions):,} questions have no prediction; they score 0"
+        ]
 
     def breakdown(self) -> Breakdown:
         """Scores by length of the answer and first word of the question, and the worst mistakes."""
         exact, overlaps = self._scores()
         metrics = {"exact_match": exact, "f1": overlaps}
-        lengths = [_length(row.answers) for row in self._rows]
-        words = [row.first_word for row in self._rows]
-        kinds = (("length of the answer", lengths, LENGTHS), ("first word", words, None))
+        lengths = [_length_name(row.answers) for row in self._questions]
+        words = [row.first_word for row in self._questions]
+        kinds = (("length of the answer", lengths, LENGTH_NAMES), ("first word", words, None))
         return Breakdown(
             tables=tuple(
-                mean_scores(by, "questions", names, metrics, order) for by, names, order in kinds
+                mean_scores(title, "questions", names, metrics, order)
+                for title, names, order in kinds
             ),
             mistakes=self._worst[self._version].result(),
         )
 
 
-def _length(answers: Sequence[str]) -> str:
-    """The entry of `LENGTHS` for the first gold answer."""
-    first = next(iter(with_words(answers)), "")
-    return LENGTHS[int(np.searchsorted(LONGEST, len(first.split())))]
+def _length_name(answers: Sequence[str]) -> str:
+    """The entry of `LENGTH_NAMES` for the first gold answer."""
+    first = next(iter(answers_with_words(answers)), "")
+    return LENGTH_NAMES[int(np.searchsorted(MAX_WORDS, len(first.split())))]
 
 
 Version = Literal["1.1", "2.0"]
@@ -175,31 +191,34 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def normalized(answer: str) -> str:
+def normalize_answer(answer: str) -> str:
     """Normalise an answer for comparison: lower case, no punctuation or articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
-def with_words(answers: Sequence[str]) -> list[str]:
+def answers_with_words(answers: Sequence[str]) -> list[str]:
     """The answers that are not empty after normalisation.
 
     A question without any such answer counts as one without an answer.
     """
-    return [answer for answer in answers if normalized(answer)]
+    return [answer for answer in answers if normalize_answer(answer)]
 
 
-def _compared(answers: Sequence[str], version: Version) -> Sequence[str]:
+def _reference_answers(answers: Sequence[str], version: Version) -> Sequence[str]:
     """The gold answers to compare a prediction with; one empty answer if there are none.
 
     Version 2.0 ignores answers without words.
     """
-    return (with_words(answers) if version == "2.0" else answers) or [""]
+    return (answers_with_words(answers) if version == "2.0" else answers) or [""]
 
 
 def exact_match(predicted: str, answers: Sequence[str], version: Version) -> float:
     """Return 1 if the predicted answer equals a gold one, else 0; "no answer" is an empty text."""
     return float(
-        any(normalized(predicted) == normalized(answer) for answer in _compared(answers, version))
+        any(
+            normalize_answer(predicted) == normalize_answer(answer)
+            for answer in _reference_answers(answers, version)
+        )
     )
 
 
@@ -208,15 +227,17 @@ def f1(predicted: str, answers: Sequence[str], version: Version) -> float:
 
     It is 0 if one of the two has no words, except that version 2.0 gives 1 if neither has any.
     """
-    return max(_word_f1(predicted, answer, version) for answer in _compared(answers, version))
+    return max(
+        _word_f1(predicted, answer, version) for answer in _reference_answers(answers, version)
+    )
 
 
 def _word_f1(predicted: str, answer: str, version: Version) -> float:
-    words, other = normalized(predicted).split(), normalized(answer).split()
-    if not words or not other:
-        return float(words == other and version == "2.0")
-    shared = sum((Counter(words) & Counter(other)).values())
-    return 2 * shared / (len(words) + len(other))
+    words, gold_words = normalize_answer(predicted).split(), normalize_answer(answer).split()
+    if not words or not gold_words:
+        return float(words == gold_words and version == "2.0")
+    num_shared = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * num_shared / (len(words) + len(gold_words))
 
 
 def best_threshold(
@@ -232,12 +253,12 @@ def best_threshold(
     Returns:
         The threshold with the best mean metric (the lowest of equal ones), and that mean.
     """
-    order = sorted(range(len(margins)), key=lambda at: margins[at])
+    order = sorted(range(len(margins)), key=lambda index: margins[index])
     total = sum(if_none)
     best, threshold = total, (margins[order[0]] - 1.0 if order else 0.0)
-    for place, at in enumerate(order):
-        total += if_answered[at] - if_none[at]
-        last_of_equals = place + 1 == len(order) or margins[order[place + 1]] > margins[at]
-        if last_of_equals and total > best:
-            best, threshold = total, margins[at]
+    for rank, index in enumerate(order):
+        total += if_answered[index] - if_none[index]
+        is_last_of_equals = rank + 1 == len(order) or margins[order[rank + 1]] > margins[index]
+        if is_last_of_equals and total > best:
+            best, threshold = total, margins[index]
     return threshold, best / max(1, len(margins))

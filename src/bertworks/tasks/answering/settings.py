@@ -11,7 +11,7 @@ from ..labelled import TaskOptions, TaskSettings, check_stride
 from .network import Softmax, SpanLoss
 
 
-class _Shared(Settings):
+class _SharedSettings(Settings):
     """Settings of windows and answers."""
 
     max_seq_length: int = Field(384, ge=8, description="maximum tokens per window")
@@ -30,7 +30,7 @@ class _Shared(Settings):
     )
 
 
-class AnsweringOptions(_Shared, TaskOptions):
+class AnsweringOptions(_SharedSettings, TaskOptions):
     """Options of question answering."""
 
     question_column: str | None = Field(
@@ -48,13 +48,13 @@ class AnsweringOptions(_Shared, TaskOptions):
     )
 
     @model_validator(mode="after")
-    def _windows_adjoin(self) -> Self:
+    def _check_stride(self) -> Self:
         usual = type(self).model_fields["stride"].default
         check_stride(None if self.stride == usual else self.stride, self.max_seq_length)
         return self
 
 
-class AnsweringSettings(_Shared, TaskSettings):
+class AnsweringSettings(_SharedSettings, TaskSettings):
     """Settings that are saved with a question-answering model."""
 
     question: str = Field("question", description="the column of questions")

@@ -13,7 +13,7 @@ from ...text.windows import most_context
 from ..example import LabelledExample
 
 
-class Candidate(NamedTuple):
+class ScoredSpan(NamedTuple):
     """A span of the passage: characters `[start, end)`, and the sum of its two logits."""
 
     score: float
@@ -21,47 +21,47 @@ class Candidate(NamedTuple):
     end: int
 
 
-Found = Literal["as given", "moved", "lost"]
+AnswerMatch = Literal["exact", "moved", "not found"]
 
 
-def locate(passage: str, answer: str, start: int | None) -> tuple[int, Found]:
+def locate_answer(passage: str, answer: str, start: int | None) -> tuple[int, AnswerMatch]:
     """Locate an answer in its passage: at the given start, or at the nearest occurrence.
 
     Args:
         start: the index of its first character, as the row says; None if it does not.
 
     Returns:
-        The index of the first character, and `as given` (also if no start was given), `moved` to
-        another occurrence, or `lost`: the passage does not contain the answer, and the index is
-        -1.
+        The index of the first character, and `exact` (also if no start was given), `moved` to
+        another occurrence, or `not found`: the passage does not contain the answer, and the index
+        is -1.
     """
     if start is not None and start >= 0 and answer and passage.startswith(answer, start):
-        return start, "as given"
-    places = []
-    at = passage.find(answer) if answer else -1
-    while at >= 0:
-        places.append(at)
-        at = passage.find(answer, at + 1)
-    if not places:
-        return -1, "lost"
-    nearest = min(places, key=lambda place: abs(place - (start or 0)))
-    return nearest, "as given" if start is None else "moved"
+        return start, "exact"
+    positions = []
+    position = passage.find(answer) if answer else -1
+    while position >= 0:
+        positions.append(position)
+        position = passage.find(answer, position + 1)
+    if not positions:
+        return -1, "not found"
+    nearest = min(positions, key=lambda occurrence: abs(occurrence - (start or 0)))
+    return nearest, "exact" if start is None else "moved"
 
 
 def passage_tokens(encoding: Encoding) -> np.ndarray:
     """The indices of a window's tokens that belong to the passage: `[n]`, rising."""
     # The passage is between the last two special tokens.
-    before, behind = np.flatnonzero(encoding.special_tokens_mask)[-2:]
-    return np.arange(before + 1, behind)
+    start, end = np.flatnonzero(encoding.special_tokens_mask)[-2:]
+    return np.arange(start + 1, end)
 
 
-def tokens_of(passage: Segment, start: int, end: int) -> np.ndarray:
+def find_answer_tokens(passage: Segment, start: int, end: int) -> np.ndarray:
     """The indices of a passage's tokens that overlap characters `[start, end)`: `[n]`, rising."""
     offsets = passage.offsets
     return np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
 
 
-def target_in(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[int, int]:
+def find_target(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[int, int]:
     """The first and last token of an answer in a window; (0, 0) if not all of it is inside.
 
     Tokens are compared, not characters, because characters at the ends of an answer may have no
@@ -72,13 +72,13 @@ def target_in(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[i
         answer: indices of the answer's tokens in the passage.
     """
     tokens = passage_tokens(window)
-    inside = answer - first_token
-    if not len(inside) or inside[0] < 0 or inside[-1] >= len(tokens):
+    offsets = answer - first_token
+    if not len(offsets) or offsets[0] < 0 or offsets[-1] >= len(tokens):
         return 0, 0
-    return int(tokens[inside[0]]), int(tokens[inside[-1]])
+    return int(tokens[offsets[0]]), int(tokens[offsets[-1]])
 
 
-def max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+def max_context_masks(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     """For each window, a mask of the passage tokens that have their maximum context in it.
 
     The context of a token in a window is the smaller of the numbers of tokens to its left and
@@ -91,15 +91,16 @@ def max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     """
     contexts = []
     for start, length in windows:
-        at = np.arange(length)
-        contexts.append((start, np.minimum(at, length - 1 - at) + 0.01 * length))
-    found = most_context(contexts, max(start + length for start, length in windows))
+        offsets = np.arange(length)
+        contexts.append((start, np.minimum(offsets, length - 1 - offsets) + 0.01 * length))
+    best_windows = most_context(contexts, max(start + length for start, length in windows))
     return [
-        found[start : start + length] == number for number, (start, length) in enumerate(windows)
+        best_windows[start : start + length] == number
+        for number, (start, length) in enumerate(windows)
     ]
 
 
-def candidates(
+def find_best_spans(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     offsets: np.ndarray,
@@ -107,7 +108,7 @@ def candidates(
     *,
     max_answer_tokens: int,
     count: int,
-) -> list[Candidate]:
+) -> list[ScoredSpan]:
     """The best spans of a window's passage with end ≥ start and a limited length, best first.
 
     All spans are compared; the original compares only those of the best 20 starts and ends.
@@ -126,17 +127,17 @@ def candidates(
     ends = np.concatenate([end_logits, np.full(width - 1, -np.inf)])
     scores = start_logits[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)
     scores = np.where(may_start[:, None], scores, -np.inf).ravel()
-    kept = min(count, len(scores))
-    best = np.argpartition(-scores, kept - 1)[:kept]
+    num_spans = min(count, len(scores))
+    best = np.argpartition(-scores, num_spans - 1)[:num_spans]
     best = best[np.lexsort((best, -scores[best]))]
     return [
-        Candidate(
-            float(scores[at]),
-            int(offsets[at // width, 0]),
-            int(offsets[at // width + at % width, 1]),
+        ScoredSpan(
+            float(scores[index]),
+            int(offsets[index // width, 0]),
+            int(offsets[index // width + index % width, 1]),
         )
-        for at in best.tolist()
-        if np.isfinite(scores[at])
+        for index in best.tolist()
+        if np.isfinite(scores[index])
     ]
 
 
@@ -151,7 +152,7 @@ class AnsweringExample(LabelledExample):
     sequences: Sequence[Encoding]  # the windows
     # the gold answers, empty if the question has none; None if they are unknown
     answers: tuple[str, ...] | None
-    found: Found  # how the first answer was located
+    match: AnswerMatch  # how the first answer was located
 
     @property
     def question(self) -> str:

@@ -37,14 +37,14 @@ from .scores import AnsweringScores
 from .settings import AnsweringOptions, AnsweringSettings
 from .spans import (
     AnsweringExample,
-    Candidate,
-    Found,
-    candidates,
-    locate,
-    max_context,
+    AnswerMatch,
+    ScoredSpan,
+    find_answer_tokens,
+    find_best_spans,
+    find_target,
+    locate_answer,
+    max_context_masks,
     passage_tokens,
-    target_in,
-    tokens_of,
 )
 
 _PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
@@ -61,8 +61,8 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         settings = self._task.settings
-        how = settings.span_loss, settings.softmax
-        self._loss += answering_loss_sum(outputs["logits"], batch, *how).item()
+        loss_options = settings.span_loss, settings.softmax
+        self._loss += answering_loss_sum(outputs["logits"], batch, *loss_options).item()
         self._count += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
@@ -152,14 +152,14 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         segments = self.tokenizer.segments(questions, where=where)
         return [
             self._example(
-                first_index + at,
+                first_index + index,
                 row,
-                segments[at],
+                segments[index],
                 passages[row[settings.context]],
-                where[at],
+                where[index],
                 labelled,
             )
-            for at, row in enumerate(rows)
+            for index, row in enumerate(rows)
         ]
 
     def _example(
@@ -172,33 +172,34 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         labelled: bool,
     ) -> AnsweringExample:
         settings = self.settings
-        question_seen = question[: settings.max_question_tokens]
+        question_tokens = question[: settings.max_question_tokens]
         room = settings.max_seq_length - self.tokenizer.num_special_tokens(pair=True)
         # With a long question, a window may have fewer passage tokens than the stride.
-        stride = min(settings.stride, max(1, room - len(question_seen)))
+        stride = min(settings.stride, max(1, room - len(question_tokens)))
         windows = segment_windows(
             self.tokenizer,
-            question_seen,
+            question_tokens,
             passage,
             max_length=settings.max_seq_length,
             stride=stride,
             where=where,
         )
         answers = targets = None
-        found: Found = "as given"
+        match: AnswerMatch = "exact"
         if labelled:
             texts, starts = answers_of(row, self.columns, where)
             answers = tuple(texts)
             start = end = -1
             if texts:
                 text = texts[0]
-                start, found = locate(row[settings.context], text, starts[0])
-                if found != "lost":  # no token covers the spaces around the answer
+                start, match = locate_answer(row[settings.context], text, starts[0])
+                if match != "not found":  # no token covers the spaces around the answer
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
-            answer = tokens_of(passage, start, end)
+            answer = find_answer_tokens(passage, start, end)
             targets = [
-                target_in(window, stride * number, answer) for number, window in enumerate(windows)
+                find_target(window, stride * number, answer)
+                for number, window in enumerate(windows)
             ]
         return AnsweringExample(
             index=index,
@@ -208,18 +209,16 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             texts=(row[settings.question], row[settings.context]),
             where=where,
             answers=answers,
-            found=found,
+            match=match,
         )
 
     def training_examples(self, example: AnsweringExample) -> Sequence[AnsweringExample]:
         """One example per window; none if the answer was not found in the passage."""
-        if example.found == "lost":
+        if example.match == "not found":
             return []
         assert example.target is not None, "answers are known where they are learned"
         return [
-            replace(
-                example, sequences=[window], target=[target], found="as given", truncated_tokens=0
-            )
+            replace(example, sequences=[window], target=[target], match="exact", truncated_tokens=0)
             for window, target in zip(example.sequences, example.target, strict=True)
         ]
 
@@ -235,10 +234,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         if any(example.target is None for example in examples):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
-        for (at, number), start in zip(indices, packed.cu_seqlens.tolist(), strict=False):
-            may_answer[start + passage_tokens(examples[at].sequences[number])] = True
+        for (index, number), start in zip(indices, packed.cu_seqlens.tolist(), strict=False):
+            may_answer[start + passage_tokens(examples[index].sequences[number])] = True
             may_answer[start] = True
-        spans = [examples[at].target[number] for at, number in indices]
+        spans = [examples[index].target[number] for index, number in indices]
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
         return Batch(packed, targets, {"answering": len(indices)}, examples)
 
@@ -258,70 +257,72 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return [(prediction["answer"] or "no answer", prediction["probability"])]
 
     def answer(
-        self, example: AnsweringExample, spans: Sequence[Candidate], null: float
+        self, example: AnsweringExample, spans: Sequence[ScoredSpan], null: float
     ) -> Prediction:
         """The prediction for a row; see `decode`."""
-        every = [*spans, Candidate(null, 0, 0)] if self.settings.unanswerable else spans
-        scores = np.array([span.score for span in every])
-        shares = np.exp(scores - scores.max(initial=-np.inf))
-        spans_found: list[Prediction] = [
+        choices = [*spans, ScoredSpan(null, 0, 0)] if self.settings.unanswerable else spans
+        scores = np.array([span.score for span in choices])
+        weights = np.exp(scores - scores.max(initial=-np.inf))
+        answers: list[Prediction] = [
             {
                 "answer": example.context[span.start : span.end],
                 "start": span.start,
                 "end": span.end,
-                "probability": float(share),
+                "probability": float(weight),
             }
-            for span, share in zip(every, shares / max(shares.sum(), 1e-300), strict=True)
+            for span, weight in zip(choices, weights / max(weights.sum(), 1e-300), strict=True)
         ]
-        nothing: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
-        best = spans_found[0] if spans_found else nothing
+        no_answer: Prediction = {"answer": "", "start": 0, "end": 0, "probability": 0.0}
+        best = answers[0] if answers else no_answer
         threshold = self.settings.null_threshold
         if self.settings.unanswerable and (not spans or null - spans[0].score > threshold):
-            best = spans_found[-1]
-        spans_found.sort(key=lambda one: one["probability"], reverse=True)
-        return {**best, "alternatives": spans_found}
+            best = answers[-1]
+        answers.sort(key=lambda answer: answer["probability"], reverse=True)
+        return {**best, "alternatives": answers}
 
     def spans(
         self, outputs: Mapping[str, Tensor], batch: Batch
-    ) -> Iterator[tuple[AnsweringExample, list[Candidate], float]]:
+    ) -> Iterator[tuple[AnsweringExample, list[ScoredSpan], float]]:
         """Each row's example, its best spans with different texts, and the score of "no answer"."""
         logits = outputs["logits"].double().cpu().numpy()
         cu_seqlens = batch.packed.cu_seqlens.tolist()
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
-        places = {pair: cu_seqlens[at] for at, pair in enumerate(zip(rows, numbers, strict=True))}
+        starts = {
+            pair: cu_seqlens[number] for number, pair in enumerate(zip(rows, numbers, strict=True))
+        }
         settings = self.settings
         for example in batch.examples:
             tokens = [passage_tokens(window) for window in example.sequences]
             firsts = [settings.stride * number for number in range(len(tokens))]
             lengths = map(len, tokens)
-            may_start = max_context(list(zip(firsts, lengths, strict=True)))
+            may_start = max_context_masks(list(zip(firsts, lengths, strict=True)))
             null = np.inf
-            best: list[Candidate] = []
-            for number, (window, part) in enumerate(zip(example.sequences, tokens, strict=True)):
-                start = places[example.index, number]
+            best: list[ScoredSpan] = []
+            for number, (window, passage) in enumerate(zip(example.sequences, tokens, strict=True)):
+                start = starts[example.index, number]
                 null = min(null, logits[start].sum())
-                of_passage = logits[start + part]
-                best += candidates(
-                    of_passage[:, 0],
-                    of_passage[:, 1],
-                    window.offsets[part],
+                passage_logits = logits[start + passage]
+                best += find_best_spans(
+                    passage_logits[:, 0],
+                    passage_logits[:, 1],
+                    window.offsets[passage],
                     may_start[number],
                     max_answer_tokens=settings.max_answer_tokens,
                     count=settings.n_best,
                 )
             best.sort(key=lambda span: -span.score)
-            unlike: dict[str, Candidate] = {}
+            span_by_text: dict[str, ScoredSpan] = {}
             for span in best:
-                unlike.setdefault(example.context[span.start : span.end], span)
-            yield example, list(unlike.values())[: settings.n_best], float(null)
+                span_by_text.setdefault(example.context[span.start : span.end], span)
+            yield example, list(span_by_text.values())[: settings.n_best], float(null)
 
     def count_targets(self, examples: Sequence[AnsweringExample]) -> Mapping[str, int]:
-        counts = {"answered": 0, "without an answer": 0, "moved": 0, "lost": 0}
+        counts = {"answered": 0, "without an answer": 0, "moved": 0, "not found": 0}
         for example in examples:
             if not example.answers:
                 counts["without an answer"] += 1
             else:
-                counts["answered" if example.found == "as given" else example.found] += 1
+                counts["answered" if example.match == "exact" else example.match] += 1
         return {name: count for name, count in counts.items() if count or name == "answered"}
 
     @property
