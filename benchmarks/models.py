@@ -19,7 +19,7 @@ def fresh(size: str, directory: Path) -> Path:
     tokenizer = bw.Tokenizer.from_vocabulary(pieces)
     task = PretrainingTask(tokenizer)
     torch.manual_seed(0)
-    bw.Model(tokenizer, task, task.network(EncoderConfig.of_size(size)).eval()).save(
+    bw.Model(tokenizer, task, task.network(EncoderConfig.from_size(size)).eval()).save(
         directory, overwrite=True
     )
     return directory

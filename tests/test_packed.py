@@ -64,7 +64,7 @@ def test_parts_are_the_packs_of_their_sequences(lengths, most, as_tensors):
     arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]
     rows = [7 * i for i in range(len(lengths))]
     packed = Packed.from_arrays(arrays, rows=rows, numbers=rows)
-    parts = list((packed.to("cpu") if as_tensors else packed).parts(most))
+    parts = list((packed.to("cpu") if as_tensors else packed).split(most))
     at = 0
     for part in parts:
         end = at + part.num_sequences
@@ -129,9 +129,9 @@ def test_tests_check_the_types_and_shapes_that_a_pack_declares(name, wrong, as_t
 
 def test_tests_check_a_padded_batch_likewise():
     ids = torch.ones(2, 3, dtype=torch.int64)
-    assert Padded.of(ids, ids).max_seqlen == 3
+    assert Padded.from_tensors(ids, ids).max_seqlen == 3
     with pytest.raises(TypeCheckError, match="attention_mask"):
-        Padded.of(ids, ids[:1])
+        Padded.from_tensors(ids, ids[:1])
 
 
 def test_tensors_are_packed_where_they_are_and_gradients_flow_back():

@@ -722,7 +722,7 @@ class Model:
         if isinstance(self.task, PretrainingTask) and self.task.causal:
             raise BertworksError(
                 "the model was not pre-trained with masks: it predicts what comes next",
-                fix=f"Use {'generate' if self.encoder.config.continues else 'embed'}.",
+                fix=f"Use {'generate' if self.encoder.config.can_generate else 'embed'}.",
             )
         masks = self._pretrained(text, top_k=top_k, **settings)["masks"]
         mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)

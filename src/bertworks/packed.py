@@ -190,7 +190,7 @@ class Packed(Layout):
     def num_tokens(self) -> int:
         return len(self.input_ids)
 
-    def parts(self, tokens: int) -> Iterator[Packed]:
+    def split(self, tokens: int) -> Iterator[Packed]:
         """Yield the sequences, in order, in packs of at most `tokens` tokens, or one sequence."""
         ends = np.cumsum(self.lengths)
         first = start = 0
@@ -258,7 +258,7 @@ class Padded:
     position_ids: Int64[Tensor, " tokens"]
 
     @classmethod
-    def of(
+    def from_tensors(
         cls,
         input_ids: Int[Tensor, "rows length"],
         attention_mask: Shaped[Tensor, "rows length"],

@@ -41,7 +41,7 @@ SMALL = (
 )
 def test_parameters_are_those_of_the_published_model(size: str) -> None:
     found = bw.estimate("paper", [f"model.size={size}"], machine="a100")
-    geometry = bw.EncoderConfig.of_size(size).model_dump(include={"hidden_size"} | _GEOMETRY)
+    geometry = bw.EncoderConfig.from_size(size).model_dump(include={"hidden_size"} | _GEOMETRY)
     with torch.device("meta"):
         theirs = transformers.BertForPreTraining(transformers.BertConfig(**geometry))
     assert found.parameters == found.trained == sum(p.numel() for p in theirs.parameters())
@@ -97,7 +97,7 @@ def test_the_data_of_a_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module.Manifest, "read", manifests.__getitem__)
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("data: mine\nmodel: {size: tiny}\nsteps: 9\nbatch_size: 2\n")
-    width = bw.EncoderConfig.of_size("tiny").hidden_size
+    width = bw.EncoderConfig.from_size("tiny").hidden_size
 
     def parameters(*words: str) -> int:
         return bw.estimate(recipe, words, machine="a100").parameters

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.nn.device import computing_in
+from bertworks.nn.device import autocast_to
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
@@ -104,7 +104,7 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
         expected = _their_states(pair, pair.theirs)
         # Their rotation goes by way of float32, as ours: it is theirs that is wanted here.
         rough = _their_states(pair, copy.deepcopy(pair.theirs).bfloat16(), exact=False)
-        with computing_in(pair.ours, torch.bfloat16):
+        with autocast_to(pair.ours, torch.bfloat16):
             ours = _our_states(pair)
     assert {state.dtype for state in (*ours[:-1], *rough)} == {torch.bfloat16}
     assert ours[-1].dtype == torch.float32, "logits have float32's resolution"
@@ -151,7 +151,7 @@ def gradients_in_bfloat16(family: str) -> Rough:
     rough = copy.deepcopy(pair.theirs).bfloat16()
     rough.zero_grad()
     _train_theirs(pair, rough, exact=False)
-    with computing_in(pair.ours, torch.bfloat16):
+    with autocast_to(pair.ours, torch.bfloat16):
         _train_masked_lm(pair)
     own, right = _gradients(pair, pair.theirs, family)
     other = _gradients(pair, rough, family)[1]

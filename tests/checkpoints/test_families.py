@@ -190,6 +190,6 @@ def test_published_sizes_are_counted():
     """110 and 340 million parameters: paper §3."""
     for size, millions in (("base", 110), ("large", 340)):
         with torch.device("meta"):
-            network = PretrainingNetwork(EncoderConfig.of_size(size))
+            network = PretrainingNetwork(EncoderConfig.from_size(size))
         count = sum(parameter.numel() for parameter in network.parameters())
         assert round(count / 1e6, -1) == millions

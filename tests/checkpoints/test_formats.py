@@ -48,7 +48,7 @@ def test_an_original_checkpoint_gives_what_the_paper_says(original):
     packed = Packed.from_arrays(rows, types).to("cpu")
     with torch.no_grad():
         states = list(model.encoder.hidden_states(packed))
-        pooled = model.encoder.pooled(states[-1], packed)
+        pooled = model.encoder.pool(states[-1], packed)
         logits = model.network.mlm_head(states[-1])
         nsp = model.network.nsp_head(pooled)
     edges = packed.cu_seqlens.tolist()

@@ -467,7 +467,7 @@ def test_the_former_model_comes_back(tmp_path, monkeypatch):
 
 
 def test_sizes_are_the_papers():
-    base = EncoderConfig.of_size("base", vocab_size=30522)
+    base = EncoderConfig.from_size("base", vocab_size=30522)
     assert (base.num_hidden_layers, base.hidden_size, base.intermediate_size) == (12, 768, 3072)
     with pytest.raises(bw.BertworksError, match="The nearest valid name is 'large'"):
-        EncoderConfig.of_size("larg")
+        EncoderConfig.from_size("larg")

@@ -28,7 +28,7 @@ def check(directory):
     packed = Packed.from_arrays([ids], [types]).to("cpu")
     with torch.no_grad():
         states = list(model.encoder.hidden_states(packed))
-        pooled = model.encoder.pooled(states[-1], packed)
+        pooled = model.encoder.pool(states[-1], packed)
         logits, nsp = model.network.mlm_head(states[-1]), model.network.nsp_head(pooled)
     expected = paper.hidden_states(ids, types)
     for state, theirs in zip(states, expected, strict=True):

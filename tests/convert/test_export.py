@@ -53,7 +53,7 @@ def test_pads_change_no_pooled_vector(pooling: str) -> None:
     mask = torch.from_numpy(np.arange(9) < np.array(lengths)[:, None])
     rows = torch.full((len(lengths), 9, 6), 1e3)  # pads have large values, of which none may count
     rows[mask] = hidden
-    padded = Padded.of(mask.long(), mask)
+    padded = Padded.from_tensors(mask.long(), mask)
     vectors = pool(rows.flatten(0, 1), padded, pooling)
     # The pack's order is that of the arrays: groups are runs of equal length.
     torch.testing.assert_close(vectors, pool(hidden, packed, pooling))

@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 from bertworks.inference.frozen import FrozenLayer, frozen_form, has_packed_kernels
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.nn.device import computing_in
+from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
 from bertworks.packed import Packed
@@ -72,7 +72,7 @@ def test_a_form_computes_what_the_module_does(name):
     network = network_of(**GEOMETRIES[name]).eval()
     packed = pack(1, 5, 5, 9, 128)
     for precision, atol in (("fp32", 1e-5), ("bf16", None)):
-        with torch.no_grad(), computing_in(network, {"bf16": torch.bfloat16}.get(precision)):
+        with torch.no_grad(), autocast_to(network, {"bf16": torch.bfloat16}.get(precision)):
             expected = network(packed)
         with torch.inference_mode():
             found = frozen_form(network, precision)(packed)

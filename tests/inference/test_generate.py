@@ -12,7 +12,7 @@ from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import generate as module
 from bertworks.inference.generate import generate
 from bertworks.inference.settings import EngineSettings, GenerationSettings
-from bertworks.nn.kv_cache import Memory
+from bertworks.nn.kv_cache import KeyValueCache
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 
@@ -50,7 +50,7 @@ def test_a_memory_takes_several_tokens_at_a_time(network):
     rows = [torch.tensor(row).numpy() for row in ([1, 2, 3, 4, 5, 6], [7, 8, 9, 10])]
     cuts = (2, 3)
     whole = Packed.from_arrays(rows).to("cpu")
-    memory = Memory()
+    memory = KeyValueCache()
     first = Packed.from_arrays([row[:cut] for row, cut in zip(rows, cuts, strict=True)]).to("cpu")
     rest = Packed.from_arrays([row[cut:] for row, cut in zip(rows, cuts, strict=True)]).to("cpu")
     shift = torch.tensor([2] * 4 + [3] * 1)

@@ -61,7 +61,7 @@ class Headed(nn.Module):
         if isinstance(self.head, ClassificationHead):
             return self.head(self.encoder, hidden, pack)
         if self.kind == "next sentence":
-            return self.head(self.encoder.pooled(hidden, pack))
+            return self.head(self.encoder.pool(hidden, pack))
         return self.head(hidden[pack.last_tokens])
 
 

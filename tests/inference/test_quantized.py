@@ -138,9 +138,7 @@ def calibrated_linear(activation: str = "none") -> tuple[Linear, torch.Tensor]:
     x[:, 7] *= 50
     least, greatest = x.aminmax(dim=0)
     steps, offsets = (greatest - least) / 250, (greatest + least) / 2
-    linear.input_codes = InputCodes.found(
-        linear.weight.detach(), steps, offsets, x.median(0).values
-    )
+    linear.input_codes = InputCodes.fit(linear.weight.detach(), steps, offsets, x.median(0).values)
     QuantizedLinear.prepare(linear)
     linear.activation, linear.fused = ACTIVATIONS.get(activation), FUSED_NAMES[activation]
     return linear, x
@@ -194,15 +192,15 @@ def test_what_a_map_emits_are_the_codes_that_the_next_would_make():
     following = Linear(64, 32)
     step = torch.tensor([0.02])
     of_zero = (128 - 20) * step
-    following.input_codes = InputCodes.found(
+    following.input_codes = InputCodes.fit(
         following.weight.detach(), step, of_zero, torch.zeros(64)
     )
     with torch.inference_mode():
         numbers = linear(x)
-        linear.emitted = following.input_codes.emitted
-        assert linear.emitted == (pytest.approx(0.02), 20)
+        linear.output_codes = following.input_codes.step_and_zero_point
+        assert linear.output_codes == (pytest.approx(0.02), 20)
         codes = linear(x)
-        expected = following.input_codes.of(numbers)
+        expected = following.input_codes.encode(numbers)
         assert codes.dtype is torch.uint8
         assert (codes.int() - expected.int()).abs().max() <= 1
         assert (codes != expected).float().mean() < 0.01

@@ -93,7 +93,7 @@ def test_systems_are_trained_alike_and_probed(
         (2, "attention", "causal"): 1,
         (2, "attention", "bidirectional"): 1,
     }
-    assert len({one.one_way.hidden_size for one in configs}) == 1
+    assert len({one.per_direction_config.hidden_size for one in configs}) == 1
     assert len({one.vocab_size for one in configs}) == 1
 
     for name in ("pretrain", "finetune"):  # nothing is trained again

@@ -22,7 +22,7 @@ from bertworks.explorer.reading import read
 from bertworks.model import Model, load
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder, Layer, TwoWayLayer
-from bertworks.nn.neighbour_attention import attend_to_neighbours
+from bertworks.nn.neighbour_attention import initialize_neighbour_attention
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.pairs import InstanceSettings
@@ -107,7 +107,7 @@ def test_a_two_way_encoder_is_two_causal_ones(kind: str) -> None:
     two = Encoder(_config(kind), pooler=False).double()
     halves = []
     for side in ("forwards", "backwards"):
-        one = Encoder(two.config.one_way, pooler=False).double()
+        one = Encoder(two.config.per_direction_config, pooler=False).double()
         state = {name: part for name, part in two.state_dict().items() if "layers." not in name}
         for number, layer in enumerate(two.layers):
             assert isinstance(layer, TwoWayLayer)
@@ -169,7 +169,7 @@ def test_a_two_way_beginning_on_neighbours_looks_both_ways() -> None:
         "two-way attention", embedding_size=None, hidden_size=256, initializer_range=0.05
     )
     encoder = Encoder(config, pooler=False)
-    attend_to_neighbours(encoder)
+    initialize_neighbour_attention(encoder)
     parts, layer = encoder.embeddings, encoder.layers[0]
     assert isinstance(layer, TwoWayLayer)
     assert parts.position_embeddings is not None and parts.norm is not None

@@ -122,7 +122,7 @@ def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads
 def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):
     lengths, longest = [2, 5, 5, 7], 7
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    padded = Padded.of(torch.zeros_like(mask, dtype=torch.int64), mask)
+    padded = Padded.from_tensors(torch.zeros_like(mask, dtype=torch.int64), mask)
     real = mask.flatten()
     q, k, v = (tensors(len(real), 2, 3, seed) for seed in (1, 2, 3))
     rules = {"causal": causal, "window": window}

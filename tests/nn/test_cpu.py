@@ -20,13 +20,13 @@ from tests.nn.test_parity import pair
 
 @given(st.integers(1, 10**6))
 def test_rows_are_rounded_up_a_little(rows):
-    up = cpu.aligned(rows)
+    up = cpu.round_up_rows(rows)
     assert rows <= up <= rows * (1 + 1 / 32)
-    assert cpu.aligned(up) == up
+    assert cpu.round_up_rows(up) == up
 
 
 def test_few_different_shapes_are_left():
-    assert len({cpu.aligned(rows) for rows in range(4096, 8192)}) <= 33
+    assert len({cpu.round_up_rows(rows) for rows in range(4096, 8192)}) <= 33
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -66,7 +66,7 @@ def test_bfloat16_stays_near_the_exact_output():
     network, *_ = pair(torch.float32)
     network.encoder.compute_dtype = torch.bfloat16
     packed = reference.sequences(network.encoder.config, (7,) * 15)
-    assert cpu.aligned(packed.num_tokens) != packed.num_tokens
+    assert cpu.round_up_rows(packed.num_tokens) != packed.num_tokens
     with torch.no_grad():
         hidden = network.encoder(packed)
         network.encoder.compute_dtype = None
@@ -78,9 +78,9 @@ def test_bfloat16_stays_near_the_exact_output():
 def test_a_padded_batch_gets_no_rows_of_zeros():
     """Attention cuts it into rows of equal length."""
     network, _, _, padded, mask = pair(torch.float32)
-    exact = network.encoder(Padded.of(padded["input_ids"], mask))
-    batch = Padded.of(padded["input_ids"][:7, :31], mask[:7, :31])
-    assert cpu.aligned(batch.num_tokens) != batch.num_tokens
+    exact = network.encoder(Padded.from_tensors(padded["input_ids"], mask))
+    batch = Padded.from_tensors(padded["input_ids"][:7, :31], mask[:7, :31])
+    assert cpu.round_up_rows(batch.num_tokens) != batch.num_tokens
     network.encoder.compute_dtype = torch.bfloat16
     hidden = network.encoder(batch).view(7, 31, -1)[mask[:7, :31]]
     exact = exact.view(*mask.shape, -1)[:7, :31][mask[:7, :31]]
@@ -106,7 +106,7 @@ def test_a_number_becomes_the_same_whatever_the_rows_and_threads() -> None:
         for threads in (1, 2, 3, 5, 7):
             torch.set_num_threads(threads)
             for rows in (1, 7, 250, 399, 401):
-                found = cpu.in_whole_vectors(gelu, x[:rows])
+                found = cpu.apply_in_whole_vectors(gelu, x[:rows])
                 assert torch.equal(found, alone[:rows]), (threads, rows)
     finally:
         torch.set_num_threads(before)

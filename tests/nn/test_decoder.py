@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.decoder import Decoder, DecoderLayer
-from bertworks.nn.kv_cache import Memory
+from bertworks.nn.kv_cache import KeyValueCache
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.translation import TranslationNetwork
 
@@ -108,7 +108,7 @@ def test_a_decoder_computes_what_pytorchs_layers_do() -> None:
         torch.randn(one.num_tokens, 16, generator=generator, dtype=torch.float64).requires_grad_()
         for one in (target, source)
     )
-    found = decoder(hidden, target, decoder.seen(out, source))
+    found = decoder(hidden, target, decoder.project_source(out, source))
     layers = [theirs(layer) for layer in decoder.layers]
     wanted = decoded(layers, hidden, out)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
@@ -126,10 +126,10 @@ def test_tokens_one_by_one_are_those_of_all_at_once() -> None:
     source, lengths = sequences(SOURCES), [4, 4, 4, 4]
     target = sequences(lengths)
     hidden = torch.randn(16, 16, dtype=torch.float64)
-    seen = decoder.seen(torch.randn(source.num_tokens, 16, dtype=torch.float64), source)
+    seen = decoder.project_source(torch.randn(source.num_tokens, 16, dtype=torch.float64), source)
     with torch.no_grad():
         wanted = decoder(hidden, target, seen).view(4, 4, 16)
-        memory = Memory()
+        memory = KeyValueCache()
         for at in range(4):
             step = Packed.from_arrays([np.array([1])] * 4).to("cpu")
             found = decoder(hidden.view(4, 4, 16)[:, at], step, seen, memory)
@@ -174,7 +174,7 @@ def test_what_is_written_is_likeliest_at_each_place(seed: int) -> None:
         begins = torch.full((len(written), 1), 2)
         rows = torch.cat([begins, written[:, :-1]], 1)
         given = Packed.from_arrays(list(rows.numpy())).to("cpu")
-        seen = network.decoder.seen(network.encoder(source), source)
+        seen = network.decoder.project_source(network.encoder(source), source)
         states = network.decoder(network.encoder.embeddings(given), given, seen)
         logits = states @ network.encoder.embeddings.word_embeddings.weight.T
         likeliest = logits.argmax(-1).view(rows.shape)

@@ -58,8 +58,8 @@ def test_auto_knows_who_is_slow_at_bfloat16(vendor, avx512, amx, fast, monkeypat
 
 
 def test_an_encoder_is_as_before_after_an_error():
-    encoder = Encoder(EncoderConfig.of_size("tiny"))
-    with suppress(ZeroDivisionError), device.computing_in(encoder, torch.bfloat16):
+    encoder = Encoder(EncoderConfig.from_size("tiny"))
+    with suppress(ZeroDivisionError), device.autocast_to(encoder, torch.bfloat16):
         assert encoder.compute_dtype is torch.bfloat16
         raise ZeroDivisionError
     assert encoder.compute_dtype is None

@@ -14,7 +14,7 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import without_weights
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
-from bertworks.nn.layers import Dropout, dropout, keep_mask, kept, sinusoids
+from bertworks.nn.layers import Dropout, apply_dropout_mask, dropout, dropout_mask, sinusoids
 from bertworks.packed import Packed
 from tests.nn import reference
 
@@ -23,7 +23,7 @@ from tests.nn import reference
 @pytest.mark.parametrize("shape", [(1000, 1001), (999999,)])
 def test_share_of_dropped_values(p, shape):
     torch.manual_seed(0)
-    keep = keep_mask(torch.Size(shape), p, torch.device("cpu"))
+    keep = dropout_mask(torch.Size(shape), p, torch.device("cpu"))
     draws = keep.numel()
     assert keep.shape == shape
     assert abs((~keep).double().mean() - p) < 5 * math.sqrt(p * (1 - p) / draws) + 2**-17
@@ -32,7 +32,7 @@ def test_share_of_dropped_values(p, shape):
 def test_draws_do_not_depend_on_their_neighbours():
     """Four values come from one 64-bit draw: pairs of them must be dropped p² of the time."""
     torch.manual_seed(1)
-    dropped = ~keep_mask(torch.Size((250_000, 4)), 0.2, torch.device("cpu"))
+    dropped = ~dropout_mask(torch.Size((250_000, 4)), 0.2, torch.device("cpu"))
     for i in range(4):
         for j in range(i):
             both = (dropped[:, i] & dropped[:, j]).double().mean()
@@ -42,7 +42,7 @@ def test_draws_do_not_depend_on_their_neighbours():
 @pytest.mark.parametrize("p", [1e-7, 2**-16, 0.1, 0.5, 1 - 2**-16, 1 - 1e-7])
 def test_a_mask_compares_each_draw_with_a_threshold(p):
     torch.manual_seed(3)
-    keep = keep_mask(torch.Size([4001]), p, torch.device("cpu"))
+    keep = dropout_mask(torch.Size([4001]), p, torch.device("cpu"))
     torch.manual_seed(3)
     draws = torch.empty(1001, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:4001]
     share = min(max(round(p * 65536), 1), 65535)
@@ -56,8 +56,10 @@ def test_what_a_mask_keeps_is_the_same_as_a_product_with_it(dtype):
     x[0, 0, :4] = torch.tensor([torch.inf, -torch.inf, 0.0, -0.0])
     keep = torch.rand(x.shape) < 0.7
     keep[0, 0] = True
-    assert torch.equal(kept(x, keep), x * keep)
-    assert torch.equal(kept(x.transpose(0, 2), keep.transpose(0, 2)), (x * keep).transpose(0, 2))
+    assert torch.equal(apply_dropout_mask(x, keep), x * keep)
+    assert torch.equal(
+        apply_dropout_mask(x.transpose(0, 2), keep.transpose(0, 2)), (x * keep).transpose(0, 2)
+    )
 
 
 def test_dropout_keeps_the_mean_and_sends_gradients_through_the_same_mask():
@@ -73,7 +75,7 @@ def test_dropout_keeps_the_mean_and_sends_gradients_through_the_same_mask():
 
 def test_initialisation_is_a_normal_cut_at_two_deviations():
     torch.manual_seed(0)
-    encoder = Encoder(EncoderConfig.of_size("mini", vocab_size=2000))
+    encoder = Encoder(EncoderConfig.from_size("mini", vocab_size=2000))
     for name, parameter in encoder.named_parameters():
         if name.endswith("norm.weight"):
             assert (parameter == 1).all()
@@ -91,14 +93,14 @@ def test_initialisation_is_a_normal_cut_at_two_deviations():
 def test_a_network_without_weights_draws_nothing():
     state = torch.get_rng_state()
     with without_weights():
-        encoder = Encoder(EncoderConfig.of_size("tiny"))
+        encoder = Encoder(EncoderConfig.from_size("tiny"))
     assert encoder.embeddings.word_embeddings.weight.is_meta
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_decoder_of_its_own_is_drawn_likewise():
     torch.manual_seed(0)
-    config = EncoderConfig.of_size("mini", vocab_size=2000).with_values(tie_word_embeddings=False)
+    config = EncoderConfig.from_size("mini", vocab_size=2000).with_values(tie_word_embeddings=False)
     decoder = MLMHead(config, torch.nn.Parameter(torch.zeros(2000, 256))).decoder.detach()
     assert decoder.abs().max() <= 0.04
     assert decoder.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
@@ -169,7 +171,7 @@ def test_sinusoids_are_those_of_the_formula():
 @pytest.mark.parametrize(("positions", "same"), [("none", True), ("sinusoidal", False)])
 def test_order_is_lost_without_positions(positions, same):
     torch.manual_seed(0)
-    config = EncoderConfig.of_size("tiny", vocab_size=50, positions=positions)
+    config = EncoderConfig.from_size("tiny", vocab_size=50, positions=positions)
     encoder = Encoder(config, pooler=False).double().eval()
     ids = torch.arange(8, 16)
     order = torch.tensor([3, 1, 0, 7, 2, 5, 4, 6])

@@ -8,7 +8,7 @@ import torch
 from bertworks.errors import SettingsError
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
-from bertworks.nn.neighbour_attention import attend_to_neighbours
+from bertworks.nn.neighbour_attention import initialize_neighbour_attention
 
 GEOMETRY = {
     "vocab_size": 500,
@@ -49,7 +49,7 @@ def test_heads_of_the_first_layer_find_the_neighbours(
     values = {**GEOMETRY, "hidden_size": width, "attention": attention}
     encoder = Encoder(EncoderConfig.parse(values))
     before = _attention(encoder, start, 64)
-    attend_to_neighbours(encoder)
+    initialize_neighbour_attention(encoder)
     after = _attention(encoder, start, 64)
     middle = torch.arange(4, 60)
     for head, offset in enumerate(offsets):
@@ -72,4 +72,4 @@ def test_heads_of_the_first_layer_find_the_neighbours(
 def test_what_it_is_not_for_is_refused(other: dict[str, object]) -> None:
     encoder = Encoder(EncoderConfig.parse({**GEOMETRY, **other}))
     with pytest.raises(SettingsError, match="learned positions as wide as the layers"):
-        attend_to_neighbours(encoder)
+        initialize_neighbour_attention(encoder)

@@ -34,7 +34,7 @@ import numpy as np
 
 import bertworks as bw
 from bertworks import explorer
-from bertworks.nn.cpu import aligned
+from bertworks.nn.cpu import round_up_rows
 from tests.serving.conftest import WORDS, save_models
 from tests.serving.test_bert import close
 from tests.serving.test_process import command
@@ -277,7 +277,7 @@ class Caller:
 def warm_up(caller: Caller, models: Sequence[str]) -> None:
     """Have each number of tokens that a batch may have computed once."""
     for model in models:
-        for tokens in sorted({aligned(count) for count in range(3, _BATCH_TOKENS + 1)}):
+        for tokens in sorted({round_up_rows(count) for count in range(3, _BATCH_TOKENS + 1)}):
             parts = np.array_split(np.arange(tokens), -(-tokens // _ROW))
             texts = ["door " * (len(part) - 2) for part in parts]  # and the tokens at both ends
             body = json.dumps({"inputs": texts, "model": model}).encode()

@@ -122,7 +122,7 @@ class ChoiceNetwork(Network):
         return {"choice": cross_entropy_sum(scores, batch.targets["labels"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        pooled = self.encoder.pooled(self.encoder(batch.packed), batch.packed)
+        pooled = self.encoder.pool(self.encoder(batch.packed), batch.packed)
         return {"scores": self.score(pooled).squeeze(-1)}
 
 

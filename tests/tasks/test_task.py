@@ -73,7 +73,7 @@ def test_a_padded_batch_gives_what_a_pack_does(name: str) -> None:
     batch = task.collate(examples).to("cpu")
     ids, mask = batch.packed.to_padded()
     types, _ = batch.packed.to_padded(batch.packed.token_type_ids)
-    found = network.padded(Padded.of(ids, mask, types))
+    found = network.padded(Padded.from_tensors(ids, mask, types))
 
     expected: dict[str, Tensor]
     if name in ("retrieval", "translation"):  # their exports are those of an encoder

@@ -88,7 +88,7 @@ def test_lamb_has_a_ratio_for_each_matrix_of_the_published_layout(
 ) -> None:
     """BERT has a matrix each for query, key and value, and the first GPT one for all three."""
     torch.manual_seed(0)
-    config = EncoderConfig.of_size("tiny", vocab_size=40).with_values(
+    config = EncoderConfig.from_size("tiny", vocab_size=40).with_values(
         hidden_size=8, num_attention_heads=2, intermediate_size=12, family=family
     )
     network = Encoder(config).double()
@@ -157,7 +157,7 @@ def test_parameters_without_a_gradient_stay() -> None:
 
 
 def test_biases_and_norms_do_not_decay_and_shared_weights_come_once() -> None:
-    config = EncoderConfig.of_size("tiny", vocab_size=40)
+    config = EncoderConfig.from_size("tiny", vocab_size=40)
     encoder = Encoder(config)
     network = nn.ModuleDict(
         {
@@ -244,7 +244,7 @@ def test_impossible_betas_are_refused() -> None:
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_lower_layers_learn_at_a_lower_rate(name: str) -> None:
     """With one step of equal gradients each parameter moves by its own share."""
-    config = EncoderConfig.of_size("tiny").with_values(vocab_size=11, num_hidden_layers=3)
+    config = EncoderConfig.from_size("tiny").with_values(vocab_size=11, num_hidden_layers=3)
     network = nn.ModuleDict({"encoder": Encoder(config), "head": nn.Linear(128, 2)})
     settings = OptimizerSettings.parse(
         {

@@ -123,7 +123,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
 
     # Those of padded attention are work, but not counted as such.
     monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)
-    config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0)
+    config = EncoderConfig.from_size("tiny", vocab_size=500, hidden_dropout_prob=0.0)
     network = PretrainingNetwork(config)
     ids = [np.full(length, 7) for length in (20, 20, 33, 64)]
     packed = Packed.from_arrays(ids)
@@ -162,7 +162,7 @@ def test_each_matrix_multiplies_each_token_once(
     from torch.utils.flop_counter import FlopCounterMode
 
     monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)  # without padding, as above
-    config = EncoderConfig.of_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
+    config = EncoderConfig.from_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
     packed = Packed.from_arrays([np.full(length, 7) for length in (20, 20, 33, 64)])
     encoder = Encoder(config, pooler=False)
     with FlopCounterMode(display=False) as counter:

@@ -22,7 +22,7 @@ from torch import nn
 from ..checkpoints.locate import locate
 from ..data.manifest import Manifest
 from ..errors import SettingsError
-from ..nn.device import computing_in, dtype_of, pick_device, without_weights
+from ..nn.device import autocast_to, dtype_of, pick_device, without_weights
 from ..nn.encoder import Encoder
 from ..packed import Batch
 from ..settings.base import REQUIRED, read_yaml
@@ -378,7 +378,7 @@ def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recom
 
     network.train()
     with (
-        computing_in(network, dtype),
+        autocast_to(network, dtype),
         recomputing(network, recompute),
         torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
     ):
@@ -399,7 +399,7 @@ def _measured(
     micro_batches = of_step / batch.packed.num_tokens
     with (
         frozen(network, settings),
-        computing_in(network, dtype),
+        autocast_to(network, dtype),
         recomputing(network, settings.gradient_checkpointing),
     ):
         optimizer = build_optimizer(network, settings)

@@ -22,7 +22,7 @@ from torch import nn
 from ..data.lines import ReadCounts, Reading, read_lines
 from ..errors import BertworksWarning, DataError
 from ..model import Model, of_unit_length
-from ..nn.config import STATIC, EncoderConfig
+from ..nn.config import STATIC_SETTINGS, EncoderConfig
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
@@ -149,7 +149,7 @@ class WordVectors:
             what += f" at punctuation and around ideographs: {format_names(lost, 3)}"
             warnings.warn(what, BertworksWarning, stacklevel=2)
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
-        config = EncoderConfig.parse({**STATIC, **size})
+        config = EncoderConfig.parse({**STATIC_SETTINGS, **size})
         model = Model.fresh(config, tokenizer)
         table = np.zeros((tokenizer.vocab_size, self.vectors.shape[1]), np.float32)
         table[len(_SPECIAL) :] = self.vectors[[self._places[word] for word in words]]

@@ -14,7 +14,7 @@ from ..nn.config import EncoderConfig
 from ..nn.device import is_finite
 from ..nn.encoder import Layer
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, codes_of
+from ..nn.quantized import InputCodes, quantize_rows
 from ..text import files as tokenizer_files
 from ..text.tokenizer import Tokenizer
 from ..utils.directories import LOCK_NAME, new_directory
@@ -148,7 +148,7 @@ def _in_eight_bits(
         for inner, part in layer.named_modules() if isinstance(layer, Layer) else ():
             if isinstance(part, Linear):
                 inputs, names = part.input_codes, keys.theirs(f"{outer}.{inner}.weight")
-                if inputs is not None and not inputs.are_for(part.weight.detach().float()):
+                if inputs is not None and not inputs.match(part.weight.detach().float()):
                     inputs = None
                 shift = part.weight.new_zeros(part.out_features) if inputs is None else inputs.shift
                 parts = ((inputs, some) for some in shift.chunk(len(names)))
@@ -160,9 +160,9 @@ def _in_eight_bits(
             continue
         inputs, shift = matrices[name]
         if inputs is None:
-            result[name + CODES], result[name + SCALES] = codes_of(tensor)
+            result[name + CODES], result[name + SCALES] = quantize_rows(tensor)
             continue
-        coded = codes_of(tensor.float() * inputs.steps)
+        coded = quantize_rows(tensor.float() * inputs.steps)
         result[name + CALIBRATED_CODES], result[name + SCALES] = coded
         result[name + INPUTS] = torch.stack([inputs.steps, inputs.offsets])
         result[name + SHIFT] = shift

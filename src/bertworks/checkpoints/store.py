@@ -25,7 +25,7 @@ from ..errors import CheckpointError, SettingsError
 from ..nn.config import EncoderConfig
 from ..nn.device import is_finite
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, scales_of
+from ..nn.quantized import InputCodes, compute_row_scales
 from ..settings.base import Settings
 from ..utils.json_files import check_format_version
 from . import tensorflow
@@ -223,7 +223,7 @@ def check_geometry(
 
 def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tensors, with their shapes, that together depend on every size in a configuration."""
-    is_two_way, config = config.attention == "two-way", config.one_way
+    is_two_way, config = config.attention == "two-way", config.per_direction_config
     width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
     embeddings = {
         "word": config.vocab_size,
@@ -320,7 +320,7 @@ def _take_calibration(
         inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
         if isinstance(linear, Linear) and all(one in tensors for one in (*inputs, *shifts)):
             steps, offsets = tensors[inputs[0]]  # equal in all parts: they form one map of ours
-            scales = scales_of(linear.weight.detach().float() * steps)
+            scales = compute_row_scales(linear.weight.detach().float() * steps)
             shift = torch.cat([tensors[one] for one in shifts])
             linear.input_codes = InputCodes(steps, offsets, shift, scales)
             yield from (*inputs, *shifts)

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
-from ..nn.quantized import weight_of
+from ..nn.quantized import dequantize_rows
 from ..utils import json_files
 from ..utils.memory import start_thread
 from ..utils.regular_files import check_regular_file
@@ -77,7 +77,7 @@ def read_weights(
                 raise CheckpointError(
                     f"{name!r} is not int8, or has no {SCALES!r} of its rows", where=str(directory)
                 )
-            tensors[whole] = weight_of(codes, scales)
+            tensors[whole] = dequantize_rows(codes, scales)
             if suffix == CALIBRATED_CODES:
                 _check_calibration(tensors, whole, str(directory))
                 tensors[whole] /= tensors[whole + INPUTS][0]

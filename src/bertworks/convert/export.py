@@ -62,7 +62,7 @@ class PaddedNetwork(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return the network's outputs for `[rows, length]` tensors, by name."""
-        padded = Padded.of(input_ids, attention_mask, token_type_ids)
+        padded = Padded.from_tensors(input_ids, attention_mask, token_type_ids)
         if isinstance(self.network, Network):
             outputs = self.network.padded(padded)
         else:

@@ -118,7 +118,7 @@ NEEDS = {
     "generate": Need(
         "it continues no texts",
         "a causal model, such as openai-gpt",
-        lambda model: is_causal_lm(model) and model.encoder.config.continues,
+        lambda model: is_causal_lm(model) and model.encoder.config.can_generate,
     ),
 }
 """The requirement of each view; other views have none."""

@@ -23,7 +23,7 @@ from ..errors import BertworksError
 from ..nn.attention import masked_pairs
 from ..nn.device import is_finite
 from ..nn.encoder import AttentionScope, Encoder, HasEncoder, SelfAttention
-from ..nn.kv_cache import Memory
+from ..nn.kv_cache import KeyValueCache
 from ..nn.layers import sinusoids
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
@@ -141,11 +141,13 @@ class _Watch:
 class _WatchedEncoder(Encoder):
     watch: _Watch
 
-    def hidden_states(self, packed: Sequences, memory: Memory | None = None) -> Iterator[Tensor]:
+    def hidden_states(
+        self, packed: Sequences, cache: KeyValueCache | None = None
+    ) -> Iterator[Tensor]:
         watch, waits = self.watch, is_awaited.get()
-        states = super().hidden_states(packed, memory)
+        states = super().hidden_states(packed, cache)
         if watch.hidden is not None:
-            above = self.states_after(watch.hidden, packed, memory, watch.layer)
+            above = self.hidden_states_above(watch.hidden, packed, cache, watch.layer)
             states = itertools.chain([watch.hidden], above)
         for state in states:
             if not waits():
@@ -162,7 +164,7 @@ class _WatchedAttention(SelfAttention):
         length, watch = scope.packed.max_seqlen, self.watch
         query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
-            query, key = scope.rotation.turn(query), scope.rotation.turn(key)
+            query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         tokens = scope.packed.num_tokens  # rows of zeros may follow: see `cpu.align_rows`
         query, key, value = (
             part[:tokens].unflatten(0, (-1, length)).transpose(1, 2) for part in (query, key, value)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..nn.encoder import FeedForward, Layer
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, codes_of, weight_of
+from ..nn.quantized import InputCodes, dequantize_rows, quantize_rows
 from .frozen import FUSED, forget, twins_of
 
 _SAMPLE = 1024  # maximum tokens per map whose inputs are kept
@@ -105,14 +105,16 @@ class _Seen:
             return float(((found - exact).square().sum(1) / size).mean())
 
         def of_codes(codes: InputCodes) -> float:
-            coded = weight_of(*codes_of(weight * codes.steps))
-            return error(F.linear(codes.of(rows).float() - _ZERO, coded, codes.shift))
+            coded = dequantize_rows(*quantize_rows(weight * codes.steps))
+            return error(F.linear(codes.encode(rows).float() - _ZERO, coded, codes.shift))
 
         usual = rows.median(0).values
         candidates = self._common(weight, usual) if is_common else self._each(weight, usual)
         errors = {of_codes(codes): codes for codes in candidates}
         least = min(errors)
-        of_tokens = error(F.linear(weight_of(*codes_of(rows)), weight_of(*codes_of(weight))))
+        of_tokens = error(
+            F.linear(dequantize_rows(*quantize_rows(rows)), dequantize_rows(*quantize_rows(weight)))
+        )
         return errors[least] if least <= _MUCH * of_tokens else None
 
     def _each(self, weight: Tensor, usual: Tensor) -> Iterator[InputCodes]:
@@ -124,7 +126,7 @@ class _Seen:
             steps = half**alpha / widest ** (1 - alpha)
             steps *= (half / steps).max() / (_ZERO - 1)
             for share in _SHARES:
-                yield InputCodes.found(weight, steps * share, middle, usual)
+                yield InputCodes.fit(weight, steps * share, middle, usual)
 
     def _common(self, weight: Tensor, usual: Tensor) -> Iterator[InputCodes]:
         """Candidates with one step for all inputs, and a code for zero."""
@@ -132,7 +134,7 @@ class _Seen:
         for share in _COMMON_SHARES:  # the whole range below zero is kept, for GELU's outputs
             step = ((greatest * share - least) / _CODES).clamp(min=_LEAST)
             zero = (-least / step).round()
-            yield InputCodes.found(weight, step[None], ((_ZERO - zero) * step)[None], usual)
+            yield InputCodes.fit(weight, step[None], ((_ZERO - zero) * step)[None], usual)
 
 
 class _Watched(Linear):

@@ -249,7 +249,7 @@ class Embedder(States):
         if self.pooling == "mean" and self.is_of_last and isinstance(encoder, FrozenNativeEncoder):
             return encoder.means(packed, unit_length=self.normalize)
         if self.pooling == "pooler":
-            vectors = encoder.pooled(encoder(packed), packed).float()
+            vectors = encoder.pool(encoder(packed), packed).float()
         else:
             parts = self.parts(encoder, packed, lambda hidden: pool(hidden, packed, self.pooling))
             vectors = parts[0] if len(parts) == 1 else torch.cat(parts, -1)

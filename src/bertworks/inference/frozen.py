@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..nn.cpu import LANES, in_whole_vectors
+from ..nn.cpu import VECTOR_LENGTH, apply_in_whole_vectors
 from ..nn.device import dtype_of
 from ..nn.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
 from ..nn.heads import MLMHead
-from ..nn.layers import ACTIVATIONS, Embeddings, Linear, OutputLinear, wide
+from ..nn.layers import ACTIVATIONS, Embeddings, Linear, OutputLinear, promote_to_float32
 from ..nn.quantized import CalibratedLinear, QuantizedLinear
 from ..settings.literals import InferencePrecision
 from .native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
@@ -121,7 +121,7 @@ class FrozenOutputLinear(FrozenLinear):
     """The last map of a head, in float32 at least, whatever the form's precision."""
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        return super().forward(wide(x))
+        return super().forward(promote_to_float32(x))
 
 
 class FrozenFeedForward(FeedForward):
@@ -138,7 +138,7 @@ class FrozenFeedForward(FeedForward):
         self, hidden: Float[Tensor, "tokens hidden_size"]
     ) -> Num[Tensor, "tokens intermediate_size"]:
         if self.is_apart:
-            return in_whole_vectors(self.activation, self.intermediate(hidden))
+            return apply_in_whole_vectors(self.activation, self.intermediate(hidden))
         return super().inner(hidden)
 
     def plus(
@@ -201,7 +201,7 @@ class FrozenMLMHead(MLMHead):
         kernels, weight = torch.ops.mkldnn._linear_pointwise, self.ready
         product = kernels.default(transformed, weight, None, "none", [], "")
         rest = kernels.binary(transformed, -product, weight, None, "add")
-        logits = wide(product).add_(rest)
+        logits = promote_to_float32(product).add_(rest)
         return logits if self.bias is None else logits.add_(self.bias)
 
 
@@ -401,7 +401,7 @@ class _Freezing:
         if isinstance(first, CalibratedLinear) and first.kernel is not None:
             second = twin.output
             if isinstance(second, CalibratedLinear) and second.input_codes is not None:
-                first.emitted = second.input_codes.emitted
+                first.output_codes = second.input_codes.step_and_zero_point
 
 
 def twin_of(module: ModuleT, parts: Mapping[str, nn.Module | None]) -> ModuleT:
@@ -443,7 +443,7 @@ def _unchanged(x: Tensor) -> Tensor:
 def _is_faster_alone(first: Linear, activation: Callable[[Tensor], Tensor]) -> bool:
     """Whether an activation is faster after a map than in its kernel (docs/decisions.md)."""
     looked_up = activation is not ACTIVATIONS["relu"]  # oneDNN computes all others with tables
-    whole = first.out_features % LANES == 0
+    whole = first.out_features % VECTOR_LENGTH == 0
     return looked_up and whole and not torch.cpu._is_avx512_supported()
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, SettingsError
-from ..nn.kv_cache import Memory
+from ..nn.kv_cache import KeyValueCache
 from ..packed import Packed
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
@@ -49,7 +49,7 @@ def generate(
         SettingsError: the network is not causal.
     """
     config = network.encoder.config
-    if not config.continues:
+    if not config.can_generate:
         why = "has LSTMs" if config.attention == "causal" else "sees both sides of a token"
         raise SettingsError(
             f"the model {why}, and cannot continue a text",
@@ -96,7 +96,7 @@ class Continuation:
     settings: GenerationSettings
     num_tokens: int
     new: tuple[int, ...] = ()
-    memory: Memory | None = None
+    memory: KeyValueCache | None = None
     is_over: bool = False
 
     @property
@@ -159,7 +159,7 @@ def continue_texts(
     alive = [at for at, text in enumerate(texts) if not text.is_over]
     # Sorted by length, for large groups in attention; each step keeps the order.
     alive.sort(key=lambda at: len(texts[at].tokens))
-    memory = Memory.joined([texts[at].memory for at in alive])
+    memory = KeyValueCache.from_parts([texts[at].memory for at in alive])
     while alive and steps != 0:
         known = memory.lengths.tolist() or [0] * len(alive)
         unknown = [found[at].tokens[count:] for at, count in zip(alive, known, strict=True)]
@@ -172,14 +172,14 @@ def continue_texts(
         kept = [place for place, at in enumerate(alive) if not found[at].is_over]
         alive = [alive[place] for place in kept]
         if alive:
-            memory.keep(kept)
+            memory.select(kept)
         steps = None if steps is None else steps - 1
     for at, part in zip(alive, memory.split() if alive else (), strict=True):
         found[at] = replace(found[at], memory=part)
     return found
 
 
-def _next(tokens: Sequence[Sequence[int]], memory: Memory) -> Packed:
+def _next(tokens: Sequence[Sequence[int]], memory: KeyValueCache) -> Packed:
     """Pack the next tokens of each sequence, with positions that follow those in memory."""
     packed = Packed.from_arrays([np.asarray(row, np.int64) for row in tokens])
     if not len(memory.lengths):

@@ -76,15 +76,15 @@ def _attention(
     query, key, value = attention.query_key_value(hidden).view(-1, *attention.heads_shape).unbind(1)
     steps = {"query": query, "key": key, "value": value}
     if config.positions == "rotary":
-        rotation = Rotation.of(
+        rotation = Rotation.from_positions(
             packed.position_ids,
             rows=len(hidden),
             head_size=config.head_size,
             theta=rope_theta(encoder, number),
             dtype=torch.promote_types(hidden.dtype, torch.float32),
         )
-        query = steps["rotated_query"] = rotation.turn(query)
-        key = steps["rotated_key"] = rotation.turn(key)
+        query = steps["rotated_query"] = rotation.rotate(query)
+        key = steps["rotated_key"] = rotation.rotate(key)
     scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(config.head_size)
     causal, window = config.attention == "causal", config.window(number)
     masked = masked_pairs(len(hidden), len(hidden), causal, window, hidden.device)

@@ -17,7 +17,7 @@ from ..nn.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttent
 from ..nn.heads import pool
 from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
 from ..nn.layers import Embeddings, LayerNorm, Linear
-from ..nn.quantized import codes_of
+from ..nn.quantized import quantize_rows
 from ..packed import Packed, Sequences
 
 
@@ -210,10 +210,10 @@ def _eight_bit_map(linear: Linear) -> NativeMap:
     weight, inputs = linear.weight.detach().float(), linear.input_codes
     if inputs is not None:
         inputs = inputs.to(weight.device)
-    if inputs is None or not inputs.are_for(weight):
-        return NativeMap.of_codes(*codes_of(weight), _bias(linear))
-    start, slope = (part.expand(linear.in_features) for part in inputs.line)
-    codes, scales = codes_of(weight * inputs.steps)
+    if inputs is None or not inputs.match(weight):
+        return NativeMap.of_codes(*quantize_rows(weight), _bias(linear))
+    start, slope = (part.expand(linear.in_features) for part in inputs.start_and_slope)
+    codes, scales = quantize_rows(weight * inputs.steps)
     return NativeMap.of_codes(codes, scales, _bias(linear) + inputs.shift, (start, slope))
 
 

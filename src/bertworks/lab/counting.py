@@ -29,7 +29,7 @@ def _sized(size: str, millions: int) -> Measure:
 
     def measure(lab: Lab, seed: int) -> Mapping[str, Arms]:
         with without_weights():
-            network = BareEncoder(EncoderConfig.of_size(size), pooler=True)
+            network = BareEncoder(EncoderConfig.from_size(size), pooler=True)
         counted = sum(weight.numel() for weight in network.parameters()) / 1e6
         off = {"off by": abs(counted / millions - 1), "two in a hundred": 0.02}
         return {size: {"counted, millions": counted, **off}}
@@ -61,7 +61,7 @@ def new_parameters(lab: Lab, seed: int) -> Mapping[str, Arms]:
 
 @measures
 def square_of_length(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    config = EncoderConfig.of_size("base")
+    config = EncoderConfig.from_size("base")
 
     def flops(length: int) -> tuple[float, float]:
         one = Packed.from_arrays([np.zeros(length, np.int64)])

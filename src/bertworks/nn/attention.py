@@ -31,7 +31,7 @@ from torch.autograd.function import once_differentiable
 
 from ..native import attention_fp32
 from ..packed import Group, Layout, Padded
-from .layers import keep_mask, kept
+from .layers import apply_dropout_mask, dropout_mask
 
 Backend = Literal["grouped", "varlen", "dense"]
 
@@ -174,7 +174,7 @@ class _Block(NamedTuple):
         lengths = torch.tensor([group.length for group in groups])
         counts = torch.tensor([group.sequences for group in groups])
         weights = heads * lengths**2  # per sequence
-        draws = -(-counts * weights // 4) * 4  # `keep_mask` draws four at a time
+        draws = -(-counts * weights // 4) * 4  # `dropout_mask` draws four at a time
         first = draws.cumsum(0) - draws
         first, lengths, weights = (
             values.repeat_interleave(counts)[:, None, None, None]
@@ -213,8 +213,8 @@ class _Block(NamedTuple):
     def keep(self, weights: Tensor, dropout: float) -> Bool[Tensor, "batch length keys"]:
         """Return a mask of the weights that dropout keeps."""
         if self.drawn is None:
-            return keep_mask(weights.shape, dropout, weights.device)
-        keep = keep_mask(torch.Size([self.draws]), dropout, weights.device)
+            return dropout_mask(weights.shape, dropout, weights.device)
+        keep = dropout_mask(torch.Size([self.draws]), dropout, weights.device)
         return keep.index_select(0, self.drawn).view(weights.shape)
 
     def put(self, result: Tensor, values: Float[Tensor, "batch length head_size"]) -> None:
@@ -299,7 +299,7 @@ class _Grouped(torch.autograd.Function):
             if dropout:
                 keep = queries.keep(weights, dropout)
                 saved.append(keep)
-                context = _product(kept(weights, keep), v, 1 / (1 - dropout))
+                context = _product(apply_dropout_mask(weights, keep), v, 1 / (1 - dropout))
             else:
                 context = torch.bmm(weights, v)
             queries.put(result, context)
@@ -320,12 +320,12 @@ class _Grouped(torch.autograd.Function):
             weights = used = next(saved)
             if ctx.dropout:
                 keep = next(saved)
-                used = kept(weights, keep)
+                used = apply_dropout_mask(weights, keep)
             scale = 1 / (1 - ctx.dropout)
             keys.put(d_value, _product(used.transpose(1, 2), d_context, scale))
             d_weights = _product(d_context, v.transpose(1, 2), scale)
             if ctx.dropout:
-                d_weights = kept(d_weights, keep)
+                d_weights = apply_dropout_mask(d_weights, keep)
             d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
             queries.put(d_query, _product(d_scores, k, ctx.scale))
             keys.put(d_key, _product(d_scores.transpose(1, 2), q, ctx.scale))

@@ -27,8 +27,8 @@ ClassifierPooling = Literal["cls", "mean", "last"]
 included, or the vector of the last token."""
 
 # The bytes of a matrix of this size can still be counted in 64 bits.
-MOST_ROWS = 2**26
-MOST_COLUMNS = 2**20
+MAX_ROWS = 2**26
+MAX_COLUMNS = 2**20
 
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),
@@ -40,7 +40,7 @@ _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four ti
 }
 
 
-STATIC = {
+STATIC_SETTINGS = {
     **{"family": "bertworks", "num_hidden_layers": 0, "num_attention_heads": 1},
     **{"positions": "none", "type_vocab_size": 0, "embedding_norm": False},
     **{"hidden_dropout_prob": 0.0, "classifier": "none", "classifier_pooling": "mean"},
@@ -60,8 +60,8 @@ class EncoderConfig(Settings):
     Source: paper §3, "Model Architecture", and the original release's `bert_config.json`.
     """
 
-    vocab_size: int = Field(30522, ge=1, le=MOST_ROWS, description="vocabulary size")
-    hidden_size: int = Field(768, ge=1, le=MOST_COLUMNS, description="width of the layers")
+    vocab_size: int = Field(30522, ge=1, le=MAX_ROWS, description="vocabulary size")
+    hidden_size: int = Field(768, ge=1, le=MAX_COLUMNS, description="width of the layers")
     num_hidden_layers: int = Field(12, ge=0, le=10_000, description="number of layers")
     num_attention_heads: int = Field(
         12,
@@ -69,7 +69,7 @@ class EncoderConfig(Settings):
         description="attention heads per layer; must divide hidden_size",
     )
     intermediate_size: int = Field(
-        3072, ge=1, le=MOST_ROWS, description="width of the feed-forward layers"
+        3072, ge=1, le=MAX_ROWS, description="width of the feed-forward layers"
     )
     hidden_act: Activation = Field(
         "gelu",
@@ -90,12 +90,12 @@ class EncoderConfig(Settings):
     max_position_embeddings: int = Field(
         512,
         ge=1,
-        le=MOST_ROWS,
+        le=MAX_ROWS,
         description="number of positions, as published: RoBERTa's 514 allow 512 tokens, since "
         "its positions begin at 2",
     )
     type_vocab_size: int = Field(
-        2, ge=0, le=MOST_ROWS, description="number of token types: first and second segment"
+        2, ge=0, le=MAX_ROWS, description="number of token types: first and second segment"
     )
     initializer_range: float = Field(
         0.02,
@@ -113,7 +113,7 @@ class EncoderConfig(Settings):
     embedding_size: int | None = Field(
         None,
         ge=1,
-        le=MOST_COLUMNS,
+        le=MAX_COLUMNS,
         description="width of the embeddings, if a linear map widens them to hidden_size "
         "(ALBERT §3.1, ELECTRA); null: no such map",
     )
@@ -130,12 +130,12 @@ class EncoderConfig(Settings):
         "lost",
     )
     position_offset: int = Field(
-        0, ge=0, le=MOST_ROWS, description="index of a sequence's first position"
+        0, ge=0, le=MAX_ROWS, description="index of a sequence's first position"
     )
     task_type_vocab_size: int = Field(
         0,
         ge=0,
-        le=MOST_ROWS,
+        le=MAX_ROWS,
         description="size of the table of task embeddings; its first entry is added to every "
         "token (ERNIE 2.0)",
     )
@@ -268,12 +268,12 @@ class EncoderConfig(Settings):
         return self.mixer == "attention" and self.attention != "two-way"
 
     @property
-    def continues(self) -> bool:
+    def can_generate(self) -> bool:
         """Whether the encoder can generate text, token by token."""
         return self.has_heads and self.attention == "causal"
 
     @property
-    def one_way(self) -> Self:
+    def per_direction_config(self) -> Self:
         """The geometry of each half of a two-way encoder, as a causal one; else the same."""
         if self.attention != "two-way":
             return self
@@ -331,7 +331,7 @@ class EncoderConfig(Settings):
         return self.window(layer) is not None
 
     @classmethod
-    def of_size(cls, size: str, **values: Unpack[EncoderKeywords]) -> Self:
+    def from_size(cls, size: str, **values: Unpack[EncoderKeywords]) -> Self:
         """Return the geometry of a released size: tiny, mini, small, medium, base, large.
 
         Args:

@@ -22,7 +22,7 @@ from torch import Tensor
 # 1,024, kernels are compiled again and again.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
-LANES = 32  # the most numbers that PyTorch's kernels process at a time
+VECTOR_LENGTH = 32  # the most numbers that PyTorch's kernels process at a time
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # names of mallopt(3)
 
@@ -58,17 +58,17 @@ def align_rows(x: Float[Tensor, "rows width"]) -> Float[Tensor, "aligned width"]
     """
     if not x.is_cpu or not (x.dtype is torch.bfloat16 or torch.is_inference_mode_enabled()):
         return x
-    extra = aligned(len(x)) - len(x)
+    extra = round_up_rows(len(x)) - len(x)
     return F.pad(x, (0, 0, 0, extra)) if extra else x
 
 
-def aligned(rows: int) -> int:
+def round_up_rows(rows: int) -> int:
     """Return `rows` rounded up to one of 32 numbers between a power of two and the next."""
     step = 1 << max(0, rows.bit_length() - 6)
     return -(-rows // step) * step
 
 
-def in_whole_vectors(
+def apply_in_whole_vectors(
     function: Callable[[Tensor], Tensor], x: Float[Tensor, "rows width"]
 ) -> Float[Tensor, "rows width"]:
     """Apply an elementwise function; results do not depend on the numbers of rows and threads.
@@ -78,10 +78,10 @@ def in_whole_vectors(
 
     Args:
         function: such as GELU.
-        x: any width, but the guarantee holds only for multiples of `LANES`.
+        x: any width, but the guarantee holds only for multiples of `VECTOR_LENGTH`.
     """
     threads = torch.get_num_threads()
-    if not x.is_cpu or x.shape[-1] % LANES or x.numel() % (threads * LANES) == 0:
+    if not x.is_cpu or x.shape[-1] % VECTOR_LENGTH or x.numel() % (threads * VECTOR_LENGTH) == 0:
         return function(x)
     shared = len(x) - len(x) % threads
     return torch.cat(

@@ -20,11 +20,11 @@ from ..packed import Layout, Packed
 from .attention import attention
 from .config import EncoderConfig
 from .encoder import AttentionScope, FeedForward, SelfAttention
-from .kv_cache import Memory
+from .kv_cache import KeyValueCache
 from .layers import Dropout, LayerNorm, Linear, initialize
 
 
-class Seen(NamedTuple):
+class CrossAttentionKeysValues(NamedTuple):
     """The source's keys, values and layout, to which a layer's cross-attention attends."""
 
     key: Float[Tensor, "keys heads head_size"]
@@ -44,20 +44,25 @@ class CrossAttention(nn.Module):
         self.key_value = Linear(size, 2 * size, bias=bias)
         self.output = Linear(size, size, bias=bias)
 
-    def seen(self, source: Float[Tensor, "keys hidden_size"], layout: Layout) -> Seen:
+    def project_source(
+        self, source: Float[Tensor, "keys hidden_size"], layout: Layout
+    ) -> CrossAttentionKeysValues:
         """Compute the source's keys and values, which are the same for all target tokens."""
         key, value = self.key_value(source).unflatten(-1, (2, *self.heads_shape)).unbind(1)
-        return Seen(key, value, layout)
+        return CrossAttentionKeysValues(key, value, layout)
 
     def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], target: Layout, seen: Seen
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        target: Layout,
+        source: CrossAttentionKeysValues,
     ) -> Float[Tensor, "tokens hidden_size"]:
         context = attention(
             self.query(hidden).unflatten(-1, self.heads_shape),
-            seen.key,
-            seen.value,
+            source.key,
+            source.value,
             target,
-            seen.layout,
+            source.layout,
             dropout=self.dropout_prob if self.training else 0.0,
         )
         result: Tensor = self.output(context.flatten(1))
@@ -77,12 +82,15 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope, seen: Seen
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        scope: AttentionScope,
+        source: CrossAttentionKeysValues,
     ) -> Float[Tensor, "tokens hidden_size"]:
         assert isinstance(scope.packed, Packed)
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, scope)))
-        looked = self.cross_attention(hidden, scope.packed, seen)
-        hidden = self.cross_attention_norm(hidden + self.dropout(looked))
+        context = self.cross_attention(hidden, scope.packed, source)
+        hidden = self.cross_attention_norm(hidden + self.dropout(context))
         result: Tensor = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return result
 
@@ -100,28 +108,31 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(count))
         initialize(self, config.initializer_range)
 
-    def seen(self, source: Float[Tensor, "keys hidden_size"], layout: Layout) -> list[Seen]:
+    def project_source(
+        self, source: Float[Tensor, "keys hidden_size"], layout: Layout
+    ) -> list[CrossAttentionKeysValues]:
         """Compute each layer's keys and values of the encoder's output."""
-        return [layer.cross_attention.seen(source, layout) for layer in self.layers]  # type: ignore[union-attr,operator]
+        attentions = [layer.cross_attention for layer in self.layers]
+        return [attention.project_source(source, layout) for attention in attentions]  # type: ignore[union-attr,operator]
 
     def forward(
         self,
         hidden: Float[Tensor, "tokens hidden_size"],
         target: Packed,
-        seen: Sequence[Seen],
-        memory: Memory | None = None,
+        sources: Sequence[CrossAttentionKeysValues],
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "tokens hidden_size"]:
         """Return the last layer's vector of each target token.
 
         Args:
             hidden: the embeddings of the target's tokens.
             target: as many sequences as the source has, in the same order.
-            seen: the result of the method `seen`.
-            memory: keys and values of earlier target tokens; those of the new tokens are added.
+            sources: the result of `project_source`, for each layer.
+            cache: keys and values of earlier target tokens; those of the new tokens are added.
         """
-        if memory is not None:
-            memory.take(target)
-        for number, (layer, one) in enumerate(zip(self.layers, seen, strict=True)):
-            scope = AttentionScope(target, True, None, None, memory, number, None)
-            hidden = layer(hidden, scope, one)
+        if cache is not None:
+            cache.prepare(target)
+        for number, (layer, source) in enumerate(zip(self.layers, sources, strict=True)):
+            scope = AttentionScope(target, True, None, None, cache, number, None)
+            hidden = layer(hidden, scope, source)
         return hidden

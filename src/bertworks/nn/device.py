@@ -138,7 +138,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 @contextmanager
-def computing_in(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+def autocast_to(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     """Make every encoder compute in a dtype until the block ends; parameters keep their dtype."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     before = [encoder.compute_dtype for encoder in encoders]

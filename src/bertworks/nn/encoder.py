@@ -30,7 +30,7 @@ from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .cpu import align_rows
-from .kv_cache import Memory
+from .kv_cache import KeyValueCache
 from .layers import (
     ACTIVATIONS,
     Dropout,
@@ -51,9 +51,9 @@ class AttentionScope(NamedTuple):
     # the largest distance at which tokens attend to each other, if it is limited
     window: int | None
     rotation: Rotation | None  # of queries and keys, if positions are rotary
-    memory: Memory | None  # keys and values of earlier tokens, if there are any
+    cache: KeyValueCache | None  # keys and values of earlier tokens, if there are any
     layer: int  # the number of the layer
-    turned: Tensor | None  # index of each token in reversed sequences, for two-way layers
+    reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
 
 
 class SelfAttention(nn.Module):
@@ -84,11 +84,11 @@ class SelfAttention(nn.Module):
             return native.attention(mixed, scope.packed, self.heads_shape[1], dropout)
         query, key, value = mixed.view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
-            query, key = scope.rotation.turn(query), scope.rotation.turn(key)
+            query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         key_layout = None
-        if scope.memory is not None:
-            key, value = scope.memory.extend(scope.layer, key, value)
-            key_layout = scope.memory.layout
+        if scope.cache is not None:
+            key, value = scope.cache.extend(scope.layer, key, value)
+            key_layout = scope.cache.layout
         context = attention(
             query,
             key,
@@ -111,7 +111,7 @@ class SelfAttention(nn.Module):
             and not scope.causal
             and scope.window is None
             and scope.rotation is None
-            and scope.memory is None
+            and scope.cache is None
             and native.can_attend(self.heads_shape[2], scope.packed.max_seqlen)
         )
 
@@ -132,7 +132,7 @@ class Recurrence(nn.LSTM):
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         packed = scope.packed
-        assert isinstance(packed, Packed) and scope.memory is None
+        assert isinstance(packed, Packed) and scope.cache is None
         weights = [weight.to(hidden.dtype) for weight in self.parameters()]
         parts = []
         for group in packed.groups:
@@ -219,17 +219,18 @@ class TwoWayLayer(nn.Module):
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
-        self.forwards = Layer(config.one_way, number)
-        self.backwards = Layer(config.one_way, number)
+        self.forwards = Layer(config.per_direction_config, number)
+        self.backwards = Layer(config.per_direction_config, number)
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
-        assert scope.turned is not None
         left, right = hidden.chunk(2, -1)
-        turned = self.backwards(right.index_select(0, scope.turned), scope)
-        both = (self.forwards(left.contiguous(), scope), turned.index_select(0, scope.turned))
-        return torch.cat(both, -1)
+        assert scope.reversed_index is not None
+        index = scope.reversed_index
+        forwards = self.forwards(left.contiguous(), scope)
+        backwards = self.backwards(right.index_select(0, index), scope)
+        return torch.cat((forwards, backwards.index_select(0, index)), -1)
 
 
 def _norm(config: EncoderConfig) -> LayerNorm:
@@ -273,7 +274,7 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         self.gradient_checkpointing = False
-        self.embeddings = Embeddings(config.one_way)
+        self.embeddings = Embeddings(config.per_direction_config)
         numbers = range(len(set(config.layer_groups)))
         kind = TwoWayLayer if config.attention == "two-way" else Layer
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
@@ -295,7 +296,7 @@ class Encoder(nn.Module):
         return deque(self.hidden_states(packed), maxlen=1).pop()
 
     def hidden_states(
-        self, packed: Sequences, memory: Memory | None = None
+        self, packed: Sequences, cache: KeyValueCache | None = None
     ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
         """Yield the embeddings, then each layer's output: `num_hidden_layers + 1` in all.
 
@@ -303,7 +304,7 @@ class Encoder(nn.Module):
 
         Args:
             packed: sequences no longer than `max_seqlen`, as tensors.
-            memory: keys and values of earlier tokens; those of the new tokens are added to it. The
+            cache: keys and values of earlier tokens; those of the new tokens are added to it. The
                 encoder must be causal.
         """
         config = self.config
@@ -317,13 +318,13 @@ class Encoder(nn.Module):
         if self.compute_dtype is not None:
             hidden = hidden.to(self.compute_dtype)
         yield hidden
-        yield from self.states_after(hidden, packed, memory)
+        yield from self.hidden_states_above(hidden, packed, cache)
 
-    def states_after(
+    def hidden_states_above(
         self,
         hidden: Float[Tensor, "tokens hidden_size"],
         packed: Sequences,
-        memory: Memory | None = None,
+        cache: KeyValueCache | None = None,
         layer: int = 0,
     ) -> Iterator[Float[Tensor, "tokens hidden_size"]]:
         """Yield the outputs of a layer and of those above it; see `hidden_states`.
@@ -331,18 +332,18 @@ class Encoder(nn.Module):
         Args:
             hidden: the input of the layer.
             packed: the sequences.
-            memory: the keys and values of earlier tokens.
+            cache: the keys and values of earlier tokens.
             layer: the number of the layer.
         """
         config = self.config
-        if memory is not None:
-            assert isinstance(packed, Packed) and config.continues
-            memory.take(packed)
+        if cache is not None:
+            assert isinstance(packed, Packed) and config.can_generate
+            cache.prepare(packed)
         rows = hidden
-        if memory is None and isinstance(packed, Packed):
+        if cache is None and isinstance(packed, Packed):
             hidden = align_rows(rows)
         has_more = hidden is not rows
-        scopes = self._scopes(packed, hidden, memory)
+        scopes = self._scopes(packed, hidden, cache)
         layers = list(self.layers)
         for group, scope in zip(config.layer_groups[layer:], scopes[layer:], strict=True):
             compute: Callable[..., Tensor] = layers[group]
@@ -354,14 +355,14 @@ class Encoder(nn.Module):
             yield hidden[: packed.num_tokens] if has_more else hidden
 
     def _scopes(
-        self, packed: Sequences, hidden: Tensor, memory: Memory | None
+        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None
     ) -> list[AttentionScope]:
         """Return which tokens the tokens of each layer attend to."""
         config = self.config
         rotations: list[Rotation | None] = [None, None]
         if config.positions == "rotary":
             rotations = [
-                Rotation.of(
+                Rotation.from_positions(
                     packed.position_ids,
                     rows=len(hidden),
                     head_size=config.head_size,
@@ -370,21 +371,22 @@ class Encoder(nn.Module):
                 )
                 for theta in (config.rope_theta, config.local_rope_theta)
             ]
-        turned = _reversed(packed, len(hidden)) if config.attention == "two-way" else None
+        is_two_way = config.attention == "two-way"
+        reversed_index = _reverse_index(packed, len(hidden)) if is_two_way else None
         return [
             AttentionScope(
                 packed,
                 config.attention != "bidirectional",
                 config.window(layer),
                 rotations[config.is_local(layer)],
-                memory,
+                cache,
                 layer,
-                turned,
+                reversed_index,
             )
             for layer in range(config.num_hidden_layers)
         ]
 
-    def pooled(
+    def pool(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
     ) -> Float[Tensor, "sequences hidden_size"]:
         """The pooler's output for each sequence, in the order of the pack."""
@@ -393,11 +395,12 @@ class Encoder(nn.Module):
         return result
 
 
-def _reversed(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
+def _reverse_index(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
     """Return each token's index in its reversed sequence; rows after the last token keep theirs."""
     assert isinstance(packed, Packed)
     edges = packed.cu_seqlens.long()
-    both = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff())
-    places = torch.arange(rows, device=both.device)
-    places[: len(both)] = both - places[: len(both)]
-    return places
+    # The sum of a token's index and its reversed index: that of its sequence's first and last.
+    sums = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff())
+    indices = torch.arange(rows, device=sums.device)
+    indices[: len(sums)] = sums - indices[: len(sums)]
+    return indices

@@ -25,7 +25,7 @@ from .layers import (
     OutputLinear,
     draw_weight,
     initialize,
-    wide,
+    promote_to_float32,
 )
 
 _CHUNK = 2**24  # logits processed at a time
@@ -47,7 +47,7 @@ class MLMHead(nn.Module):
 
     def __init__(self, config: EncoderConfig, word_embeddings: nn.Parameter) -> None:
         super().__init__()
-        config = config.one_way
+        config = config.per_direction_config
         self.width = config.hidden_size
         self.transform = MLMTransform(config) if config.mlm_transform else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
@@ -65,7 +65,7 @@ class MLMHead(nn.Module):
         self, transformed: Float[Tensor, "masked width"]
     ) -> Float[Tensor, "masked vocab_size"]:
         """Apply only the decoder, in float32 at least (see `OutputLinear`)."""
-        return F.linear(wide(transformed), self.decoder, self.bias)
+        return F.linear(promote_to_float32(transformed), self.decoder, self.bias)
 
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
@@ -123,10 +123,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if want_gradient:
                     d_x[rows] = (logits @ cast_weight) * inverse[rows]
             if want_gradient:
-                wide, narrow = exponentials.t(), inverse[whole]
-                d_weight = _add_product(d_weight, wide, x[whole] * narrow, like=weight)
+                wide_factor, narrow_factor = exponentials.t(), inverse[whole]
+                narrow_x = x[whole] * narrow_factor
+                d_weight = _add_product(d_weight, wide_factor, narrow_x, dtype=weight.dtype)
                 if bias is not None:
-                    d_bias = _add_product(d_bias, wide, narrow, like=bias[:, None])
+                    d_bias = _add_product(d_bias, wide_factor, narrow_factor, dtype=bias.dtype)
         if want_gradient:
             given = x[: len(labels)].to(weight.dtype)
             d_x[: len(labels)] -= cast_weight[labels]
@@ -206,17 +207,19 @@ def _exponentials(
     return loss, F.pad(summed[: len(labels), 0].reciprocal(), (0, len(x) - len(labels)))
 
 
-def _add_product(total: Tensor | None, wide: Tensor, narrow: Tensor, *, like: Tensor) -> Tensor:
-    """Return `total + wide @ narrow` in the dtype of `like`; `total` is changed in place."""
-    narrow = narrow.to(wide.dtype)
+def _add_product(
+    total: Tensor | None, left: Tensor, right: Tensor, *, dtype: torch.dtype
+) -> Tensor:
+    """Return `total + left @ right` in a dtype; `total` is changed in place."""
+    right = right.to(left.dtype)
     if total is None:
-        return (wide @ narrow).to(like.dtype)
-    if total.dtype == wide.dtype:
-        return total.addmm_(wide, narrow)
-    return total.add_(wide @ narrow)
+        return (left @ right).to(dtype)
+    if total.dtype == left.dtype:
+        return total.addmm_(left, right)
+    return total.add_(left @ right)
 
 
-def next_piece_loss_sum(
+def next_token_loss_sum(
     encoder: Encoder, hidden: Float[Tensor, "tokens hidden_size"], packed: Packed
 ) -> Float[Tensor, ""]:
     """The summed cross-entropy of predicting each next token, with the embeddings as decoder.
@@ -318,7 +321,7 @@ class ClassificationHead(nn.Module):
         self, encoder: Encoder, hidden: Tensor, packed: Sequences
     ) -> Float[Tensor, "sequences hidden_size"]:
         if self.kind == "pooler" and self.pooling == "cls":
-            return encoder.pooled(hidden, packed)
+            return encoder.pool(hidden, packed)
         if self.pooling == "mean":
             pooled = pool(hidden, packed, "mean")
         else:
@@ -360,7 +363,7 @@ def cross_entropy_sum(
     logits: Float[Tensor, "rows classes"], labels: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
     """The summed cross-entropy of the rows, in float32 at least."""
-    return F.cross_entropy(wide(logits), labels, reduction="sum")
+    return F.cross_entropy(promote_to_float32(logits), labels, reduction="sum")
 
 
 def _weighted_mean(hidden: Tensor) -> Tensor:

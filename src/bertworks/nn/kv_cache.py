@@ -15,80 +15,80 @@ from torch import Tensor
 from ..packed import Layout, Packed
 
 
-class Memory:
+class KeyValueCache:
     """Each layer's keys and values of some sequences, laid end to end like the sequences."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._index: Tensor | None = None
         self.layout: Layout | None = None
 
     @classmethod
-    def joined(cls, parts: Sequence[Memory | None]) -> Memory:
-        """Concatenate the sequences of several memories; None is a sequence without tokens."""
-        memory = cls()
-        known = [part for part in parts if part is not None]
-        if known:
+    def from_parts(cls, parts: Sequence[KeyValueCache | None]) -> KeyValueCache:
+        """Concatenate the sequences of several caches; None is a sequence without tokens."""
+        cache = cls()
+        caches = [part for part in parts if part is not None]
+        if caches:
             lengths = [np.zeros(1, np.int64) if part is None else part.lengths for part in parts]
-            memory.layout = Layout.from_lengths(np.concatenate(lengths))
-            memory._kept = {
+            cache.layout = Layout.from_lengths(np.concatenate(lengths))
+            cache._layers = {
                 layer: (
-                    torch.cat([part._kept[layer][0] for part in known]),
-                    torch.cat([part._kept[layer][1] for part in known]),
+                    torch.cat([part._layers[layer][0] for part in caches]),
+                    torch.cat([part._layers[layer][1] for part in caches]),
                 )
-                for layer in known[0]._kept
+                for layer in caches[0]._layers
             }
-        return memory
+        return cache
 
-    def split(self) -> list[Memory]:
-        """Return a memory per sequence, which shares no tensors with the others."""
+    def split(self) -> list[KeyValueCache]:
+        """Return a cache per sequence, which shares no tensors with the others."""
         edges = np.append(0, np.cumsum(self.lengths)).tolist()
-        found = []
+        parts = []
         for start, end in itertools.pairwise(edges):
             part = type(self)()
             part.layout = Layout.from_lengths(np.array([end - start]))
-            part._kept = {
+            part._layers = {
                 layer: (key[start:end].clone(), value[start:end].clone())
-                for layer, (key, value) in self._kept.items()
+                for layer, (key, value) in self._layers.items()
             }
-            found.append(part)
-        return found
+            parts.append(part)
+        return parts
 
     @property
     def lengths(self) -> np.ndarray:
         """The number of tokens of each sequence, `[sequences]`; empty before the first step."""
         return np.zeros(0, np.int64) if self.layout is None else self.layout.lengths
 
-    def take(self, packed: Packed) -> None:
+    def prepare(self, packed: Packed) -> None:
         """Prepare for the next tokens of each sequence; the sequences must be the same as before.
 
         Args:
             packed: the new tokens; their `position_ids` continue those of the earlier tokens.
         """
-        before = self.lengths if len(self.lengths) else np.zeros_like(packed.lengths)
-        assert len(before) == packed.num_sequences, "the tokens are of other sequences"
-        # The sequence of each kept token, then of each new one; a stable sort interleaves them.
+        lengths = self.lengths if len(self.lengths) else np.zeros_like(packed.lengths)
+        assert len(lengths) == packed.num_sequences, "the tokens are of other sequences"
+        # The sequence of each cached token, then of each new one; a stable sort interleaves them.
         numbers = np.arange(packed.num_sequences)
-        sequences = np.repeat(np.tile(numbers, 2), np.concatenate([before, packed.lengths]))
+        sequences = np.repeat(np.tile(numbers, 2), np.concatenate([lengths, packed.lengths]))
         device = packed.input_ids.device
         index = torch.from_numpy(np.argsort(sequences, kind="stable"))
-        self._index = index.to(device) if before.any() else None
-        self.layout = Layout.from_lengths(before + packed.lengths).to(device)
+        self._index = index.to(device) if lengths.any() else None
+        self.layout = Layout.from_lengths(lengths + packed.lengths).to(device)
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values to a layer; return all, per sequence the kept, then the new ones."""
+        """Add keys and values to a layer; return all, per sequence the old, then the new ones."""
         if self._index is not None:
-            old_key, old_value = self._kept[layer]
+            old_key, old_value = self._layers[layer]
             key = torch.cat([old_key, key])[self._index]
             value = torch.cat([old_value, value])[self._index]
-        self._kept[layer] = key, value
+        self._layers[layer] = key, value
         return key, value
 
-    def keep(self, sequences: Sequence[int]) -> None:
+    def select(self, sequences: Sequence[int]) -> None:
         """Keep only these sequences."""
         edges = np.append(0, np.cumsum(self.lengths))
-        rows = [np.arange(edges[at], edges[at + 1]) for at in sequences]
-        key, _ = next(iter(self._kept.values()))
+        rows = [np.arange(edges[number], edges[number + 1]) for number in sequences]
+        key, _ = next(iter(self._layers.values()))
         index = torch.from_numpy(np.concatenate(rows)).to(key.device)
-        self._kept = {layer: (k[index], v[index]) for layer, (k, v) in self._kept.items()}
+        self._layers = {layer: (k[index], v[index]) for layer, (k, v) in self._layers.items()}
         self.layout = Layout.from_lengths(self.lengths[list(sequences)]).to(key.device)

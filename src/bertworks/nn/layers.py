@@ -64,10 +64,10 @@ class OutputLinear(Linear):
     """
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        return super().forward(wide(x))
+        return super().forward(promote_to_float32(x))
 
 
-def wide(values: Tensor) -> Tensor:
+def promote_to_float32(values: Tensor) -> Tensor:
     """Return the values in float32 or wider."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
@@ -110,22 +110,22 @@ def dropout(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        keep = keep_mask(x.shape, p, x.device)
+        keep = dropout_mask(x.shape, p, x.device)
         ctx.save_for_backward(keep)
         ctx.scale = 1 / (1 - p)
-        return kept(x, keep).mul_(ctx.scale)
+        return apply_dropout_mask(x, keep).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
-        return kept(gradient, keep).mul_(ctx.scale), None
+        return apply_dropout_mask(gradient, keep).mul_(ctx.scale), None
 
 
 _dropout: Callable[..., Tensor] = _Dropout.apply
 
 
-def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor, "*shape"]:
+def dropout_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor, "*shape"]:
     """A random mask in which each value is False with probability `p`.
 
     On the CPU each 64-bit draw decides four values, by comparing 16 bits with a threshold (so `p`
@@ -145,7 +145,9 @@ def keep_mask(shape: torch.Size, p: float, device: torch.device) -> Bool[Tensor,
 _INTEGERS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 
 
-def kept(x: Float[Tensor, "*shape"], keep: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def apply_dropout_mask(
+    x: Float[Tensor, "*shape"], keep: Bool[Tensor, "*shape"]
+) -> Float[Tensor, "*shape"]:
     """Return the values where a mask is True, and zeros elsewhere."""
     integers = _INTEGERS.get(x.dtype) if x.is_cpu else None
     if integers is None:

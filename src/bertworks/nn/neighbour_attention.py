@@ -27,7 +27,7 @@ _LEFT = 0.3
 
 
 @torch.no_grad()
-def attend_to_neighbours(encoder: Encoder) -> None:
+def initialize_neighbour_attention(encoder: Encoder) -> None:
     """Initialise a new encoder's positions and its first layer's heads.
 
     The heads of a causal encoder attend to the tokens one to four before; those of a two-way
@@ -37,7 +37,7 @@ def attend_to_neighbours(encoder: Encoder) -> None:
         SettingsError: the encoder has no layers, no learned positions of the layers' width, fewer
             than two heads per layer, a hidden size that 4 does not divide, or an odd head size.
     """
-    config, table = encoder.config.one_way, encoder.embeddings.position_embeddings
+    config, table = encoder.config.per_direction_config, encoder.embeddings.position_embeddings
     width, size = config.hidden_size, config.head_size
     fits = width % 4 == 0 and size % 2 == 0 and config.num_attention_heads > 1
     fits = fits and config.mixer == "attention" and config.embedding_size is None

@@ -17,29 +17,29 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int8, UInt8
 from torch import Tensor, nn
 
-from .cpu import in_whole_vectors
+from .cpu import apply_in_whole_vectors
 from .layers import Linear
 
 _LARGEST = 127
 _ZERO = 128
 _SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale
-_AT_ONCE = 384  # rows: intermediate results stay in the cache
+_CHUNK_ROWS = 384  # intermediate results stay in the cache
 
 
-def codes_of(
+def quantize_rows(
     weight: Float[Tensor, "outputs inputs"],
 ) -> tuple[Int8[Tensor, "outputs inputs"], Float[Tensor, " outputs"]]:
     """Return a matrix as `codes · scale`: integers up to ±127, and a float32 scale per row."""
-    scales = scales_of(weight)
+    scales = compute_row_scales(weight)
     return (weight.float() / scales[:, None]).round_().to(torch.int8), scales
 
 
-def scales_of(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, " outputs"]:
+def compute_row_scales(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, " outputs"]:
     """Return the scale of each row of a matrix."""
     return weight.float().abs().amax(1).clamp_(min=_SMALLEST) / _LARGEST
 
 
-def weight_of(
+def dequantize_rows(
     codes: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, " outputs"]
 ) -> Float[Tensor, "outputs inputs"]:
     """Return the matrix that codes and scales represent."""
@@ -64,33 +64,35 @@ class InputCodes:
     scales: Float[Tensor, " outputs"]  # of the quantised weights for which they were computed
 
     @staticmethod
-    def found(
+    def fit(
         weight: Float[Tensor, "outputs inputs"],
         steps: Tensor,
         offsets: Tensor,
         usual: Float[Tensor, " inputs"],
     ) -> InputCodes:
         """Return codes for a matrix's inputs; the result for the inputs `usual` is exact."""
-        codes, scales = codes_of(weight * steps)
-        shift = weight @ usual - weight_of(codes, scales) @ ((usual - offsets) / steps)
+        codes, scales = quantize_rows(weight * steps)
+        shift = weight @ usual - dequantize_rows(codes, scales) @ ((usual - offsets) / steps)
         return InputCodes(steps, offsets, shift, scales)
 
-    def of(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
+    def encode(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
         """Return the codes of inputs, clamped to the range and shifted by 128 to be unsigned."""
-        start, inverse = self.line
+        start, inverse = self.start_and_slope
         codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-        for some, place in zip(torch.split(x, _AT_ONCE), torch.split(codes, _AT_ONCE), strict=True):
+        for some, place in zip(
+            torch.split(x, _CHUNK_ROWS), torch.split(codes, _CHUNK_ROWS), strict=True
+        ):
             place.copy_(torch.addcmul(start, some.float(), inverse).round_().clamp_(-_ZERO, 127))
         return codes.bitwise_xor_(-_ZERO).view(torch.uint8)
 
     @cached_property
-    def line(self) -> tuple[Tensor, Tensor]:
+    def start_and_slope(self) -> tuple[Tensor, Tensor]:
         """The code before rounding as a linear function: its value at zero, and its slope."""
         inverse = self.steps.reciprocal()
         return -self.offsets * inverse, inverse
 
     @property
-    def emitted(self) -> tuple[float, int] | None:
+    def step_and_zero_point(self) -> tuple[float, int] | None:
         """The step and the unsigned code of zero; None if inputs have different steps."""
         if len(self.steps) != 1:
             return None
@@ -101,11 +103,13 @@ class InputCodes:
         parts = (self.steps, self.offsets, self.shift, self.scales)
         return InputCodes(*(part.to(device) for part in parts))
 
-    def are_for(self, weight: Float[Tensor, "outputs inputs"]) -> bool:
+    def match(self, weight: Float[Tensor, "outputs inputs"]) -> bool:
         """Whether the codes were computed for this matrix, up to rounding: false after training."""
         if len(weight) != len(self.scales) or len(self.steps) not in (1, weight.shape[1]):
             return False
-        return torch.allclose(scales_of(weight * self.steps), self.scales, rtol=1e-5, atol=0)
+        return torch.allclose(
+            compute_row_scales(weight * self.steps), self.scales, rtol=1e-5, atol=0
+        )
 
 
 class QuantizedLinear(Linear):
@@ -136,7 +140,7 @@ class QuantizedLinear(Linear):
         inputs, weight = linear.input_codes, linear.weight.detach().float()
         if inputs is not None:
             inputs = linear.input_codes = inputs.to(weight.device)
-        is_calibrated = inputs is not None and inputs.are_for(weight)
+        is_calibrated = inputs is not None and inputs.match(weight)
         linear.__class__ = CalibratedLinear if is_calibrated else QuantizedLinear
         assert isinstance(linear, QuantizedLinear)
         linear.shift = weight.new_zeros(len(weight))
@@ -147,8 +151,8 @@ class QuantizedLinear(Linear):
             linear.shift = linear.shift + inputs.shift
             weight = weight * inputs.steps
             linear.dtype = dtype or linear.weight.dtype
-            linear.fused, linear.emitted = ("none", ""), None
-        linear.codes, linear.scales = codes_of(weight)
+            linear.fused, linear.output_codes = ("none", ""), None
+        linear.codes, linear.scales = quantize_rows(weight)
         linear.zeros = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
         linear.kernel = linear.activation = None
         if weight.is_cpu and torch.cpu._is_vnni_supported():
@@ -160,7 +164,7 @@ class QuantizedLinear(Linear):
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = x.reshape(-1, self.in_features)
         result = x.new_empty(len(rows), self.out_features)
-        parts = (torch.split(part, _AT_ONCE) for part in (rows, result))
+        parts = (torch.split(part, _CHUNK_ROWS) for part in (rows, result))
         for some, place in zip(*parts, strict=True):
             if some.numel():
                 place.copy_(self._of_rows(some))
@@ -185,7 +189,7 @@ class QuantizedLinear(Linear):
         result = torch.addcmul(self.shift, sums, scale)
         if self.activation is None:
             return result
-        return in_whole_vectors(self.activation, result)
+        return apply_in_whole_vectors(self.activation, result)
 
 
 class CalibratedLinear(QuantizedLinear):
@@ -196,7 +200,7 @@ class CalibratedLinear(QuantizedLinear):
 
     dtype: torch.dtype
     fused: tuple[str, str]  # the activation that the kernel applies: its name and algorithm
-    emitted: tuple[float, int] | None  # step and zero of the codes in which results are returned
+    output_codes: tuple[float, int] | None  # step and zero point, if results are codes
 
     def forward(self, x: Tensor) -> Tensor:
         return self._sum(x, None)
@@ -213,12 +217,12 @@ class CalibratedLinear(QuantizedLinear):
         if not x.numel():
             return x.new_empty(shape, dtype=dtype)
         rows = x.reshape(-1, self.in_features)
-        codes = rows if is_coded else inputs.of(rows)
+        codes = rows if is_coded else inputs.encode(rows)
         if self.kernel is None:
             sums = F.linear(codes.float() - _ZERO, self.codes.float())
             result = torch.addcmul(self.shift, sums, self.scales)
             if self.activation is not None:
-                result = in_whole_vectors(self.activation, result)
+                result = apply_in_whole_vectors(self.activation, result)
             result = result.to(dtype).view(shape)
             return result if residual is None else result + residual
         given = (codes, 1.0, _ZERO, self.codes, self.scales, self.zeros)
@@ -228,7 +232,7 @@ class CalibratedLinear(QuantizedLinear):
             adding = torch.ops.onednn.qlinear_pointwise.binary  # not available on every processor
             made = adding(*given, *others, "add", 1.0, "none", [], "")
         else:
-            (name, algorithm), (step, zero) = self.fused, self.emitted or (1.0, 0)
-            kind = dtype if self.emitted is None else torch.uint8
+            (name, algorithm), (step, zero) = self.fused, self.output_codes or (1.0, 0)
+            kind = dtype if self.output_codes is None else torch.uint8
             made = self.kernel(*given, self.shift, step, zero, kind, name, [], algorithm)
         return made.view(shape)

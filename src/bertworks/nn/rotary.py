@@ -22,7 +22,7 @@ class Rotation(NamedTuple):
     sine: Tensor
 
     @classmethod
-    def of(
+    def from_positions(
         cls,
         position_ids: Int[Tensor, " tokens"],
         *,
@@ -42,7 +42,7 @@ class Rotation(NamedTuple):
         both = torch.cat((angles, angles), -1).unsqueeze(1)
         return cls(both.cos().to(dtype), both.sin().to(dtype))
 
-    def turn(
+    def rotate(
         self, x: Float[Tensor, "rows heads head_size"]
     ) -> Float[Tensor, "rows heads head_size"]:
         """Return `x` rotated, computed in float32 or wider."""

@@ -110,7 +110,7 @@ class Served:
         if isinstance(task, PretrainingTask):
             if not task.causal:
                 found.add("fill-mask")
-            elif self.model.encoder.config.continues:
+            elif self.model.encoder.config.can_generate:
                 found.add("generate")
             if task.instances.next_sentence:
                 found.add("next-sentence")

@@ -24,8 +24,8 @@ from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
-from ..nn.heads import cross_entropy_sum, next_piece_loss_sum
-from ..nn.layers import wide
+from ..nn.heads import cross_entropy_sum, next_token_loss_sum
+from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
@@ -163,7 +163,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         if not self.lm_weight:
             return {"classification": self._loss_sum(self.logits(batch), labels)}
         hidden = self.encoder(packed)
-        lm = next_piece_loss_sum(self.encoder, hidden, packed)
+        lm = next_token_loss_sum(self.encoder, hidden, packed)
         logits = pool_sequences(self.head(self.encoder, hidden, packed), packed, self.pooling)
         loss = self._loss_sum(logits, labels)
         return {"classification": loss, "weighted_lm": self.lm_weight * lm}
@@ -173,7 +173,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         if self._weights is not None:
             weights = torch.tensor(self._weights, device=logits.device, dtype=torch.float32)
         if self.multi_label:  # mean over classes; weights apply to the classes that a row has
-            logits = wide(logits)
+            logits = promote_to_float32(logits)
             each = F.binary_cross_entropy_with_logits(
                 logits, labels.to(logits.dtype), pos_weight=weights, reduction="none"
             )
@@ -183,7 +183,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         # Weight each row by its gold class: with label smoothing, PyTorch's `weight` would weight
         # each class of the smoothed target instead of the row.
         rows = F.cross_entropy(
-            wide(logits), labels, reduction="none", label_smoothing=self._smoothing
+            promote_to_float32(logits), labels, reduction="none", label_smoothing=self._smoothing
         )
         return (rows if weights is None else rows * weights[labels]).sum()
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..nn.config import EncoderConfig
-from ..nn.layers import wide
+from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from ..text.tokenizer import Tokenizer
 from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
@@ -42,7 +42,7 @@ class DistilledNetwork(ClassificationNetwork):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed Kullback-Leibler divergences of the rows: `classification`."""
-        logits = wide(self.logits(batch))
+        logits = promote_to_float32(self.logits(batch))
         probabilities = batch.targets["labels"].to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.
         teacher = (probabilities.clamp_min(1e-12).log() / self._temperature).log_softmax(-1)

@@ -25,7 +25,7 @@ from ..checkpoints.heads import CLASSIFIER, Published
 from ..data.rows import Row
 from ..errors import CheckpointError, DataError
 from ..nn.config import EncoderConfig
-from ..nn.layers import wide
+from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, labelled_batch
@@ -73,7 +73,7 @@ class RegressionNetwork(TextNetwork):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed squared errors of the rows: `regression`."""
-        values = wide(self.predict(batch)["values"])
+        values = promote_to_float32(self.predict(batch)["values"])
         errors = values - batch.targets["labels"].to(values.dtype)
         return {"regression": errors.square().sum()}
 

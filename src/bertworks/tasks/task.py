@@ -104,7 +104,7 @@ def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
     hidden = encoder(padded)
     outputs = {"last_hidden_state": by_row(hidden, padded)}
     if encoder.pooler is not None:
-        outputs["pooler_output"] = encoder.pooled(hidden, padded)
+        outputs["pooler_output"] = encoder.pool(hidden, padded)
     return outputs
 
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
-from ..nn.layers import wide
+from ..nn.layers import promote_to_float32
 from ..packed import Batch, Packed, Padded, Sequences
 from .task import Network
 
@@ -86,7 +86,7 @@ def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     if len(firsts) == len(logits):
         return logits
     counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
-    values = wide(logits)
+    values = promote_to_float32(logits)
     if pooling == "max":  # with ties, segment_reduce repeats a negative gradient for each maximum
         rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         found = values.new_zeros(len(counts), values.shape[1])
@@ -116,6 +116,6 @@ def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens
         checkpoint(of_part, part.input_ids, part, use_reentrant=False)
         if torch.is_grad_enabled()
         else function(part)
-        for part in packed.parts(tokens)
+        for part in packed.split(tokens)
     ]
     return torch.cat(results)

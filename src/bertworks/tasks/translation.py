@@ -29,11 +29,11 @@ from ..data.schema import Role, Schema
 from ..data.unlabelled import UnlabelledError
 from ..errors import SettingsError, import_optional
 from ..nn.config import EncoderConfig
-from ..nn.decoder import Decoder, Seen
+from ..nn.decoder import CrossAttentionKeysValues, Decoder
 from ..nn.encoder import Encoder
 from ..nn.heads import linear_cross_entropy
-from ..nn.kv_cache import Memory
-from ..nn.layers import Dropout, wide
+from ..nn.kv_cache import KeyValueCache
+from ..nn.layers import Dropout, promote_to_float32
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, check_length, read_texts
@@ -74,17 +74,22 @@ class TranslationNetwork(Network):
         losses = {"loss": self._loss_sum(keys_values, batch)} if batch.targets else {}
         return {"tokens": self._generate(keys_values, batch.packed), **losses}
 
-    def _encode(self, source: Packed) -> list[Seen]:
-        return self.decoder.seen(self.encoder(source), source)
+    def _encode(self, source: Packed) -> list[CrossAttentionKeysValues]:
+        return self.decoder.project_source(self.encoder(source), source)
 
     def _states(
-        self, target: Packed, keys_values: Sequence[Seen], memory: Memory | None = None
+        self,
+        target: Packed,
+        keys_values: Sequence[CrossAttentionKeysValues],
+        memory: KeyValueCache | None = None,
     ) -> Float[Tensor, "tokens hidden_size"]:
         hidden = self.encoder.embeddings(target).to(keys_values[0].key.dtype)
         result: Tensor = self.dropout(self.decoder(hidden, target, keys_values, memory))
         return result
 
-    def _loss_sum(self, keys_values: Sequence[Seen], batch: Batch) -> Float[Tensor, ""]:
+    def _loss_sum(
+        self, keys_values: Sequence[CrossAttentionKeysValues], batch: Batch
+    ) -> Float[Tensor, ""]:
         ids, lengths = batch.targets["target_ids"], batch.targets["target_lengths"]
         rows = np.split(ids.cpu().numpy(), np.cumsum(lengths.cpu().numpy())[:-1])
         inputs = Packed.from_arrays([row[:-1] for row in rows]).to(ids.device)
@@ -92,17 +97,19 @@ class TranslationNetwork(Network):
         table = self.encoder.embeddings.word_embeddings.weight
         return linear_cross_entropy(self._states(inputs, keys_values), table, None, targets)
 
-    def _generate(self, keys_values: Sequence[Seen], source: Packed) -> Int[Tensor, "rows length"]:
+    def _generate(
+        self, keys_values: Sequence[CrossAttentionKeysValues], source: Packed
+    ) -> Int[Tensor, "rows length"]:
         """Generate one token of each row per step, until all rows have ended."""
         first, last = self.boundary_ids
         table = self.encoder.embeddings.word_embeddings.weight
         device = source.input_ids.device
         step = Packed.from_arrays([np.array([first])] * source.num_sequences).to(device)
-        memory, steps = Memory(), []
+        memory, steps = KeyValueCache(), []
         has_ended = torch.zeros(source.num_sequences, dtype=torch.bool, device=device)
         for position in range(self.limit - 1):
             hidden = self._states(step, keys_values, memory)
-            tokens = F.linear(wide(hidden), table).argmax(-1)
+            tokens = F.linear(promote_to_float32(hidden), table).argmax(-1)
             tokens = tokens.masked_fill(has_ended, last)
             steps.append(tokens)
             has_ended = has_ended | (tokens == last)
@@ -135,7 +142,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
                 embeddings narrower than its hidden size.
         """
         check_length(self.settings.max_seq_length, config)
-        is_as_wide = config.one_way.embedding_width == config.hidden_size
+        is_as_wide = config.per_direction_config.embedding_width == config.hidden_size
         if not is_as_wide or config.positions == "rotary":
             raise SettingsError(
                 "a decoder takes the encoder's embeddings, with its positions and its width",

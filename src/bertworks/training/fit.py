@@ -31,7 +31,7 @@ import torch
 
 from ..errors import TrainingError
 from ..nn.cpu import keep_freed_memory
-from ..nn.device import computing_in, dtype_of, is_finite
+from ..nn.device import autocast_to, dtype_of, is_finite
 from ..runs.run_directory import RunDirectory
 from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
@@ -100,7 +100,7 @@ def fit(
         if settings.sharding == "full" and members.world > 1:
             check_can_shard(settings)
             trained = shard(network.to("cpu"), members.device, members.world)
-        stack.enter_context(computing_in(trained, dtype))
+        stack.enter_context(autocast_to(trained, dtype))
         stack.enter_context(recomputing(trained, settings.gradient_checkpointing))
         recorder = Recorder(run, progress, trained, sum(phase.steps for phase in phases))
         loop = _Loop(

@@ -88,7 +88,7 @@ def flops_of_batch(network: nn.Module, batch: Batch) -> float:
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
     """Return the operations of one forward pass through an encoder's layers."""
     if config.attention == "two-way":
-        return 2 * encoder_flops(config.one_way, packed)
+        return 2 * encoder_flops(config.per_direction_config, packed)
     h, i = config.hidden_size, config.intermediate_size
     mixer = 8 if config.mixer == "lstm" else 4  # matrices of h × h
     linear = 2 * packed.num_tokens * (mixer * h * h + (3 if config.gated else 2) * h * i)

@@ -23,7 +23,7 @@ from ..checkpoints.store import (
 from ..errors import SettingsError
 from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
-from ..nn.neighbour_attention import attend_to_neighbours
+from ..nn.neighbour_attention import initialize_neighbour_attention
 from ..tasks.pretraining.discriminator import with_generator
 from ..tasks.pretraining.distillation import (
     DistillationNetwork,
@@ -69,7 +69,7 @@ class Objective:
         else:
             made = _masked_lm(settings, config, tokenizer, progress)
         if settings.initial_attention == "neighbours":
-            attend_to_neighbours(made.kept["model"].encoder)
+            initialize_neighbour_attention(made.kept["model"].encoder)
         for model in made.kept.values():
             kind = "encoder" if model.task is None else model.task.model_class
             check_layout(model.network, model.encoder.config, kind)

@@ -18,7 +18,7 @@ from pydantic import (
 
 from ..errors import SettingsError, did_you_mean
 from ..inference.settings import HeldOutSettings
-from ..nn.config import HEAD_DROPOUTS, STATIC, EncoderConfig
+from ..nn.config import HEAD_DROPOUTS, STATIC_SETTINGS, EncoderConfig
 from ..settings.base import Settings
 from ..settings.keywords import PretrainKeywords
 from ..settings.literals import InitialAttention, Objective
@@ -77,7 +77,7 @@ class ModelSettings(EncoderConfig):
             usual = family.read_config({}, where=name)
             known |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
         if isinstance(size := values.get("size"), str):
-            known |= EncoderConfig.of_size(size).model_dump(exclude_unset=True)
+            known |= EncoderConfig.from_size(size).model_dump(exclude_unset=True)
         known |= values
         return known if family is None else dict(family.settled(known))
 
@@ -213,7 +213,7 @@ class PretrainSettings(FitSettings):
             if objective == "causal" and ModelSettings.filled_in(model).get("attention") is None:
                 completed["model"] = {**model, "attention": "causal"}
             if objective == "skip_gram":
-                completed["model"] = {**STATIC, **model}
+                completed["model"] = {**STATIC_SETTINGS, **model}
         return completed
 
     @model_validator(mode="wrap")
@@ -291,7 +291,9 @@ class PretrainSettings(FitSettings):
             if not (self.allow_leak and objective == "causal"):
                 raise ValueError(f"objective={objective} needs model.attention={asked}")
         static = ("num_hidden_layers", "positions")
-        if objective == "skip_gram" and any(getattr(self.model, k) != STATIC[k] for k in static):
+        if objective == "skip_gram" and any(
+            getattr(self.model, k) != STATIC_SETTINGS[k] for k in static
+        ):
             raise ValueError("objective=skip_gram needs num_hidden_layers=0 and positions=none")
         if self.instances.next_sentence and objective in _WITHOUT_PAIRS:
             raise ValueError(

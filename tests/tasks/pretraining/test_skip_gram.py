@@ -17,7 +17,7 @@ from bertworks.data.prepare import prepare
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.evaluate import evaluate
 from bertworks.model import load
-from bertworks.nn.config import STATIC, EncoderConfig
+from bertworks.nn.config import STATIC_SETTINGS, EncoderConfig
 from bertworks.tasks.pretraining import hashing
 from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.settings import SkipGramSettings
@@ -120,7 +120,7 @@ def test_what_is_kept_and_what_is_drawn_has_the_paper_s_shares() -> None:
 def test_the_loss_is_that_of_a_plain_loop() -> None:
     torch.manual_seed(0)
     size = {"vocab_size": len(WORD_PIECES), "hidden_size": 6}
-    network = SkipGramNetwork(EncoderConfig.parse({**STATIC, **size}))
+    network = SkipGramNetwork(EncoderConfig.parse({**STATIC_SETTINGS, **size}))
     assert not network.contexts.weight.any()
     torch.nn.init.normal_(network.contexts.weight)
     batch = _task(_counts(), negatives=4).collate(_examples((20, 9))).to("cpu")
@@ -146,7 +146,7 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
 def test_no_pair_is_said_with_what_to_change() -> None:
     torch.manual_seed(0)
     size = {"vocab_size": len(WORD_PIECES), "hidden_size": 6}
-    network = SkipGramNetwork(EncoderConfig.parse({**STATIC, **size}))
+    network = SkipGramNetwork(EncoderConfig.parse({**STATIC_SETTINGS, **size}))
     task = _task(_counts(), subsample=1e-12)
     with pytest.raises(DataError, match=r"can be predicted\. Keep .*skip_gram\.subsample"):
         evaluate(network, task, _examples((12, 4)))

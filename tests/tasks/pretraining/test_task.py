@@ -167,7 +167,7 @@ def test_a_padded_batch_gives_what_a_pack_does(
     network = PretrainingNetwork(config(), next_sentence=nsp).eval()
     ids, mask = batch.packed.to_padded()
     types, _ = batch.packed.to_padded(batch.packed.token_type_ids)
-    found, expected = network.padded(Padded.of(ids, mask, types)), network.predict(batch)
+    found, expected = network.padded(Padded.from_tensors(ids, mask, types)), network.predict(batch)
     assert set(found) == ({"prediction_logits", "seq_relationship_logits"} if nsp else {"logits"})
     mlm = found["prediction_logits" if nsp else "logits"][mask]
     masked = mlm[batch.targets["masked_positions"]]

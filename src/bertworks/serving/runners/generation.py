@@ -11,7 +11,7 @@ from weakref import WeakSet
 from ...errors import DataError
 from ...inference.generate import Continuation, begin, continue_texts
 from ...inference.settings import EngineSettings, GenerationSettings
-from ...nn.kv_cache import Memory
+from ...nn.kv_cache import KeyValueCache
 from ...tasks.pretraining.network import PretrainingNetwork
 from ...text.tokenizer import Tokenizer
 from .base import (
@@ -55,7 +55,7 @@ class GenerateRunner:
     ) -> None:
         self.network, self.tokenizer, self.engine = network, tokenizer, engine
         self._most_kept = _MEMORY_BATCHES * batch_tokens
-        self._kept: WeakSet[Memory] = WeakSet()
+        self._kept: WeakSet[KeyValueCache] = WeakSet()
 
     def prepare(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
-from ...nn.layers import wide
+from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 
@@ -66,7 +66,7 @@ def answering_loss_sum(
     logits: Float[Tensor, "tokens 2"], batch: Batch, span_loss: SpanLoss, softmax: Softmax
 ) -> Float[Tensor, ""]:
     """The sum over windows of the mean or sum of the start and end cross-entropies."""
-    logits, packed = wide(logits), batch.packed
+    logits, packed = promote_to_float32(logits), batch.packed
     lengths = packed.cu_seqlens.diff().long()
     sequence = torch.repeat_interleave(
         torch.arange(packed.num_sequences, device=logits.device), lengths

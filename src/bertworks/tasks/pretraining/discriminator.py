@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, ReplacedTokenHead
-from ...nn.layers import wide
+from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
 from ..task import Network, by_row
 from .network import PretrainingNetwork
@@ -153,7 +153,7 @@ def sample_pieces(logits: Tensor, draws: Tensor) -> Tensor:
         logits: `[rows, vocab_size]`.
         draws: `[rows]` integers below 2 ** `DRAW_BITS`, uniformly distributed.
     """
-    scaled_probabilities = torch.softmax(wide(logits), -1) * 2**DRAW_BITS
+    scaled_probabilities = torch.softmax(promote_to_float32(logits), -1) * 2**DRAW_BITS
     ends = scaled_probabilities.long().cumsum(-1)
     thresholds = (ends[:, -1:] * draws[:, None]) >> DRAW_BITS
     return torch.searchsorted(ends, thresholds, right=True).squeeze(-1)
@@ -183,5 +183,5 @@ def _replace_masked_tokens(batch: Batch, pieces: Tensor) -> Batch:
 
 def binary_cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """The sum of the tokens' binary cross-entropies, in float32 at least."""
-    logits = wide(logits)
+    logits = promote_to_float32(logits)
     return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")

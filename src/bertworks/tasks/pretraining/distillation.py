@@ -92,7 +92,7 @@ class DistillationNetwork(Network):
             "soft": settings.soft_weight * self._soft_loss_sum(masked, masked_target),
         }
         if student.nsp_head is not None:
-            logits = student.nsp_head(student.encoder.pooled(hidden, batch.packed))
+            logits = student.nsp_head(student.encoder.pool(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
         if settings.cosine_weight:
             cosine = F.cosine_similarity(hidden.float(), target.float(), dim=-1)

@@ -53,7 +53,7 @@ class PretrainingNetwork(Network):
             )
         losses = {self.loss_name: self.mlm_head.loss_sum(masked, labels)}
         if self.nsp_head is not None:
-            logits = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+            logits = self.nsp_head(self.encoder.pool(hidden, batch.packed))
             losses["nsp"] = cross_entropy_sum(logits, batch.targets["next_sentence_labels"])
         return losses
 
@@ -64,7 +64,7 @@ class PretrainingNetwork(Network):
         masked = hidden.index_select(0, batch.targets["masked_positions"])
         outputs = {"mlm_logits": self.mlm_head(masked)}
         if self.nsp_head is not None:
-            outputs["nsp_logits"] = self.nsp_head(self.encoder.pooled(hidden, batch.packed))
+            outputs["nsp_logits"] = self.nsp_head(self.encoder.pool(hidden, batch.packed))
         return outputs
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
@@ -74,5 +74,5 @@ class PretrainingNetwork(Network):
         logits = by_row(self.mlm_head(hidden), padded)
         if self.nsp_head is None:
             return {"logits": logits}
-        pairs = self.nsp_head(self.encoder.pooled(hidden, padded))
+        pairs = self.nsp_head(self.encoder.pool(hidden, padded))
         return {"prediction_logits": logits, "seq_relationship_logits": pairs}

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import cross_entropy_sum, pool
-from ...nn.layers import wide
+from ...nn.layers import promote_to_float32
 from ...packed import Batch, Packed
 from ..task import Network
 from ..text_network import apply_in_chunks
@@ -73,7 +73,7 @@ class RetrievalNetwork(Network):
         )
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
-        vectors = pool(wide(self.encoder(packed)), packed, self._settings.pooling)
+        vectors = pool(promote_to_float32(self.encoder(packed)), packed, self._settings.pooling)
         return F.normalize(vectors, dim=-1)
 
 
