@@ -37,7 +37,7 @@ class MarkedTokens(NamedTuple):
     marks: np.ndarray  # [4]: the first piece of the first and of the last word of each span
 
 
-class RelationNetwork(bw.ClassifyingNetwork):
+class RelationNetwork(bw.ClassifierNetwork):
     """An encoder, and a linear map from the vectors of the marks to the relations."""
 
     def __init__(self, config: bw.EncoderConfig, num_relations: int, dropout: float | None) -> None:
@@ -54,7 +54,7 @@ class RelationNetwork(bw.ClassifyingNetwork):
         return logits
 
 
-class RelationTask(bw.ClassifyingTask[bw.LabelledExample]):
+class RelationTask(bw.ClassifierTask[bw.LabelledExample]):
     """Which relation holds between two spans of a sentence, each given as `[first, past]` words."""
 
     name = "relation"

@@ -24,7 +24,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from bertworks.data.tables import read_rows
-from bertworks.tasks import labelled_task
+from bertworks.tasks import find_labelled_task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.optimizer import parameter_groups
@@ -82,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     written = yaml.safe_load(options.settings.read_text(encoding="utf-8"))
-    kind = labelled_task(written["task"])
+    kind = find_labelled_task(written["task"])
     settings = settings_of(kind).parse({k: v for k, v in written.items() if k not in _OF_A_RUN})
     own = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
     tables = [

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bertworks.tasks.answering.answers import answers_of
 from bertworks.tasks.answering.scores import Version, best_threshold, exact_match, f1
-from bertworks.tasks.labels import label_name
+from bertworks.tasks.labels import read_label_name
 
 Row = Mapping[str, Any]
 Batch = dict[str, Tensor]
@@ -123,7 +123,7 @@ class Texts(PeerTask):
     def _label(self, row: Row) -> int | float:
         column = self.settings.columns.label
         if hasattr(self.settings, "labels"):
-            return int(self.settings.labels.index(label_name(row, column, None)))
+            return int(self.settings.labels.index(read_label_name(row, column, None)))
         return float(row[column])
 
     def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:

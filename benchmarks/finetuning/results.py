@@ -222,12 +222,12 @@ def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder:
     """Save a model with the head that a run of ours would begin with; returns its directory."""
     from bertworks.data.tables import read_rows
     from bertworks.model import Model, load
-    from bertworks.tasks import labelled_task
+    from bertworks.tasks import find_labelled_task
     from bertworks.training.finetune import Start
     from bertworks.training.machine import seed_everything
     from bertworks.training.settings import settings_of
 
-    kind = labelled_task(one.task)
+    kind = find_labelled_task(one.task)
     run_settings = settings_of(kind).parse(settings)
     options = kind.options.parse(run_settings.model_dump(include=set(kind.options.model_fields)))
     rows = read_rows(tables(one, folder)[0], columns=options.named_columns(), header=options.header)

@@ -87,12 +87,12 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
     from transformers import AutoTokenizer
 
     from bertworks.data.tables import read_rows
-    from bertworks.tasks import labelled_task
+    from bertworks.tasks import find_labelled_task
     from bertworks.text.tokenizer import Tokenizer
     from bertworks.training.optimizer import parameter_groups
     from bertworks.training.settings import settings_of
 
-    kind = labelled_task(TASKS[task][0])
+    kind = find_labelled_task(TASKS[task][0])
     settings = settings_of(kind).parse({**TASKS[task][1], "epochs": 1})
     own = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
     rows = read_rows(table, columns=own.named_columns(), header=own.header)

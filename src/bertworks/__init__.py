@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .packed import Padded as Padded
     from .serving.client import AsyncClient as AsyncClient
     from .serving.client import Client as Client
-    from .tasks.classifying import ClassifyingNetwork as ClassifyingNetwork
-    from .tasks.classifying import ClassifyingTask as ClassifyingTask
+    from .tasks.classifier import ClassifierNetwork as ClassifierNetwork
+    from .tasks.classifier import ClassifierTask as ClassifierTask
     from .tasks.example import LabelledExample as LabelledExample
     from .tasks.labelled import LabelledTask as LabelledTask
     from .tasks.task import Network as Network
@@ -76,8 +76,8 @@ _HOMES = {
     "Network": "tasks.task",
     "LabelledTask": "tasks.labelled",
     "LabelledExample": "tasks.example",
-    "ClassifyingTask": "tasks.classifying",
-    "ClassifyingNetwork": "tasks.classifying",
+    "ClassifierTask": "tasks.classifier",
+    "ClassifierNetwork": "tasks.classifier",
     "Schema": "data.schema",
     "Role": "data.schema",
     "Head": "checkpoints.heads",

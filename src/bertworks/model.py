@@ -74,11 +74,11 @@ from .settings.keywords import (
     RowKeywords,
 )
 from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
-from .tasks import detect_task, is_registered, is_user_task, task_class
+from .tasks import detect_task, find_task_class, is_registered, is_user_task
 from .tasks.classification import ClassificationTask
 from .tasks.evaluation import Evaluation
 from .tasks.gold import GoldRows
-from .tasks.inputs import open_table, task_rows
+from .tasks.inputs import iterate_task_rows, open_table
 from .tasks.labelled import LabelledTask
 from .tasks.pretraining.candidates import (
     encode_candidates,
@@ -309,7 +309,7 @@ class Model:
             inputs = not_empty(as_texts(given))
             if inputs is None:
                 return iter(())
-            given = task_rows(task, _checked_for_files(inputs))
+            given = iterate_task_rows(task, _checked_for_files(inputs))
         task, network, table = self._opened(given, labelled=False, **options)
         return engine.predict(network, task, table, how)
 
@@ -1037,7 +1037,7 @@ def _described_task(
             fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
             'load only the encoder: --task encoder (load(…, task="encoder")).',
         )
-    kind = task_class(described.task if task is None else task)
+    kind = find_task_class(described.task if task is None else task)
     if kind.name != described.task:
         raise CheckpointError(f"its task is {described.task!r}, not {kind.name!r}", where=where)
     try:

@@ -21,7 +21,7 @@ from bertworks.convert.model_editing import add_tokens
 from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.packed import Packed
-from bertworks.tasks import task_class
+from bertworks.tasks import find_task_class
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Frame, Roles
@@ -462,7 +462,7 @@ def test_an_answering_model_of_the_original_release(original, tmp_path):
 def test_a_task_that_tensorflows_layout_does_not_have(tmp_path, kind, settings, says):
     """It would be read again as another task, or not at all."""
     model = tiny()
-    task = task_class(kind).from_dict({**settings, "max_seq_length": 20}, model.tokenizer)
+    task = find_task_class(kind).from_dict({**settings, "max_seq_length": 20}, model.tokenizer)
     config = model.encoder.config
     network = task.network(config)
     with pytest.raises(CheckpointError, match=says):

@@ -17,7 +17,7 @@ from bertworks.checkpoints.saving import check_layout
 from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.errors import CheckpointError
 from bertworks.packed import Batch
-from bertworks.tasks import task_class
+from bertworks.tasks import find_task_class
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
@@ -254,7 +254,7 @@ TABLES = {
 def test_a_heads_own_dropout_is_written_where_theirs_reads_it(family, kind, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry(family, vocab_size=len(journeys.PIECES), hidden_dropout_prob=0.05)
-    task = task_class(kind).from_dict(
+    task = find_task_class(kind).from_dict(
         {**TABLES[kind], "max_seq_length": 20, "dropout": 0.37}, tokenizer
     )
     bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)
@@ -275,7 +275,7 @@ def test_a_heads_own_dropout_is_written_where_theirs_reads_it(family, kind, tmp_
 def test_a_head_that_reads_no_dropout_is_written_none(family, kind, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry(family, vocab_size=len(journeys.PIECES))
-    task = task_class(kind).from_dict(
+    task = find_task_class(kind).from_dict(
         {**TABLES[kind], "max_seq_length": 20, "dropout": 0.37}, tokenizer
     )
     bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)

@@ -23,15 +23,15 @@ from bertworks.inference.evaluate import Evaluation
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.reports.evaluation import sections
-from bertworks.tasks import labelled_task
+from bertworks.tasks import find_labelled_task
 from bertworks.tasks.breakdown import (
     EXCERPT_LENGTH,
     MAX_GROUPS,
     Breakdown,
     Calibration,
     ScoreTable,
+    compute_mean_scores,
     excerpt,
-    mean_scores,
 )
 from bertworks.tasks.measures import MAX_MISTAKES, NUM_BINS, CalibrationCounter, WorstMistakes
 from bertworks.text.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def text() -> str:
 def untrained(task: str, rows: list[dict[str, Any]], **options: Any) -> Model:
     """A model that is often wrong, and as often sure of it."""
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    kind = labelled_task(task)
+    kind = find_labelled_task(task)
     made = kind.from_table(
         tokenizer, read_rows(rows), kind.options.parse({"max_seq_length": 32, **options})
     )
@@ -454,7 +454,9 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
 
 def test_rare_kinds_are_one() -> None:
     kinds = [f"kind {at}" for at in range(MAX_GROUPS + 3) for _ in range(MAX_GROUPS + 3 - at)]
-    table = mean_scores("kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]})
+    table = compute_mean_scores(
+        "kind", "rows", kinds, {"size": [float(kind[5:]) for kind in kinds]}
+    )
     assert len(table.rows) == MAX_GROUPS + 1
     assert table.rows[0].metrics == {"size": 0.0}
     others = table.rows[-1]

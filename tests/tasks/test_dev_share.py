@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.model import Model
-from bertworks.tasks import labelled_task
+from bertworks.tasks import find_labelled_task
 from bertworks.tasks.dev_share import _choose
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.labelled_data import LabelledData
@@ -32,7 +32,7 @@ def model() -> Model:
 
 
 def read(task: str, rows: Any, dev: Any, **settings: Any) -> LabelledData:
-    kind = labelled_task(task)
+    kind = find_labelled_task(task)
     resolved = settings_of(kind).parse({"max_seq_length": 32, **settings})
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
     return LabelledData.read(kind, tokenizer, rows, dev, resolved, torch.device("cpu"))

@@ -18,7 +18,7 @@ from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks import LABELLED, find_labelled_task
 from bertworks.text.definition import Frame, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
@@ -62,7 +62,7 @@ def models() -> dict[str, Model]:
     made = {}
     torch.manual_seed(0)
     for name, values in TASKS.items():
-        task = labelled_task(name).from_dict({**values, "max_seq_length": 64}, tokenizer)
+        task = find_labelled_task(name).from_dict({**values, "max_seq_length": 64}, tokenizer)
         made[name] = Model(tokenizer, task, task.network(config).eval())
     return made
 
@@ -142,20 +142,20 @@ def test_without_a_frame_an_empty_text_is_refused(task: str, row: dict[str, Any]
     of_bert = Tokenizer.from_vocabulary(PIECES).definition
     assert isinstance(of_bert, WordPieceDefinition)
     tokenizer = Tokenizer(replace(of_bert, frame=Frame((), (), ())))
-    own = labelled_task(task).from_dict(TASKS[task], tokenizer)
+    own = find_labelled_task(task).from_dict(TASKS[task], tokenizer)
     with pytest.raises(DataError, match=r"a\.tsv:2: a text has no tokens. Leave the row out."):
         own.examples([row], 0, where=["a.tsv:2"], labelled=False)
     with pytest.raises(DataError, match="no special tokens around a question and its passage"):
-        labelled_task("answering").from_dict({}, tokenizer)
+        find_labelled_task("answering").from_dict({}, tokenizer)
 
 
 def test_training_rows_of_one_class() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    kind = labelled_task("classification")
+    kind = find_labelled_task("classification")
     rows = read_rows([{"text": "a", "label": "p"}] * 2)
     with pytest.raises(DataError, match=r"needs two different labels, .* holds 'p'"):
         kind.from_table(tokenizer, rows, kind.options())
-    kind = labelled_task("tagging")
+    kind = find_labelled_task("tagging")
     rows = read_rows([{"words": ["a"], "tags": ["X"]}])
     assert kind.from_table(tokenizer, rows, kind.options()).settings.labels == ("X",)
 

@@ -18,7 +18,7 @@ import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError, SettingsError
 from bertworks.tasks.classification import ClassificationOptions, ClassificationTask
-from bertworks.tasks.labels import unlabelled_marks
+from bertworks.tasks.labels import find_unlabelled_marks
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
 
@@ -64,9 +64,9 @@ def labels_of(labels: list[Any], **options: Any) -> tuple[str, ...]:
     ],
 )
 def test_mark_is_told_from_a_class_by_the_other_labels(labels: list[str], marks: set[str]) -> None:
-    assert unlabelled_marks(labels) == marks
-    assert unlabelled_marks(reversed(labels)) == marks
-    assert unlabelled_marks(labels, no_label="") == set()
+    assert find_unlabelled_marks(labels) == marks
+    assert find_unlabelled_marks(reversed(labels)) == marks
+    assert find_unlabelled_marks(labels, no_label="") == set()
 
 
 @settings(max_examples=30)

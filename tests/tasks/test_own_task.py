@@ -48,7 +48,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def relation_task() -> Any:
-    return tasks.labelled_task(SPEC)
+    return tasks.find_labelled_task(SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
             "PretrainingTask is not a LabelledTask",
         ),
         (
-            "import bertworks\nclass Task(bertworks.ClassifyingTask):\n    name = 'tagging'",
+            "import bertworks\nclass Task(bertworks.ClassifierTask):\n    name = 'tagging'",
             "own.py:Task",
             "the name of Task is 'tagging'",
         ),
@@ -200,7 +200,7 @@ def test_files_without_a_task(tmp_path: Path, code: str, spec: str, message: str
     if not spec.startswith("nothing"):
         (tmp_path / "own.py").write_text(code)
     with pytest.raises(SettingsError, match=message):
-        tasks.labelled_task(str(tmp_path / spec))
+        tasks.find_labelled_task(str(tmp_path / spec))
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertworks.packed import Padded
-from bertworks.tasks import labelled_task
+from bertworks.tasks import find_labelled_task
 from bertworks.tasks.task import DisplayValue, Task
 
 from .test_choice import CONFIG, TOKENIZER
@@ -17,7 +17,9 @@ from .test_edges import TASKS
 
 
 def task_of(name: str, **values: Any) -> Task[Any]:
-    return labelled_task(name).from_dict({**TASKS[name], **values, "max_seq_length": 16}, TOKENIZER)
+    return find_labelled_task(name).from_dict(
+        {**TASKS[name], **values, "max_seq_length": 16}, TOKENIZER
+    )
 
 
 SURE = {"a": 0.25, "b": 0.75}

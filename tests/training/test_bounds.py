@@ -12,7 +12,7 @@ from bertworks.errors import SettingsError
 from bertworks.lab.demo.cycle import run_demo
 from bertworks.nn.config import EncoderConfig
 from bertworks.settings.base import Settings
-from bertworks.tasks import labelled_task
+from bertworks.tasks import find_labelled_task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.settings import OptimizerSettings, settings_of
 
@@ -45,7 +45,9 @@ def _numbers(kind: type[Settings]) -> dict[str, type]:
     return found
 
 
-@pytest.mark.parametrize("kind", [EncoderConfig, *(settings_of(labelled_task(t)) for t in TASKS)])
+@pytest.mark.parametrize(
+    "kind", [EncoderConfig, *(settings_of(find_labelled_task(t)) for t in TASKS)]
+)
 def test_huge_number_is_refused_where_it_has_no_meaning(kind: type[Settings]) -> None:
     for name, number in _numbers(kind).items():
         if name not in MAY_BE_HUGE:

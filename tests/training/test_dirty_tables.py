@@ -21,8 +21,8 @@ import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.tasks import labelled_task
-from bertworks.tasks.labels import probable_misspellings
+from bertworks.tasks import find_labelled_task
+from bertworks.tasks.labels import find_misspellings
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.labelled_data import LabelledData
 from bertworks.training.settings import settings_of
@@ -57,7 +57,7 @@ def as_table(cells: Cells, format: str, folder: Path) -> Any:
 
 
 def read(table: Any, task: str = "classification", **options: Any) -> LabelledData:
-    kind = labelled_task(task)
+    kind = find_labelled_task(task)
     resolved = settings_of(kind).parse({"max_seq_length": 32, **options})
     return LabelledData.read(kind, TOKENIZER, table, None, resolved, torch.device("cpu"))
 
@@ -191,7 +191,7 @@ def test_evaluate_and_score_leave_the_same_rows_out(tmp_path: Path) -> None:
 def test_rare_labels_that_are_close_to_others(
     counts: dict[str, int], pairs: list[tuple[str, str]]
 ) -> None:
-    assert probable_misspellings(counts) == pairs
+    assert find_misspellings(counts) == pairs
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,7 @@ from bertworks.data.schema import Columns
 from bertworks.errors import DataError, SettingsError
 from bertworks.model import Model, load
 from bertworks.reports.report import write_report
-from bertworks.tasks import LABELLED, labelled_task
+from bertworks.tasks import LABELLED, find_labelled_task
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings
@@ -163,12 +163,12 @@ def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", LABELLED)
 def test_columns_can_be_called_by_their_numbers(task: str) -> None:
-    options = labelled_task(task).options
+    options = find_labelled_task(task).options
     columns = [name for name in options.model_fields if name.endswith("_column")]
     assert columns
     numbers = {name: number for number, name in enumerate(columns, 1)}
     needed = {"document_context": True} if "document_column" in numbers else {}
-    found = settings_of(labelled_task(task)).parse({**numbers, **needed})
+    found = settings_of(find_labelled_task(task)).parse({**numbers, **needed})
     assert {name: getattr(found, name) for name in columns} == {
         name: str(number) for name, number in numbers.items()
     }
@@ -176,7 +176,7 @@ def test_columns_can_be_called_by_their_numbers(task: str) -> None:
 
 @pytest.mark.parametrize("task", LABELLED)
 def test_the_settings_of_a_task_are_strict(task: str) -> None:
-    settings = settings_of(labelled_task(task))
+    settings = settings_of(find_labelled_task(task))
     assert settings.parse({"seed": 3}).seed == 3
     with pytest.raises(SettingsError, match="max_seq_length"):
         settings.parse({"max_seq_lenght": 3})

@@ -26,7 +26,7 @@ from ..model import Model, load
 from ..settings.keywords import ProbeKeywords
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.gold import GoldRows
-from ..tasks.scores import EXTRA, classification_metrics
+from ..tasks.scores import EXTRA, compute_classification_metrics
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def probe(
     predicted = classifier.predict(dev_vectors)
     metrics = {
         "majority": float(np.bincount(dev_labels).max() / len(dev_labels)),
-        **classification_metrics(
+        **compute_classification_metrics(
             dev_labels, predicted, len(names), positive=1 if len(names) == 2 else None
         ),
     }

@@ -55,11 +55,11 @@ from ..tasks.answering.scores import AnsweringScores
 from ..tasks.evaluation import Evaluation
 from ..tasks.labels import (
     MARKS,
-    finite_number,
-    label_name,
-    numbers_of_classes,
+    find_unlabelled_marks,
+    parse_class_numbers,
+    read_finite_number,
+    read_label_name,
     sort_labels,
-    unlabelled_marks,
     warn_of_minus_one,
 )
 from ..tasks.measures import Location
@@ -420,7 +420,9 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
         if isinstance(row.get(label), NoLabel):
             continue
         predicted = _unfolded(row, prediction, "label")
-        pairs.append((label_name(row, label, where), label_name(predicted, prediction, where)))
+        pairs.append(
+            (read_label_name(row, label, where), read_label_name(predicted, prediction, where))
+        )
         texts.append(_shown(row, (label, prediction)))
         places.append(Location(total - 1, where))
     if not total:
@@ -453,7 +455,7 @@ def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -
     gold, predicted = _sides(pairs)
     if "-1" not in predicted:
         warn_of_minus_one(gold | predicted, no_label, where)
-    marks = unlabelled_marks(gold | predicted, no_label)
+    marks = find_unlabelled_marks(gold | predicted, no_label)
     return marks if no_label is not None else marks - predicted
 
 
@@ -473,7 +475,7 @@ def _called_alike(
     pairs = _whole_numbers(pairs)
     gold, predicted = (side - {*MARKS} for side in _sides(pairs))
     for name, side, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
-        numbers = numbers_of_classes(side)
+        numbers = parse_class_numbers(side)
         if numbers and all(label.isdecimal() for label in other):
             pairs = [(numbers.get(one, one), numbers.get(two, two)) for one, two in pairs]
             some = shorten_list([f"{label} as {number}" for label, number in numbers.items()], str)
@@ -484,8 +486,8 @@ def _called_alike(
 def _whole_numbers(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Replace labels such as "1.0" by "1" if only one side, gold or predicted, has such labels.
 
-    `label_name` returns "1" for the number 1.0. A text such as "1.0" may be a label too, so labels
-    are not changed if both sides have such labels.
+    `read_label_name` returns "1" for the number 1.0. A text such as "1.0" may be a label too, so
+    labels are not changed if both sides have such labels.
     """
     sides = [any(map(_WHOLE_FLOAT.fullmatch, side)) for side in zip(*pairs, strict=True)]
     if all(sides) or not any(sides):
@@ -513,9 +515,11 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     scores = RegressionScores()
     count = 0
     for count, (where, row) in enumerate(rows, 1):
-        predicted = finite_number(_unfolded(row, prediction, "value"), prediction, where)
+        predicted = read_finite_number(_unfolded(row, prediction, "value"), prediction, where)
         text = _shown(row, (label, prediction))
-        scores.add(Location(count - 1, where), text, finite_number(row, label, where), predicted)
+        scores.add(
+            Location(count - 1, where), text, read_finite_number(row, label, where), predicted
+        )
     if not count:
         raise DataError("there are no rows", where=rows.name)
     metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}

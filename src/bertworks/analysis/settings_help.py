@@ -257,10 +257,10 @@ def settings_class(verb: str, task: str | None = None) -> type[Settings]:
         raise SettingsError(f"{verb} takes no task", fix=f"bertworks settings {verb}")
     if task is None:
         return declared_class(verb)
-    from ..tasks import labelled_task
+    from ..tasks import find_labelled_task
     from ..training.settings import settings_of
 
-    return settings_of(labelled_task(task))
+    return settings_of(find_labelled_task(task))
 
 
 def declared_class(verb: str) -> type[Settings]:

@@ -58,9 +58,9 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
     shown = list(schema.common)
     if task is not None:
         from ..data.tables import TableOptions
-        from ..tasks import labelled_task
+        from ..tasks import find_labelled_task
 
-        of_task = labelled_task(task).options.model_fields
+        of_task = find_labelled_task(task).options.model_fields
         shown += [key for key in of_task if key not in TableOptions.model_fields]
     by_key = {setting.key: setting for setting in every}
     found = [

@@ -35,7 +35,7 @@ from ..nn.config import EncoderConfig
 from ..nn.heads import pool
 from ..packed import Padded
 from ..tasks.classification import ClassificationNetwork
-from ..tasks.task import Network, Task, encoder_outputs
+from ..tasks.task import Network, Task, compute_encoder_outputs
 from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
@@ -66,7 +66,7 @@ class PaddedNetwork(nn.Module):
         if isinstance(self.network, Network):
             outputs = self.network.padded(padded)
         else:
-            outputs = encoder_outputs(self.network.encoder, padded)
+            outputs = compute_encoder_outputs(self.network.encoder, padded)
         if self.sentence is not None and "last_hidden_state" in outputs:
             vectors = pool(
                 outputs["last_hidden_state"].flatten(0, 1), padded, self.sentence.pooling

@@ -38,7 +38,7 @@ from ..packed import Batch
 from ..runs.run_directory import RunDirectory
 from ..settings.base import Settings, with_default
 from ..tasks.best_metric import BestMetric
-from ..tasks.classifying import ClassifyingNetwork
+from ..tasks.classifier import ClassifierNetwork
 from ..tasks.example import sort_sequences
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample, Window
@@ -113,7 +113,7 @@ class ScalarMix(nn.Module):
         return mixed
 
 
-class ProbeNetwork(ClassifyingNetwork):
+class ProbeNetwork(ClassifierNetwork):
     """A BiLSTM over the words of each window, and a layer that predicts tags; without encoder."""
 
     loss_name = "tagging"

@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..errors import BertworksError, DataError
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import EVALUATION, SAMPLES, read_data, read_json, read_sealed_json
-from ..tasks import task_class
+from ..tasks import find_task_class
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
 from .charts import Curve
@@ -102,7 +102,7 @@ def _chosen_by(run: RunDirectory) -> BestMetric | None:
     if "best_metric" not in settings:
         return None
     try:
-        task = task_class(str(settings.get("task")))
+        task = find_task_class(str(settings.get("task")))
     except BertworksError as error:
         raise DataError(error.what, where=str(run.settings_file), fix=error.fix) from None
     metric = settings["best_metric"] or task.best_metric

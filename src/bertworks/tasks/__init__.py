@@ -41,7 +41,7 @@ LABELLED = (
 """The package's tasks that are trained on labelled rows."""
 
 
-def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
+def find_task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     """Return the class of a task.
 
     Args:
@@ -66,7 +66,7 @@ def task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     return loaded
 
 
-def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
+def find_labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
     """Return the class of a task that can be fine-tuned.
 
     Raises:
@@ -77,7 +77,7 @@ def labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]
     if isinstance(task, str) and task not in (*LABELLED, *_USER_TASKS) and ":" not in task:
         fix = f"{did_you_mean(task, LABELLED)}; your own task is given as path/to/file.py:Class"
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
-    task_type = task_class(task)
+    task_type = find_task_class(task)
     if not issubclass(task_type, LabelledTask):
         raise SettingsError(f"{task_type.__name__} is not a LabelledTask", where=str(task))
     return task_type
@@ -89,7 +89,7 @@ def detect_task(checkpoint: Published) -> Task[Any] | None:
         (
             task
             for name in _TASKS_OF_CHECKPOINTS
-            if (task := task_class(name).from_published_checkpoint(checkpoint)) is not None
+            if (task := find_task_class(name).from_published_checkpoint(checkpoint)) is not None
         ),
         None,
     )

@@ -203,7 +203,7 @@ def excerpt(text: str, start: int = 0, end: int = 0) -> tuple[str, tuple[int, in
 MAX_GROUPS = 12
 
 
-def mean_scores(
+def compute_mean_scores(
     grouping: str,
     unit: str,
     kinds: Sequence[str],

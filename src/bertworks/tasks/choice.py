@@ -27,12 +27,12 @@ from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
 from ..packed import Batch, Padded
 from ..text.encoding import Truncation
-from .classifying import ClassifyingNetwork
-from .evaluators import OneOfSeveralEvaluator
+from .classifier import ClassifierNetwork
+from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
-from .labels import MARKS, find_mark, label_name
-from .scores import OneOfSeveralScores
+from .labels import MARKS, find_mark, read_label_name
+from .scores import SingleLabelScores
 from .task import Evaluator, Prediction
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
@@ -91,7 +91,7 @@ def find_first_number(
     for where, row in rows:
         if find_mark(row.get(label), MARKS) is not None:
             continue
-        name = label_name(row, label, where)
+        name = read_label_name(row, label, where)
         if not name.isdecimal():  # a letter: always counted from A
             continue
         has_numbers = True
@@ -148,7 +148,7 @@ class ChoiceSettings(TaskSettings):
         return self.first_number or 0
 
 
-class ChoiceEvaluator(OneOfSeveralEvaluator):
+class ChoiceEvaluator(SingleLabelEvaluator):
     """`loss`, `accuracy`, and `majority`: that of always choosing the most frequent number."""
 
     def display_texts(
@@ -158,7 +158,7 @@ class ChoiceEvaluator(OneOfSeveralEvaluator):
         return prompt, choices[gold], choices[predicted]
 
 
-class ChoiceNetwork(ClassifyingNetwork):
+class ChoiceNetwork(ClassifierNetwork):
     """An encoder with a head that computes one score per sequence.
 
     Args:
@@ -292,7 +292,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             )
         return examples
 
-    def unlabelled_mark(self, row: Row) -> str | None:
+    def find_unlabelled_mark(self, row: Row) -> str | None:
         label = self.settings.label
         return None if label is None else find_mark(row.get(label), MARKS)
 
@@ -306,7 +306,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                 whether numbers count from 0 or from 1.
         """
         first = self.settings.first_number
-        name = label_name(row, column, where)
+        name = read_label_name(row, column, where)
         if len(name) == 1 and name.isascii() and name.isalpha():
             number = ord(name.upper()) - ord("A")
         elif not name.isdecimal():
@@ -372,4 +372,4 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {str(number + first): counts[number] for number in range(most)}
 
     def evaluator(self) -> Evaluator:
-        return ChoiceEvaluator(OneOfSeveralScores())
+        return ChoiceEvaluator(SingleLabelScores())

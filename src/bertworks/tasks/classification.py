@@ -29,11 +29,11 @@ from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
-from .classifying import ClassifyingNetwork, ClassifyingTask
+from .classifier import ClassifierNetwork, ClassifierTask
 from .evaluators import MultiLabelEvaluator
-from .example import LabelledExample, labelled_batch
+from .example import LabelledExample, collate_labelled
 from .labelled import TaskOptions, TaskSettings
-from .labels import count_labels, label_names, sort_labels
+from .labels import count_labels, read_label_names, sort_labels
 from .task import DisplayValue, Evaluator, Prediction, Task
 from .text_network import Pooling, TextNetwork, pool_sequences
 from .texts import (
@@ -128,7 +128,7 @@ class ClassificationSettings(_LabelFields, TextSettings):
         return self
 
 
-class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
+class ClassificationNetwork(TextNetwork, ClassifierNetwork):
     """An encoder with a classification head.
 
     Args:
@@ -188,7 +188,7 @@ class ClassificationNetwork(TextNetwork, ClassifyingNetwork):
         return (rows if weights is None else rows * weights[labels]).sum()
 
 
-class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
+class ClassificationTask(ClassifierTask[LabelledExample], TextTask):
     """Classify a text or a pair of texts."""
 
     name: ClassVar[str] = "classification"
@@ -290,7 +290,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         if not self.settings.multi_label:
             return super().read_label(row, column, where)
         target = np.zeros(len(self.labels), np.float32)
-        for name in label_names(row, column, where, self.settings.label_separator):
+        for name in read_label_names(row, column, where, self.settings.label_separator):
             target[super().read_label({column: name}, column, where)] = 1
         return target
 
@@ -302,7 +302,7 @@ class ClassificationTask(ClassifyingTask[LabelledExample], TextTask):
         is the number of predicted next pieces.
         """
         dtype = np.float32 if self.settings.multi_label else np.int64
-        batch = labelled_batch(examples, dtype, "classification")
+        batch = collate_labelled(examples, dtype, "classification")
         if not self.settings.lm_weight or not batch.counts:
             return batch
         more = {"weighted_lm": batch.packed.num_tokens - batch.packed.num_sequences}

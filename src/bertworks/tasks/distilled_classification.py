@@ -17,7 +17,7 @@ from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from ..text.tokenizer import Tokenizer
 from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
-from .example import LabelledExample, labelled_batch
+from .example import LabelledExample, collate_labelled
 from .text_network import Pooling
 
 
@@ -80,7 +80,7 @@ class DistilledTask(ClassificationTask):
         """Pack rows as `ClassificationTask` does; if they have probabilities, `targets["labels"]`
         is `[rows, classes]` float32."""
         if isinstance(examples[0].target, np.ndarray):
-            return labelled_batch(examples, np.float32, "classification")
+            return collate_labelled(examples, np.float32, "classification")
         return super().collate(examples)
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:

@@ -14,11 +14,11 @@ from ..packed import Batch
 from .breakdown import Breakdown
 from .measures import Measure, WorstMistakes
 from .scores import (
-    OneOfSeveralScores,
     RegressionScores,
-    indicators,
-    label_scores,
-    sklearn_metrics,
+    SingleLabelScores,
+    append_empty_label,
+    compute_label_scores,
+    import_sklearn_metrics,
 )
 from .task import Evaluator
 
@@ -44,7 +44,7 @@ class ScoredEvaluator(Evaluator, Generic[ScoresT]):
         return self._scores.breakdown()
 
 
-class OneOfSeveralEvaluator(ScoredEvaluator[OneOfSeveralScores]):
+class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
     """`loss`, and the scores of predicting one of several classes or choices."""
 
     def display_texts(self, example: Any, gold: int, predicted: int) -> tuple[str, str, str]:
@@ -79,7 +79,7 @@ class MultiLabelEvaluator(Evaluator):
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
     def __init__(self, names: Sequence[str]) -> None:
-        sklearn_metrics()
+        import_sklearn_metrics()
         self._names = names
         self._labels: list[np.ndarray] = []
         self._logits: list[np.ndarray] = []
@@ -102,12 +102,12 @@ class MultiLabelEvaluator(Evaluator):
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
-        metrics = sklearn_metrics()
+        metrics = import_sklearn_metrics()
         labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
         predicted = logits > 0
         arguments = {
-            "y_true": indicators(labels),
-            "y_pred": indicators(predicted),
+            "y_true": append_empty_label(labels),
+            "y_pred": append_empty_label(predicted),
             "labels": list(range(len(self._names))),
             "zero_division": 0.0,
         }
@@ -121,7 +121,8 @@ class MultiLabelEvaluator(Evaluator):
     def breakdown(self) -> Breakdown:
         labels, predicted = np.concatenate(self._labels), np.concatenate(self._logits) > 0
         return Breakdown(
-            tables=(label_scores(self._names, labels, predicted),), mistakes=self._worst.result()
+            tables=(compute_label_scores(self._names, labels, predicted),),
+            mistakes=self._worst.result(),
         )
 
 

@@ -111,7 +111,7 @@ def pack(examples: Sequence[LabelledExample], indices: Sequence[SequenceIndex]) 
     )
 
 
-def labelled_batch(
+def collate_labelled(
     examples: Sequence[LabelledExample], dtype: type[np.generic], loss: str
 ) -> Batch:
     """Pack rows in order of length, the sequences of each row together, with one target per row.

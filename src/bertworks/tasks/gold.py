@@ -37,11 +37,11 @@ class GoldRows:
         self._total, self._unlabelled = 0, Counter()
         for row in self._table:
             self._total += 1
-            mark = self._task.unlabelled_mark(row.values)
+            mark = self._task.find_unlabelled_mark(row.values)
             if mark is not None:
                 self._unlabelled[mark] += 1
                 continue
-            self._spellings |= self._task.other_spelling(row.values)
+            self._spellings |= self._task.find_other_spelling(row.values)
             yield row
         if self._total and self._unlabelled.total() == self._total:
             raise DataError(

@@ -1,6 +1,6 @@
 """Inputs of a model as rows of its task: texts, pairs of texts, mappings, tables.
 
-    texts, pairs, mappings ─ task_rows ─► rows ─┐
+    texts, pairs, mappings ─ iterate_task_rows ─► rows ─┐
     a file, a data frame ───────────────────────┴─ open_table ─► the task that reads these columns,
                                                                  and its rows with their places
 
@@ -54,18 +54,18 @@ def open_inputs(
     """Open texts, pairs of texts and rows in memory for a task; their targets are not read.
 
     Args:
-        inputs: at least one; see `task_rows`.
+        inputs: at least one; see `iterate_task_rows`.
         name: what errors call all inputs.
         place: returns what errors call the input at an index.
 
     Raises:
         DataError: an input does not fit the task, or its columns cannot be detected.
     """
-    rows = rows_in_memory(task_rows(task, inputs), name, place=place)
+    rows = rows_in_memory(iterate_task_rows(task, inputs), name, place=place)
     return OpenTable(task.for_table(rows, labelled=False), rows)
 
 
-def task_rows(task: Task[Any], inputs: Iterable[Any]) -> Iterator[Row]:
+def iterate_task_rows(task: Task[Any], inputs: Iterable[Any]) -> Iterator[Row]:
     """Yield the row of each input.
 
     Args:

@@ -84,7 +84,7 @@ class LabelledTask(Task[ExampleT]):
         settings: an instance of `settings_class`.
 
     Your own task needs a `name`, a `schema`, a `network`, `build_examples`, `collate`, `decode`,
-    an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifyingTask` has
+    an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifierTask` has
     most of these. See `examples/own_task.py`.
 
     Attributes:
@@ -195,7 +195,7 @@ class LabelledTask(Task[ExampleT]):
     marks_advice: ClassVar[str] = ""
     """What to do if a label that was taken for a mark of unlabelled rows is a class."""
 
-    def unlabelled_mark(self, row: Row) -> str | None:
+    def find_unlabelled_mark(self, row: Row) -> str | None:
         """Return the label of a row without a gold label, such as `-`; None if it has one.
 
         Rows whose label is empty are not meant: they are errors.
@@ -204,7 +204,7 @@ class LabelledTask(Task[ExampleT]):
         value = row.get(label) if isinstance(label, str) else None
         return str(value) if isinstance(value, NoLabel) else None
 
-    def other_spelling(self, row: Row) -> Mapping[str, str]:  # noqa: ARG002
+    def find_other_spelling(self, row: Row) -> Mapping[str, str]:  # noqa: ARG002
         """Return a row's label, and the name of it that the task uses, if that is another."""
         return {}
 

@@ -20,7 +20,7 @@ from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
 
-They may be classes too: see `unlabelled_marks`.
+They may be classes too: see `find_unlabelled_marks`.
 """
 
 _LABEL_NUMBER = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
@@ -44,12 +44,12 @@ def count_labels(
         if isinstance(row.get(column), NoLabel):
             continue
         if separator is None:
-            counts[label_name(row, column, where)] += 1
+            counts[read_label_name(row, column, where)] += 1
         else:
-            counts.update(label_names(row, column, where, separator))
+            counts.update(read_label_names(row, column, where, separator))
     if separator is None:
         warn_of_minus_one(counts, no_label, rows.name)
-        for mark in unlabelled_marks(counts, no_label):
+        for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
         names = ", ".join(map(repr, counts)) or "none"
@@ -62,7 +62,7 @@ def count_labels(
     return counts
 
 
-def unlabelled_marks(labels: Iterable[str], no_label: str | None = None) -> set[str]:
+def find_unlabelled_marks(labels: Iterable[str], no_label: str | None = None) -> set[str]:
     """Return those labels of a table that mean that a row has no gold label.
 
     A dash does if there are two other labels at least and all of them have a letter or a digit:
@@ -112,7 +112,7 @@ def warn_of_minus_one(labels: Iterable[str], no_label: str | None, where: str) -
         warnings.warn(f"{what}; {how}", BertworksWarning, stacklevel=3)
 
 
-def numbers_of_classes(labels: Iterable[str]) -> dict[str, str]:
+def parse_class_numbers(labels: Iterable[str]) -> dict[str, str]:
     """Return the numbers of labels LABEL_0, LABEL_1, …; empty if one is not of this form."""
     names = sorted(labels)
     matches = [_LABEL_NUMBER.fullmatch(name) for name in names]
@@ -120,7 +120,7 @@ def numbers_of_classes(labels: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, numbers, strict=True)) if len(numbers) == len(names) else {}
 
 
-def other_spellings(labels: Sequence[str]) -> dict[str, str]:
+def find_other_spellings(labels: Sequence[str]) -> dict[str, str]:
     """Return other names of a model's labels: `LABEL_0` and `0` are the same class.
 
     transformers calls the classes of a model without names LABEL_0, LABEL_1, …
@@ -128,7 +128,7 @@ def other_spellings(labels: Sequence[str]) -> dict[str, str]:
     Args:
         labels: all labels of the model.
     """
-    if numbers := numbers_of_classes(labels):
+    if numbers := parse_class_numbers(labels):
         return {number: label for label, number in numbers.items()}
     if all(label.isdecimal() for label in labels):
         return {f"LABEL_{int(label)}": label for label in labels}
@@ -143,7 +143,7 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def probable_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return labels that are probably misspellings of others, each with the other.
 
     These are labels of one row that are close to a more frequent one, and the rarer of two labels
@@ -176,7 +176,7 @@ def warn_of_misspellings(counts: Mapping[str, int], where: str) -> None:
     """Warn of labels that are probably misspellings."""
     pairs = [
         f"{name!r} ({counts[name]:,}) of {other!r} ({counts[other]:,})"
-        for name, other in probable_misspellings(counts)
+        for name, other in find_misspellings(counts)
     ]
     if pairs:
         examples = shorten_list(pairs, str)
@@ -184,7 +184,7 @@ def warn_of_misspellings(counts: Mapping[str, int], where: str) -> None:
         warnings.warn(f"{where}: {what}", BertworksWarning, stacklevel=3)
 
 
-def label_name(row: Row, column: str, where: str | None) -> str:
+def read_label_name(row: Row, column: str, where: str | None) -> str:
     """Return a row's label as a name; whole numbers and booleans become text.
 
     Raises:
@@ -215,7 +215,7 @@ def label_name(row: Row, column: str, where: str | None) -> str:
     return value.strip()
 
 
-def label_names(row: Row, column: str, where: str | None, separator: str) -> list[str]:
+def read_label_names(row: Row, column: str, where: str | None, separator: str) -> list[str]:
     """Return all labels of a row without duplicates, from a list or a text with separators.
 
     Raises:
@@ -233,11 +233,11 @@ def label_names(row: Row, column: str, where: str | None, separator: str) -> lis
     if isinstance(value, str):
         return list(dict.fromkeys(part.strip() for part in value.split(separator) if part.strip()))
     if isinstance(value, list):
-        return list(dict.fromkeys(label_name({column: part}, column, where) for part in value))
-    return [label_name(row, column, where)]
+        return list(dict.fromkeys(read_label_name({column: part}, column, where) for part in value))
+    return [read_label_name(row, column, where)]
 
 
-def label_entries(labels: Sequence[str]) -> dict[str, Any]:
+def build_label_entries(labels: Sequence[str]) -> dict[str, Any]:
     """Return the entries of `config.json` that name the outputs of a head for other tools."""
     numbered_labels = list(enumerate(labels))
     return {
@@ -246,7 +246,7 @@ def label_entries(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def finite_number(row: Row, column: str, where: str | None) -> float:
+def read_finite_number(row: Row, column: str, where: str | None) -> float:
     """Return a row's label as a number.
 
     Raises:

@@ -28,9 +28,9 @@ from ..nn.config import EncoderConfig
 from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from .evaluators import RegressionEvaluator
-from .example import LabelledExample, labelled_batch
+from .example import LabelledExample, collate_labelled
 from .labelled import TaskOptions, TaskSettings
-from .labels import finite_number, label_entries
+from .labels import build_label_entries, read_finite_number
 from .task import DisplayValue, Evaluator, Prediction
 from .text_network import TextNetwork
 from .texts import (
@@ -103,7 +103,7 @@ class RegressionTask(TextTask):
         return cls(checkpoint.tokenizer, RegressionSettings.parse(settings))
 
     def config_entries(self) -> dict[str, Any]:
-        entries = label_entries(("value",))
+        entries = build_label_entries(("value",))
         activation = self.settings.activation
         if activation == "identity":
             entries["problem_type"] = "regression"  # otherwise others apply a sigmoid
@@ -116,7 +116,7 @@ class RegressionTask(TextTask):
         return RegressionNetwork(settings.geometry(config), 1, settings.dropout, settings.pooling)
 
     def read_label(self, row: Row, column: str, where: str) -> float:
-        number = finite_number(row, column, where)
+        number = read_finite_number(row, column, where)
         if abs(number) > _MOST:
             limit = f"{_MOST:.2g}"
             raise DataError(
@@ -131,7 +131,7 @@ class RegressionTask(TextTask):
 
         `targets["labels"]` is `[rows]` float32; `counts["regression"]` is the number of rows.
         """
-        return labelled_batch(examples, np.float32, "regression")
+        return collate_labelled(examples, np.float32, "regression")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `value`."""

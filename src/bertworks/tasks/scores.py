@@ -17,7 +17,7 @@ from .measures import CalibrationCounter, HasLocation, Measure, WorstMistakes
 EXTRA = "metrics"
 
 
-def sklearn_metrics() -> Any:
+def import_sklearn_metrics() -> Any:
     """Import scikit-learn's metrics; evaluators do so early, before hours of training.
 
     Raises:
@@ -26,7 +26,7 @@ def sklearn_metrics() -> Any:
     return import_optional("sklearn.metrics", EXTRA, "Measuring a classifier")
 
 
-def classification_metrics(
+def compute_classification_metrics(
     labels: np.ndarray, predicted: np.ndarray, num_labels: int, positive: int | None = None
 ) -> dict[str, float]:
     """Compute accuracy, Matthews correlation and F1 of predicted classes.
@@ -44,7 +44,7 @@ def classification_metrics(
     Raises:
         BertworksError: scikit-learn is not installed.
     """
-    metrics = sklearn_metrics()
+    metrics = import_sklearn_metrics()
     classes = list(range(num_labels))
     f1 = metrics.f1_score(labels, predicted, labels=classes, average=None, zero_division=0.0)
     result = {"accuracy": float(np.mean(labels == predicted))}
@@ -58,16 +58,18 @@ def classification_metrics(
     return result
 
 
-def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> ScoreTable:
+def compute_label_scores(
+    names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
+) -> ScoreTable:
     """Compute precision, recall, F1 and the count of each label; undefined values are 0.
 
     Args:
         labels: `[rows]` indices of the gold labels, or `[rows, labels]` booleans.
         predicted: the predicted labels, in the same form.
     """
-    metrics = sklearn_metrics()
+    metrics = import_sklearn_metrics()
     if labels.ndim == 2:
-        labels, predicted = indicators(labels), indicators(predicted)
+        labels, predicted = append_empty_label(labels), append_empty_label(predicted)
     rates = metrics.precision_recall_fscore_support(
         labels, predicted, labels=list(range(len(names))), zero_division=0.0
     )
@@ -76,7 +78,7 @@ def label_scores(names: Sequence[str], labels: np.ndarray, predicted: np.ndarray
     return ScoreTable.from_rates("label", "rows", rates_by_name)
 
 
-def indicators(labels: np.ndarray) -> np.ndarray:
+def append_empty_label(labels: np.ndarray) -> np.ndarray:
     """Append a label that no row has, to `[rows, labels + 1]`.
 
     Without it, scikit-learn would read the indicators of a single label as two classes.
@@ -84,7 +86,7 @@ def indicators(labels: np.ndarray) -> np.ndarray:
     return np.pad(labels, ((0, 0), (0, 1)))
 
 
-class OneOfSeveralScores(Measure):
+class SingleLabelScores(Measure):
     """Scores of rows (or words) with one right class, choice or tag.
 
     The metrics are `accuracy`, and `majority`: the accuracy of always predicting the most frequent
@@ -136,20 +138,20 @@ class OneOfSeveralScores(Measure):
         field: Any = None if confidence is None else "probability"
         self._worst.add(confidence or 0.0, row, text, gold, predicted, mark=mark, size_field=field)
 
-    def answers(self) -> tuple[np.ndarray, np.ndarray]:
+    def gold_and_predicted(self) -> tuple[np.ndarray, np.ndarray]:
         """Return gold and predicted indices, `[rows]` each."""
         assert self._gold, "nothing was evaluated"
         return np.concatenate(self._gold), np.concatenate(self._predicted)
 
     def result(self) -> dict[str, float]:
-        gold, predicted = self.answers()
+        gold, predicted = self.gold_and_predicted()
         return {
             "majority": float(np.bincount(gold).max() / len(gold)),
             "accuracy": float(np.mean(gold == predicted)),
         }
 
     def remarks(self) -> list[str]:
-        gold, predicted = self.answers()
+        gold, predicted = self.gold_and_predicted()
         if not self.names or len(np.unique(predicted)) > 1 or len(np.unique(gold)) == 1:
             return []
         one, name = self.unit.removesuffix("s"), self.names[predicted[0]]
@@ -160,8 +162,8 @@ class OneOfSeveralScores(Measure):
         return Breakdown(calibration=calibration, mistakes=self._worst.result())
 
 
-class ClassificationScores(OneOfSeveralScores):
-    """`majority`, and the metrics of `classification_metrics`, over all rows.
+class ClassificationScores(SingleLabelScores):
+    """`majority`, and the metrics of `compute_classification_metrics`, over all rows.
 
     Args:
         names: the names of the classes.
@@ -172,19 +174,21 @@ class ClassificationScores(OneOfSeveralScores):
     """
 
     def __init__(self, names: Sequence[str], positive: int | None) -> None:
-        sklearn_metrics()
+        import_sklearn_metrics()
         super().__init__(names)
         self._positive = positive
 
     def result(self) -> dict[str, float]:
-        metrics = classification_metrics(*self.answers(), len(self.names), self._positive)
+        metrics = compute_classification_metrics(
+            *self.gold_and_predicted(), len(self.names), self._positive
+        )
         return {**super().result(), **metrics}
 
     def breakdown(self) -> Breakdown:
-        labels, predicted = self.answers()
+        labels, predicted = self.gold_and_predicted()
         parts = {
             "confusion": Confusion.from_labels(self.unit, self.names, labels, predicted),
-            "tables": (label_scores(self.names, labels, predicted),),
+            "tables": (compute_label_scores(self.names, labels, predicted),),
         }
         return super().breakdown().model_copy(update=parts)
 

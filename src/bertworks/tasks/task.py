@@ -96,19 +96,19 @@ class Network(HasEncoder, ABC):
         For exports to engines that do not support packs. A bare encoder returns `last_hidden_state`
         `[rows, length, hidden_size]`, and `pooler_output` `[rows, hidden_size]` if it has a pooler.
         """
-        return encoder_outputs(self.encoder, padded)
+        return compute_encoder_outputs(self.encoder, padded)
 
 
-def encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
+def compute_encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
     """Return the outputs of a bare encoder for a padded batch; see `Network.padded`."""
     hidden = encoder(padded)
-    outputs = {"last_hidden_state": by_row(hidden, padded)}
+    outputs = {"last_hidden_state": reshape_by_row(hidden, padded)}
     if encoder.pooler is not None:
         outputs["pooler_output"] = encoder.pool(hidden, padded)
     return outputs
 
 
-def by_row(values: Tensor, padded: Padded) -> Tensor:
+def reshape_by_row(values: Tensor, padded: Padded) -> Tensor:
     """Reshape per-token values of a padded batch to `[rows, length, …]`."""
     return values.reshape(*padded.mask.shape, *values.shape[1:])
 

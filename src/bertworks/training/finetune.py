@@ -28,7 +28,7 @@ from ..nn.heads import ClassificationHead
 from ..reports.report import write_report
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import TaskKeywords
-from ..tasks import labelled_task
+from ..tasks import find_labelled_task
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
 from ..tasks.dev_share import Dev
@@ -125,7 +125,7 @@ def finetune(
             input, or another process uses it.
     """
     progress = usual_progress(progress)
-    kind = labelled_task(task)
+    kind = find_labelled_task(task)
     resolved = settings_of(kind).parse(settings)
     resolved.check_together()
     for option in ("early_stopping", "best_metric", "eval_every"):

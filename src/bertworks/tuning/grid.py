@@ -31,7 +31,7 @@ from ..model import Model, load
 from ..nn.device import pick_device
 from ..runs.run_directory import MAY_CHANGE, RunDirectory
 from ..settings.keywords import TaskKeywords
-from ..tasks import labelled_task
+from ..tasks import find_labelled_task
 from ..tasks.dev_share import Dev, check_share
 from ..tasks.labelled import LabelledTask
 from ..training.finetune import finetune
@@ -115,7 +115,7 @@ def finetune_grid(
             "evaluation rows of a grid cannot be read from standard input: each run reads them",
             fix="Give a file.",
         )
-    kind = labelled_task(task)
+    kind = find_labelled_task(task)
     schema = settings_of(kind)
     space = Space.parse(grid, schema, settings)
     if space.trials is not None:

@@ -24,7 +24,7 @@ from ...errors import DataError, SettingsError, TrainingError
 from ...model import Model, load
 from ...runs.run_directory import RunDirectory
 from ...settings.keywords import TaskKeywords
-from ...tasks import labelled_task
+from ...tasks import find_labelled_task
 from ...training.progress import Progress, say
 from ...training.settings import settings_of
 from ...tuning.grid import Grid, GridResult, PointResult, describe_model, finetune_grid
@@ -207,7 +207,7 @@ def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -
     """Raise for settings that do not fit one of the tasks, before any task is trained."""
     reserved = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
     for task in tasks:
-        schema = settings_of(labelled_task(task.kind))
+        schema = settings_of(find_labelled_task(task.kind))
         given = {**task.settings, **settings}
         schema.parse(given, where=task.name)
         varied = Space.parse(grid, schema, given).axes.keys()

@@ -14,7 +14,7 @@ from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
-from ..task import Network, by_row
+from ..task import Network, reshape_by_row
 
 SpanLoss = Literal["mean", "sum"]
 Softmax = Literal["sequence", "passage"]
@@ -54,7 +54,7 @@ class AnsweringNetwork(Network):
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `start_logits` and `end_logits`, each `[rows, length]`."""
-        start, end = by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
+        start, end = reshape_by_row(self.span_head(self.encoder(padded)), padded).unbind(-1)
         return {"start_logits": start, "end_logits": end}
 
     def _logits(self, batch: Batch) -> Float[Tensor, "tokens 2"]:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ..breakdown import Breakdown, excerpt, mean_scores
+from ..breakdown import Breakdown, compute_mean_scores, excerpt
 from ..measures import HasLocation, Measure, WorstMistakes
 
 NO_ANSWER = "no answer"
@@ -171,7 +171,7 @@ class AnsweringScores(Measure):
         kinds = (("length of the answer", lengths, LENGTH_NAMES), ("first word", words, None))
         return Breakdown(
             tables=tuple(
-                mean_scores(title, "questions", names, metrics, order)
+                compute_mean_scores(title, "questions", names, metrics, order)
                 for title, names, order in kinds
             ),
             mistakes=self._worst[self._version].result(),

@@ -17,7 +17,7 @@ from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, ReplacedTokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
-from ..task import Network, by_row
+from ..task import Network, reshape_by_row
 from .network import PretrainingNetwork
 from .settings import ReplacedTokensSettings
 
@@ -47,7 +47,7 @@ class DiscriminatorNetwork(Network):
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `logits` `[rows, length]`."""
-        return {"logits": by_row(self.rtd_head(self.encoder(padded)), padded)}
+        return {"logits": reshape_by_row(self.rtd_head(self.encoder(padded)), padded)}
 
 
 class ReplacedTokensNetwork(Network):

@@ -9,7 +9,7 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, NSPHead, cross_entropy_sum
 from ...packed import Batch, Padded
-from ..task import Network, by_row
+from ..task import Network, reshape_by_row
 
 
 class PretrainingNetwork(Network):
@@ -71,7 +71,7 @@ class PretrainingNetwork(Network):
         """Return `logits` `[rows, length, vocab_size]`; with a next-sentence head, these are named
         `prediction_logits`, and there are also `seq_relationship_logits` `[rows, 2]`."""
         hidden = self.encoder(padded)
-        logits = by_row(self.mlm_head(hidden), padded)
+        logits = reshape_by_row(self.mlm_head(hidden), padded)
         if self.nsp_head is None:
             return {"logits": logits}
         pairs = self.nsp_head(self.encoder.pool(hidden, padded))

@@ -20,7 +20,7 @@ from ...packed import Packed
 from ...settings.base import Settings
 from ..example import LabelledExample, list_sequences, pack
 from ..labelled import TaskOptions, TaskSettings
-from ..labels import finite_number
+from ..labels import read_finite_number
 
 POSITIVE_NAMES = ("positive", "pos")
 PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
@@ -133,7 +133,7 @@ def _guess_score(
         return scores[0]
     for name in labels:
         try:
-            numbers = {finite_number(row, name, None) for row in rows.sample}
+            numbers = {read_finite_number(row, name, None) for row in rows.sample}
         except DataError:
             numbers = set()
         if numbers == {0.0, 1.0} or any(not number.is_integer() for number in numbers):

@@ -27,7 +27,7 @@ from ...data.rows import Row
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
-from ..example import LabelledExample, labelled_batch
+from ..example import LabelledExample, collate_labelled
 from ..labelled import check_length, read_texts
 from .columns import RetrievalSettings
 from .network import RetrievalNetwork
@@ -133,4 +133,4 @@ class StudentTask(RetrievalTask):
         """
         if len(examples[0].sequences) > 1:
             return super().collate(examples)
-        return labelled_batch(examples, np.float32, "retrieval")
+        return collate_labelled(examples, np.float32, "retrieval")

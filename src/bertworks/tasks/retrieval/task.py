@@ -27,7 +27,7 @@ from ...text.tokenizer import Tokenizer
 from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..labels import finite_number
+from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     SCHEMA,
@@ -108,7 +108,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
         values |= {"columns": columns, "loss": loss}
         if columns.score is not None and options.score_range is None:
-            scores = [finite_number(row, columns.score, where) for where, row in rows]
+            scores = [read_finite_number(row, columns.score, where) for where, row in rows]
             values["score_range"] = find_score_range(scores)
             if min(scores) == max(scores):
                 what = f"all scores (column {columns.score!r}) are {scores[0]:g}"
@@ -139,7 +139,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         )
         values: dict[str, Any] = {"columns": new_columns}
         if new_columns.score is not None:
-            sample = [finite_number(row, new_columns.score, rows.name) for row in rows.sample]
+            sample = [read_finite_number(row, new_columns.score, rows.name) for row in rows.sample]
             values["score_range"] = self.settings.score_range or find_score_range(sample)
         return type(self)(self.tokenizer, self.settings.with_values(**values))
 
@@ -194,7 +194,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 if columns.score is not None:
                     assert settings.score_range is not None, "found in the table"
                     low, high = settings.score_range
-                    scores[index] = (finite_number(row, columns.score, location) - low) / (
+                    scores[index] = (read_finite_number(row, columns.score, location) - low) / (
                         high - low
                     )
             texts.append(parts)

@@ -9,11 +9,11 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
 from ...packed import Batch, Padded
-from ..classifying import ClassifyingNetwork
-from ..task import by_row
+from ..classifier import ClassifierNetwork
+from ..task import reshape_by_row
 
 
-class TaggingNetwork(ClassifyingNetwork):
+class TaggingNetwork(ClassifierNetwork):
     """An encoder with a layer that predicts the tags of tokens.
 
     Args:
@@ -32,7 +32,7 @@ class TaggingNetwork(ClassifyingNetwork):
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `logits` `[rows, length, num_labels]`."""
-        return {"logits": by_row(self.tag_head(self.encoder(padded)), padded)}
+        return {"logits": reshape_by_row(self.tag_head(self.encoder(padded)), padded)}
 
     def logits(self, batch: Batch) -> Float[Tensor, "pieces num_labels"]:
         """The logits of the labelled pieces."""

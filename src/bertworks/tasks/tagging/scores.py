@@ -13,14 +13,14 @@ from ...errors import DataError
 from ...utils.formatting import format_count
 from ..breakdown import Breakdown, Confusion, ScoreTable
 from ..measures import HasLocation
-from ..scores import OneOfSeveralScores
+from ..scores import SingleLabelScores
 from .tags import OUTSIDE, Span, parts_of, spans_of
 
 UNNAMED = "span"
 """The name of the empty type, for display."""
 
 
-class TaggingScores(OneOfSeveralScores):
+class TaggingScores(SingleLabelScores):
     """`majority` and `accuracy` of words; and `precision`, `recall` and `f1` of spans, or, if tags
     do not mark spans, `macro_f1` of tags.
 
@@ -29,7 +29,7 @@ class TaggingScores(OneOfSeveralScores):
         spans: whether tags mark spans.
     """
 
-    state_fields = (*OneOfSeveralScores.state_fields, "_gold_spans", "_predicted_spans")
+    state_fields = (*SingleLabelScores.state_fields, "_gold_spans", "_predicted_spans")
     unit = "words"
 
     def __init__(self, names: Sequence[str], *, spans: bool) -> None:
@@ -121,7 +121,7 @@ class TaggingScores(OneOfSeveralScores):
         kinds = [_kind_of(tag) if self._spans else tag for tag in self.names]
         names = list(dict.fromkeys(kinds))
         kind_of = np.array([names.index(kind) for kind in kinds])
-        gold, predicted = (kind_of[numbers] for numbers in self.answers())
+        gold, predicted = (kind_of[numbers] for numbers in self.gold_and_predicted())
         rates = {kind or UNNAMED: values for kind, values in self._rates.by_type.items()}
         parts = {
             "confusion": Confusion.from_labels("words", names, gold, predicted),

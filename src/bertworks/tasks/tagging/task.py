@@ -32,7 +32,7 @@ from ...text.tokenizer import Tokenizer
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
-from ..labels import label_entries
+from ..labels import build_label_entries
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
     BEFORE,
@@ -192,7 +192,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return self.settings.labels
 
     def config_entries(self) -> dict[str, Any]:
-        return label_entries(self.labels)
+        return build_label_entries(self.labels)
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
         check_length(self.settings.max_seq_length, config)

@@ -1,6 +1,6 @@
 """The base of tasks that predict one of several classes for each row.
 
-A user's task that predicts classes derives from `ClassifyingTask`. It defines the columns that it
+A user's task that predicts classes derives from `ClassifierTask`. It defines the columns that it
 reads, how a row becomes a sequence, and a network that computes `logits`. `examples/own_task.py`
 does this in a hundred lines.
 """
@@ -23,23 +23,23 @@ from ..data.schema import RoleColumns
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
-from .evaluators import OneOfSeveralEvaluator
-from .example import ExampleT, labelled_batch
+from .evaluators import SingleLabelEvaluator
+from .example import ExampleT, collate_labelled
 from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
 from .labels import (
     MARKS,
+    build_label_entries,
     count_labels,
     find_mark,
-    label_entries,
-    label_name,
-    other_spellings,
+    find_other_spellings,
+    read_label_name,
     sort_labels,
 )
 from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
 
 
-class ClassifyingNetwork(Network):
+class ClassifierNetwork(Network):
     """A network with a vector of logits for each target: a row, or a word."""
 
     loss_name: ClassVar[str] = "classification"
@@ -58,13 +58,13 @@ class ClassifyingNetwork(Network):
         return {"logits": self.logits(batch)}
 
 
-class ClassifyingSettings(ColumnSettings):
+class ClassifierSettings(ColumnSettings):
     """Settings of such a task that are saved with the weights."""
 
     labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
 
 
-class ClassifyingTask(LabelledTask[ExampleT]):
+class ClassifierTask(LabelledTask[ExampleT]):
     """A task that assigns each row to one of several classes.
 
     Its schema has a role `label`. By default rows are single sequences.
@@ -72,7 +72,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     best_metric = "accuracy"
     is_stratified: ClassVar[bool] = True
-    settings_class: ClassVar[type[TaskSettings]] = ClassifyingSettings
+    settings_class: ClassVar[type[TaskSettings]] = ClassifierSettings
 
     @classmethod
     def settings_from_rows(
@@ -87,10 +87,10 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return cast(ClassifyingSettings, self.settings).labels
+        return cast(ClassifierSettings, self.settings).labels
 
     def config_entries(self) -> dict[str, Any]:
-        return {**label_entries(self.labels), "problem_type": "single_label_classification"}
+        return {**build_label_entries(self.labels), "problem_type": "single_label_classification"}
 
     def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return the index of a row's class.
@@ -98,7 +98,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         Raises:
             DataError: the column is missing or empty, or its class does not occur in training.
         """
-        name = label_name(row, column, where)
+        name = read_label_name(row, column, where)
         name = self._spellings.get(name, name)
         if name not in self.numbers:
             raise DataError(
@@ -113,14 +113,14 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         """The label of rows without a gold label, as the user says; None: the usual marks."""
         return None
 
-    def unlabelled_mark(self, row: Row) -> str | None:
+    def find_unlabelled_mark(self, row: Row) -> str | None:
         label = self.columns[LABEL]
         if not isinstance(label, str):
             return None
         marks = MARKS if self.no_label is None else (self.no_label,)
         return find_mark(row.get(label), {*marks} - {""} - self.numbers.keys())
 
-    def other_spelling(self, row: Row) -> Mapping[str, str]:
+    def find_other_spelling(self, row: Row) -> Mapping[str, str]:
         label = self.columns[LABEL]
         if not self._spellings or not isinstance(label, str):
             return {}
@@ -129,7 +129,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
 
     @cached_property
     def _spellings(self) -> dict[str, str]:
-        return other_spellings(self.labels)
+        return find_other_spellings(self.labels)
 
     def collate(self, examples: Sequence[ExampleT]) -> Batch:
         """Pack rows in order of length.
@@ -137,7 +137,7 @@ class ClassifyingTask(LabelledTask[ExampleT]):
         If labels are known, `targets["labels"]` is `[rows]` int64, and `counts["classification"]`
         the number of rows. The batch's examples are in the order of the packed rows.
         """
-        return labelled_batch(examples, np.int64, "classification")
+        return collate_labelled(examples, np.int64, "classification")
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `label`, and the `probabilities` of all labels."""
@@ -172,4 +172,4 @@ class ClassifyingTask(LabelledTask[ExampleT]):
     def evaluator(self) -> Evaluator:
         positive = self.positive if len(self.labels) == 2 else None
         number = None if positive is None else self.numbers[positive]
-        return OneOfSeveralEvaluator(ClassificationScores(self.labels, number))
+        return SingleLabelEvaluator(ClassificationScores(self.labels, number))
