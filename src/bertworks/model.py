@@ -523,7 +523,7 @@ class Model:
             if given is None:
                 return np.empty((0, embedder.width), np.float32)
         rows = read_texts(given, column=column, **options)
-        total = sum(1 for _ in rows) if progress is not None and rows.again else 0
+        total = sum(1 for _ in rows) if progress is not None and rows.is_repeatable else 0
         parts: list[NDArray[np.float32]] = []
         done = 0
         for part in embed(embedder, rows):
@@ -649,11 +649,11 @@ class Model:
         options: WritingOptions,
     ) -> WrittenVectors:
         part, progress = options.part, options.progress
-        if part is not None and not texts.again:
+        if part is not None and not texts.is_repeatable:
             raise DataError(
                 "part= needs texts that can be read twice", fix="Give a file, or leave part out."
             )
-        total = sum(1 for _ in texts) if texts.again and part is None else 0
+        total = sum(1 for _ in texts) if texts.is_repeatable and part is None else 0
         if options.overwrite and not is_remote(out):
             remove_vectors(out, inputs)
         if made.engine.precision == "auto":

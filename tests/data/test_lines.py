@@ -132,7 +132,7 @@ def test_a_line_beyond_the_limit(tmp_path: Path, compress: object, encoding: str
         list(read_lines(str(file), limited))
     skipping = reading(max_line_bytes=10, encoding=encoding, skip_bad=True)
     assert list(read_lines(str(file), skipping)) == [(1, "x" * 10 + "\n"), (3, "z\n")]
-    assert skipping.counts.skipped == {"long line": 2}
+    assert skipping.counts.num_skipped_by_kind == {"long line": 2}
 
 
 LINE_WITHOUT_END = """

@@ -52,7 +52,9 @@ def test_parts_together_are_one_runs_bytes(
     how = {**HARD, "tokenizer": tokenizer, "exclude": [tmp_path / "held.txt"]}
     whole = prepare(sources, out=tmp_path / "whole", **how)
     assert 5 < len(whole.shards) < 40
-    assert min(whole.duplicate_documents, whole.empty_documents, sum(whole.skipped.values())) > 0
+    assert (
+        min(whole.duplicate_documents, whole.empty_documents, sum(whole.num_skipped.values())) > 0
+    )
     parts = []
     for number in range(1, count + 1):
         parts.append(tmp_path / f"part{number}")

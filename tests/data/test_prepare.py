@@ -295,7 +295,7 @@ def test_counts(tokenizer: Tokenizer, tmp_path: Path) -> None:
         drop_duplicates=True,
     )
     assert (manifest.documents, manifest.duplicate_documents) == (4, 1)
-    assert manifest.skipped == {"bad JSON": 1, "value is not a string": 1}
+    assert manifest.num_skipped == {"bad JSON": 1, "value is not a string": 1}
     assert manifest.empty_documents == 3  # one blank, and two copies of one without a piece
     assert manifest.unknown_rate == 2 / manifest.tokens
     assert manifest.vocabulary_hash == tokenizer.fingerprint

@@ -151,7 +151,7 @@ def test_what_is_no_file_in_a_folder(tmp_path: Path) -> None:
             paragraphs(tmp_path, **settings)
         counts = ReadCounts()
         assert paragraphs(tmp_path, skip_bad=True, counts=counts, **settings) == [["A"], ["A"]]
-        assert counts.skipped == {"no file": 3}
+        assert counts.num_skipped_by_kind == {"no file": 3}
         assert counts.bytes_read == counts.bytes_total == 2
     (tmp_path / "b.txt").unlink()
     with pytest.raises(DataError, match=r"c\.txt: the link leads nowhere"):
@@ -329,7 +329,7 @@ def test_late_damage_in_gzip(tmp_path: Path) -> None:
         paragraphs(tmp_path / "f.gz")
     counts = ReadCounts()
     assert len(paragraphs(tmp_path / "f.gz", skip_bad=True, counts=counts)) > 1000
-    assert counts.skipped == {"damaged file": 1}
+    assert counts.num_skipped_by_kind == {"damaged file": 1}
 
 
 def test_missing_sources(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_endless_text_is_cut_and_counted(tmp_path: Path, read: Any, most: int) -
     counts = ReadCounts()
     found = read(str(tmp_path / "f"), Reading(counts, max_document_characters=most))
     assert [len(document.paragraphs) for document in found] == [4, 4, 2]
-    assert counts.cut == 2
+    assert counts.num_splits == 2
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from bertworks.data.rows import NoLabel
 from bertworks.data.schema import Columns, find_columns
-from bertworks.data.tables import read_rows, replayable
+from bertworks.data.tables import read_rows, reiterable
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
@@ -140,11 +140,11 @@ def test_numbers_of_named_labels_that_name_none_are_not_known() -> None:
 
 def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
     rows = [{"text": "a"}, {"text": "b"}]
-    table = read_rows(replayable(row for row in rows))
+    table = read_rows(reiterable(row for row in rows))
     for _ in range(3):
         assert [row.values for row in table] == rows
-    assert replayable(rows) is rows  # a data set keeps the names of its labels
-    assert replayable(tmp_path) is tmp_path
+    assert reiterable(rows) is rows  # a data set keeps the names of its labels
+    assert reiterable(tmp_path) is tmp_path
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

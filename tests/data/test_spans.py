@@ -38,9 +38,9 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def units(corpus: Corpus, tokenizer: Tokenizer, number: int = 0) -> list[str]:
     """The document's units, each as the text of its tokens."""
-    ids, goes_on = corpus.document(number)[0], corpus.goes_on(number)
+    ids, continues_unit = corpus.document(number)[0], corpus.continues_unit(number)
     found: list[str] = []
-    for piece, more in zip(tokenizer.tokens(ids), goes_on.tolist(), strict=True):
+    for piece, more in zip(tokenizer.tokens(ids), continues_unit.tolist(), strict=True):
         text = piece.removeprefix("##")
         if more:
             found[-1] += text
@@ -138,16 +138,16 @@ def test_tokens_of_a_span_are_one_unit(
 
 def test_a_token_of_two_spans_joins_them() -> None:
     offsets = np.array([[0, 2], [2, 5], [5, 7], [7, 9]])
-    goes_on, count = mark_units(offsets, np.zeros(4, np.bool_), ((0, 3), (3, 7)))
-    assert goes_on.tolist() == [False, True, True, False]
+    continues_unit, count = mark_units(offsets, np.zeros(4, np.bool_), ((0, 3), (3, 7)))
+    assert continues_unit.tolist() == [False, True, True, False]
     assert count == 1
 
 
 def test_a_space_of_its_own_goes_with_what_follows() -> None:
     offsets = np.array([[0, 2], [3, 3], [3, 4], [4, 5]])
     words = np.array([False, False, True, True])
-    goes_on, count = mark_units(offsets, words, ((3, 5),))
-    assert goes_on.tolist() == [False, False, True, True]
+    continues_unit, count = mark_units(offsets, words, ((3, 5),))
+    assert continues_unit.tolist() == [False, False, True, True]
     assert mark_units(offsets, words, ((0, 2),))[0].tolist() == [False, False, True, True]
     assert count == 1
 
@@ -197,7 +197,7 @@ def test_bad_spans(letters: Tokenizer, tmp_path: Path, spans: Any, says: str) ->
     assert "\n" not in str(caught.value)
     assert len(list(read_documents(path))) == 3  # nobody asked
     manifest = prepare(path, tokenizer=letters, out=tmp_path / "o", spans="given", skip_bad=True)
-    assert manifest.skipped == {"bad spans": 1}
+    assert manifest.num_skipped == {"bad spans": 1}
     assert manifest.documents == 2
 
 

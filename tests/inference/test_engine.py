@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.data.rows import PlacedRow
+from bertworks.data.rows import LocatedRow
 from bertworks.data.schema import Columns
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
@@ -99,11 +99,11 @@ def test_batches_keep_to_the_budget(task: ClassificationTask, rows: list[dict[st
 def test_rows_stream(task: ClassificationTask, network: ClassificationNetwork) -> None:
     drawn = 0
 
-    def endless() -> Iterator[PlacedRow]:
+    def endless() -> Iterator[LocatedRow]:
         nonlocal drawn
         while True:
             drawn += 1
-            yield PlacedRow(f"row {drawn}", {"text": "a b c"})
+            yield LocatedRow(f"row {drawn}", {"text": "a b c"})
 
     answers = predict(network, task, endless(), EngineSettings(window_rows=10))
     for _ in range(25):
@@ -238,16 +238,16 @@ def test_the_row_is_named_whose_output_is_not_finite(
 ) -> None:
     overflowing(network, PIECES.index("q"))
     rows = [{"text": "a b"}, {"text": "c d e f g"}, {"text": "a q"}, {"text": "b"}]
-    placed = [PlacedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
+    placed = [LocatedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
     for settings in (EngineSettings(), EngineSettings(batch_tokens=4, window_rows=1)):
         found = predict(network, task, placed, settings)
         with pytest.raises(CheckpointError, match=r"^t\.tsv:4: the model's output is not finite"):
             list(found)
-        labelled = [PlacedRow(row.where, {**row.values, "label": "x"}) for row in placed]
+        labelled = [LocatedRow(row.where, {**row.values, "label": "x"}) for row in placed]
         with pytest.raises(CheckpointError, match=r"^row 3: the model's output is not finite"):
             evaluate(network, task, labelled_examples(task, labelled), settings)
     rows.pop(2)
-    assert len(list(predict(network, task, [PlacedRow("", row) for row in rows]))) == 3
+    assert len(list(predict(network, task, [LocatedRow("", row) for row in rows]))) == 3
 
 
 def test_the_text_is_named_whose_vectors_are_not_finite(
@@ -272,6 +272,6 @@ def test_a_loss_that_is_not_finite_is_no_metric(
     with torch.no_grad():
         network.head.linear.weight.zero_()
         network.head.linear.bias.copy_(torch.tensor([3e38, -3e38]))
-    rows = [PlacedRow(f"{number}", {"text": "a", "label": "y"}) for number in range(3)]
+    rows = [LocatedRow(f"{number}", {"text": "a", "label": "y"}) for number in range(3)]
     with pytest.raises(CheckpointError, match="the loss of the 3 rows is not finite"):
         evaluate(network, task, labelled_examples(task, rows))

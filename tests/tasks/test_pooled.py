@@ -13,7 +13,7 @@ from hypothesis import settings as options
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from bertworks.data.rows import PlacedRow
+from bertworks.data.rows import LocatedRow
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.engine import predict
 from bertworks.inference.settings import EngineSettings
@@ -175,7 +175,7 @@ def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
     network.encoder.register_forward_hook(lambda _, given, __: sizes.append(given[0].num_tokens))
     monkeypatch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", 1000)
     words = np.random.default_rng(0).choice(list("abcd"), 100_000)
-    rows = [PlacedRow("f", {"text": text}) for text in ("a b", " ".join(words), "c")]
+    rows = [LocatedRow("f", {"text": text}) for text in ("a b", " ".join(words), "c")]
     answers = [
         predicted for _, predicted in predict(network, task, rows, EngineSettings(batch_tokens=500))
     ]

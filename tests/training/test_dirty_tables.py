@@ -88,7 +88,7 @@ def test_empty_cells_are_the_same_in_every_format(tmp_path: Path, format: str) -
     assert said[1].startswith("2 of 4 rows have an empty text; the first is ")
     assert said[1].endswith((f":{2 + header}", ", row 2"))
     assert [text for _, text in read_texts(table)] == ["a b", "", "b", "c d", "d", ""]
-    assert [text for _, text in read_texts(table).filled()] == ["a b", "b", "c d", "d"]
+    assert [text for _, text in read_texts(table).without_blank()] == ["a b", "b", "c d", "d"]
 
 
 cells = st.lists(

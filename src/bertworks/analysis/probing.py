@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.rows import Rows, text_of
-from ..data.tables import Table, read_rows, replayable
+from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
 from ..model import Model, load
@@ -203,7 +203,7 @@ def _paired_difference(
 
 def _opened(table: Table, asked: TextProbeSettings) -> Rows:
     named = [name for name in (asked.text_column, asked.label_column) if name is not None]
-    return read_rows(replayable(table), columns=named, **asked.table_options())
+    return read_rows(reiterable(table), columns=named, **asked.table_options())
 
 
 def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:

@@ -27,7 +27,7 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 
 from ..data.lines import read_head
-from ..data.rows import NoLabel, PlacedRow, Rows, text_of
+from ..data.rows import LocatedRow, NoLabel, Rows, text_of
 from ..data.schema import (
     GOLD_NAMES,
     LABEL_NAMES,
@@ -36,7 +36,7 @@ from ..data.schema import (
     VALUE_NAMES,
     canonical,
     columns_by_name,
-    not_found,
+    missing_column_error,
 )
 from ..data.table_formats import DOCUMENT_START
 from ..data.tables import Table, read_rows
@@ -169,7 +169,7 @@ def _score_answers(
 ) -> Evaluation:
     columns = SCHEMA.find(rows, labelled=True)
     question_column, context_column = str(columns["question"]), str(columns["context"])
-    questions: dict[str, PlacedRow] = {}
+    questions: dict[str, LocatedRow] = {}
     for row in rows:
         number = row.values.get("id")  # a table may number its questions
         is_number = isinstance(number, int) and not isinstance(number, bool)
@@ -214,7 +214,7 @@ def _by_id(
     given: str | os.PathLike[str] | Mapping[str, Any],
     name: str,
     kind: Callable[[Any], T],
-    questions: Mapping[str, PlacedRow],
+    questions: Mapping[str, LocatedRow],
     data: str,
 ) -> dict[str, T]:
     """Read texts (`kind` is `str`) or finite numbers by question id.
@@ -545,7 +545,7 @@ def _find_columns(
             fix = f"Name it with {role}_column (--{role}-column NAME)."
             if len(rows.columns) == 1:
                 fix = "Separate the fields by tabs in a .tsv file, by commas in a .csv file."
-            raise not_found(rows, role, fix)
+            raise missing_column_error(rows, role, fix)
         if len(columns) > 1:
             _warn(
                 rows,

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints.sentence import PromptRole
-from ..data.rows import PlacedRow
+from ..data.rows import LocatedRow
 from ..data.tables import Table, TableOptions
 from ..data.text_inputs import Texts, read_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
@@ -146,7 +146,7 @@ class Index:
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             written = model.embed_to(
                 folder / _VECTORS,
-                _noted(texts.filled(), checksums),
+                _noted(texts.without_blank(), checksums),
                 progress=progress,
                 prompt=_prompt(model, "document"),
                 **compared,
@@ -219,7 +219,7 @@ class Index:
             return []
         relevance = None if rerank is None else _relevance(rerank)
         vectors = self.model.embed(
-            data=read_texts(queries, called="query"),
+            data=read_texts(queries, name="query"),
             truncation="error",
             prompt=_prompt(self.model, "query"),
             **_comparison(self.model),
@@ -269,7 +269,7 @@ class Index:
 def _noted(texts: Texts, checksums: array[int]) -> Texts:
     """The texts, whose checksums are noted each time that they are read."""
 
-    def rows() -> Iterator[PlacedRow]:
+    def rows() -> Iterator[LocatedRow]:
         del checksums[:]
         for row in texts.rows:
             checksums.append(_checksum(str(row.values.get(texts.column))))

@@ -221,7 +221,7 @@ def add_tokens(
 
     with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
         words = {}
-        for place, word in read_texts(file, column=column, **table).filled():
+        for place, word in read_texts(file, column=column, **table).without_blank():
             if "\t" in word.strip():
                 fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
                 raise DataError(f"{word!r} has a tab", where=place, fix=fix)

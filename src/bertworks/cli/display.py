@@ -127,16 +127,16 @@ def must_hold_text(text: str) -> None:
 
 def read_counts(counts: ReadCounts) -> None:
     """Print what a user should know about the reading of a corpus: dropped and skipped input."""
-    excluded = len(counts.excluded)
+    excluded = len(counts.excluded_documents)
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
         ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
         ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
         ("empty", format_count(counts.empty, "document"), counts.empty),
-        ("cut", f"{counts.cut:,} times: a very long document was split", counts.cut),
+        ("cut", f"{counts.num_splits:,} times: a very long document was split", counts.num_splits),
     ]
     facts({name: text for name, text, count in rows if count})
-    for kind, count in counts.skipped.items():
+    for kind, count in counts.num_skipped_by_kind.items():
         typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
 
 

@@ -52,15 +52,15 @@ def name_classes(values: Mapping[str, Any], names: ClassNames, where: str) -> di
     Raises:
         DataError: a class of this number does not exist.
     """
-    named = dict(values)
-    for column in names.keys() & named.keys():
-        value = named[column]
+    row = dict(values)
+    for column in names.keys() & row.keys():
+        value = row[column]
         if isinstance(value, list):
             parts = [_name(part, names[column], column, where) for part in value]
-            named[column] = [None if isinstance(part, NoLabel) else part for part in parts]
+            row[column] = [None if isinstance(part, NoLabel) else part for part in parts]
         else:
-            named[column] = _name(value, names[column], column, where)
-    return named
+            row[column] = _name(value, names[column], column, where)
+    return row
 
 
 def _name(number: Any, names: Sequence[str], column: str, where: str) -> Any:

@@ -43,7 +43,7 @@ _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
 _TABLES = {".parquet", ".pq"}
 _JSON_LINES = {".jsonl", ".ndjson", ".json"}
 _ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' converts an array."
-_COMPRESSED = re.compile(r"\.(gz|zst|zstd)$")
+_COMPRESSION_SUFFIX = re.compile(r"\.(gz|zst|zstd)$")
 
 
 def detect_format(path: str, encoding: str = "utf-8") -> CorpusFormat:
@@ -59,7 +59,7 @@ def detect_format(path: str, encoding: str = "utf-8") -> CorpusFormat:
     Raises:
         DataError: the file cannot be opened, or is Parquet inside gzip or zstd.
     """
-    stem = _COMPRESSED.sub("", path.lower())
+    stem = _COMPRESSION_SUFFIX.sub("", path.lower())
     suffix = stem[stem.rfind(".") :] if "." in stem else ""
     head = read_head(path)
     if suffix in _TABLES or head.startswith(b"PAR1"):
@@ -88,7 +88,7 @@ def read_text(path: str, reading: Reading) -> Iterator[Document]:
         text = line.strip()
         if paragraphs and (not text or characters >= reading.max_document_characters):
             yield Document(tuple(paragraphs), f"{path}:{start}")
-            reading.counts.cut += bool(text)
+            reading.counts.num_splits += bool(text)
             paragraphs, characters = [], 0
         if text:
             start = start if paragraphs else number
@@ -129,7 +129,7 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
             titles = set()
             if characters >= reading.max_document_characters:
                 yield Document(tuple(paragraphs), f"{path}:{start}")
-                reading.counts.cut += 1
+                reading.counts.num_splits += 1
                 paragraphs, start, characters = [], number, 0
             paragraphs.append(text)
             characters += len(text)
@@ -187,14 +187,14 @@ def documents_of(
 
 def document_of(text: str, spans: Any, where: str, reading: Reading) -> Document | None:
     """The document of a text and its optional spans; None if the spans are bad and skipped."""
-    found = None
+    places = None
     if reading.spans and spans is not None:
         try:
-            found = of_paragraphs(parse_spans(spans, text, where=where), text)
+            places = of_paragraphs(parse_spans(spans, text, where=where), text)
         except DataError as error:
             reading.bad("bad spans", error.what, where=where, fix=error.fix)
             return None
-    return Document(split_paragraphs(text), where, spans=found)
+    return Document(split_paragraphs(text), where, spans=places)
 
 
 def choose_column(names: Collection[str], strings: Sequence[str]) -> str | None:

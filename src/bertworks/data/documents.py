@@ -62,9 +62,9 @@ def read_documents(
             the input is reached, but at once for missing sources, for an unknown encoding, and
             for a column of sources without columns.
     """
-    parsed = parse_sources(sources, format=format, column=column)
-    files = [source.files() for source in parsed]
-    for source, paths in zip(parsed, files, strict=True):
+    corpus_sources = parse_sources(sources, format=format, column=column)
+    files = [source.files() for source in corpus_sources]
+    for source, paths in zip(corpus_sources, files, strict=True):
         _check_column(source, paths, text_encoding(encoding))
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(map(bytes_of, files))
@@ -75,7 +75,7 @@ def read_documents(
         encoding=text_encoding(encoding),
         max_line_bytes=max_line_bytes,
     )
-    return _read(parsed, files, drop_duplicates, exclude, seed, reading)
+    return _read(corpus_sources, files, drop_duplicates, exclude, seed, reading)
 
 
 def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None:
@@ -107,7 +107,7 @@ def _read(
     seed: int,
     of_all: Reading,
 ) -> Iterator[Document]:
-    counts, seen = of_all.counts, SeenTexts() if drop_duplicates else None
+    counts, seen_texts = of_all.counts, SeenTexts() if drop_duplicates else None
     for index, source in enumerate(sources):
         reading = replace(of_all, column=source.column)
         number = 0
@@ -116,12 +116,12 @@ def _read(
                 counts.empty += 1
                 continue
             number += 1
-            if seen is not None and not seen.add(document.text):
+            if seen_texts is not None and not seen_texts.add(document.text):
                 counts.duplicates += 1
                 continue
             if exclude is not None and (overlap := exclude.find(document.text)) is not None:
                 beginning = document.paragraphs[0][:80]
-                counts.excluded.append(
+                counts.excluded_documents.append(
                     ExcludedDocument(document.where, beginning, overlap.sequences, overlap.words)
                 )
                 continue
@@ -150,11 +150,11 @@ def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> It
             reading.bad("damaged file", error.what, where=file, fix=error.fix)
             continue
         reading.counts.formats[file] = format
-        found, skipped = False, reading.counts.num_skipped
+        has_document, num_skipped = False, reading.counts.num_skipped
         for document in _READERS[format](file, reading):
-            found = True
+            has_document = True
             yield document
-        if not found and reading.counts.num_skipped == skipped:
+        if not has_document and reading.counts.num_skipped == num_skipped:
             reading.bad("empty file", "the file holds no text", where=file)
 
 

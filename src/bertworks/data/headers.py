@@ -86,60 +86,60 @@ class FirstLine(NamedTuple):
 
 
 def classify_first_line(
-    first: Sequence[str], rows: Sequence[Sequence[str]], named: Sequence[str] = ()
+    first: Sequence[str], rows: Sequence[Sequence[str]], names: Sequence[str] = ()
 ) -> FirstLine:
     """Decide whether a table's first line has column names, by the rule of this module.
 
     Args:
         first: the fields of the first line.
         rows: the fields of the next lines; those with another number of fields are ignored.
-        named: names of columns, from the user or the model; numbers are ignored.
+        names: names of columns, from the user or the model; numbers are ignored.
     """
     fields = [field.strip() for field in first]
     rows = [row for row in rows if len(row) == len(fields)]
-    below = [[row[at].strip() for row in rows] for at in range(len(fields))]
-    new = [field for field, values in zip(fields, below, strict=True) if field not in values]
-    is_named = any(name.strip() in new for name in named if not name.isdecimal())
+    cells = [[row[at].strip() for row in rows] for at in range(len(fields))]
+    new = [field for field, values in zip(fields, cells, strict=True) if field not in values]
+    is_named = any(name.strip() in new for name in names if not name.isdecimal())
     if is_named or any(field.startswith(f"{PREDICTION}.") for field in new):
         return FirstLine(True, True)
-    filled = [field for field in fields if field]
-    known = [field for field in filled if is_known_name(field)]
-    has_role = any(map(_has_role, known))
-    if len(known) == len(filled) and len(known) > 1 and has_role:
-        return FirstLine(True, set(filled) <= set(new))
-    if _are_numbers_of_columns(filled):
-        return FirstLine("" in fields or not all(map(_are_numbers, below)), False)
-    if not set(filled) <= set(new) or len(set(filled)) < len(filled) or not filled:
-        return FirstLine(False, not any(map(_has_role, set(known) & set(new))))
-    has_number = any(map(_NUMBER.fullmatch, filled))
-    num_texts = sum(not (field in known or _NAME_LIKE.fullmatch(field)) for field in filled)
+    nonempty = [field for field in fields if field]
+    known_names = [field for field in nonempty if is_known_name(field)]
+    has_role = any(map(_has_role, known_names))
+    if len(known_names) == len(nonempty) and len(known_names) > 1 and has_role:
+        return FirstLine(True, set(nonempty) <= set(new))
+    if _are_numbers_of_columns(nonempty):
+        return FirstLine("" in fields or not all(map(_are_numbers, cells)), False)
+    if not set(nonempty) <= set(new) or len(set(nonempty)) < len(nonempty) or not nonempty:
+        return FirstLine(False, not any(map(_has_role, set(known_names) & set(new))))
+    has_number = any(map(_NUMBER.fullmatch, nonempty))
+    num_texts = sum(not (field in known_names or _NAME_LIKE.fullmatch(field)) for field in nonempty)
     if has_number or num_texts:
-        is_header = not has_number and has_role and len(known) > num_texts
+        is_header = not has_number and has_role and len(known_names) > num_texts
         return FirstLine(is_header, not has_role)
-    return _classify_names(fields, known, below)
+    return _classify_names(fields, known_names, cells)
 
 
 def _classify_names(
-    fields: Sequence[str], known: Sequence[str], below: Sequence[Sequence[str]]
+    fields: Sequence[str], known_names: Sequence[str], cells: Sequence[Sequence[str]]
 ) -> FirstLine:
     """Classify a line whose fields could all be names, and do not occur below in their columns."""
-    columns = list(zip(fields, below, strict=True))
+    columns = list(zip(fields, cells, strict=True))
     above_texts = [field for field, values in columns if _are_unlike(field, values)]
     above_numbers = [field for field, values in columns if _are_numbers(values)]
     is_above_numbers = any(field.lower() not in _MISSING for field in above_numbers)
-    has_role = any(map(_has_role, known))
+    has_role = any(map(_has_role, known_names))
     if has_role and not (len(fields) == 1 and " " in fields[0]):
-        is_above_texts = any(map(_has_role, set(above_texts) & set(known)))
-        is_identifier = len(fields) > 1 and any(map(_IDENTIFIER.fullmatch, known))
+        is_above_texts = any(map(_has_role, set(above_texts) & set(known_names)))
+        is_identifier = len(fields) > 1 and any(map(_IDENTIFIER.fullmatch, known_names))
         return FirstLine(True, is_above_numbers or is_above_texts or is_identifier)
-    values = {value for column in below for value in column}
+    values = {value for column in cells for value in column}
     if not values.isdisjoint(filter(None, fields)):  # as gold and predicted labels
         return FirstLine(False, True)
-    if has_role or len(known) == len(fields):
+    if has_role or len(known_names) == len(fields):
         return FirstLine(True, is_above_numbers)
     if is_above_numbers:
-        return FirstLine(True, len(below[0]) > 2)
-    if _have_other_labels(below):
+        return FirstLine(True, len(cells[0]) > 2)
+    if _have_other_labels(cells):
         return FirstLine(True, False)
     return FirstLine(False, len(fields) == 1 and not above_texts)
 
@@ -153,8 +153,8 @@ def names_word_columns(fields: Sequence[str]) -> bool:
     )
 
 
-def check_parted(
-    path: str, sample: Sequence[Sequence[str]], named: Sequence[str], format: str
+def check_separator(
+    path: str, sample: Sequence[Sequence[str]], expected_names: Sequence[str], format: str
 ) -> None:
     """Check that a table of one column is not a table of several with another separator.
 
@@ -173,15 +173,19 @@ def check_parted(
     for sign in ";,\t|":
         names = first[0].split(sign)
         same = all(row[0].count(sign) == len(names) - 1 for row in rest)
-        if len(names) > 1 and same and classify_first_line(names, [], named) == (True, True):
+        if (
+            len(names) > 1
+            and same
+            and classify_first_line(names, [], expected_names) == (True, True)
+        ):
             raise DataError(
                 f"its fields seem to be separated by {sign!r}",
                 where=path,
-                fix=_read_as(sign, format),
+                fix=_format_fix(sign, format),
             )
 
 
-def _read_as(sign: str, format: str) -> str:
+def _format_fix(sign: str, format: str) -> str:
     """Return advice for fields that are separated by another sign than the format's."""
     other = {",": "csv", "\t": "tsv"}.get(sign)
     if other is not None:
@@ -238,22 +242,22 @@ def _are_unlike(field: str, values: Sequence[str]) -> bool:
     return bool(field) and 2 * unlike > len(values)
 
 
-def _have_other_labels(below: Sequence[Sequence[str]]) -> bool:
+def _have_other_labels(cells: Sequence[Sequence[str]]) -> bool:
     """Whether columns have labels that repeat: all, as gold and predicted ones; or one, of texts.
 
     Their first line has other values, which this function does not check.
     """
-    count = len(below[0])
-    if len(below) > 1 and count >= 4 and all(2 * len(set(values)) <= count for values in below):
+    count = len(cells[0])
+    if len(cells) > 1 and count >= 4 and all(2 * len(set(values)) <= count for values in cells):
         return True
     if count < _MIN_ROWS:
         return False
-    columns = [str(at) for at in range(len(below))]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*below, strict=True)]
+    columns = [str(at) for at in range(len(cells))]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
     text = text_by_content(columns, rows)
     others = [column for column in columns if column != text]
     label = None if text is None else label_by_content(others, rows)
     if label is None:
         return False
-    labels = below[int(label)]
+    labels = cells[int(label)]
     return min(map(labels.count, set(labels))) > 1

@@ -77,12 +77,12 @@ class ReadCounts:
     documents: int = 0  # documents yielded, including copies by weight
     duplicates: int = 0  # documents dropped because their text occurred before
     # documents dropped because they share text with evaluation data
-    excluded: list[ExcludedDocument] = field(default_factory=list)
+    excluded_documents: list[ExcludedDocument] = field(default_factory=list)
     left_out: int = 0  # documents that a weight below 1 did not select
     empty: int = 0  # documents without any text
-    cut: int = 0  # how often a too long document was split at a paragraph
+    num_splits: int = 0  # how often a too long document was split at a paragraph
     # how much bad input was skipped, by kind
-    skipped: Counter[str] = field(default_factory=Counter)
+    num_skipped_by_kind: Counter[str] = field(default_factory=Counter)
     # for each kind, the error message of the first skipped one
     first_skipped: dict[str, str] = field(default_factory=dict)
     formats: dict[str, str] = field(default_factory=dict)  # each file's format, for display
@@ -91,7 +91,7 @@ class ReadCounts:
 
     @property
     def num_skipped(self) -> int:
-        return sum(self.skipped.values())
+        return sum(self.num_skipped_by_kind.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Reading:
         error = DataError(what, where=where, fix=fix)
         if not self.skip_bad:
             raise error
-        self.counts.skipped[kind] += 1
+        self.counts.num_skipped_by_kind[kind] += 1
         self.counts.first_skipped.setdefault(kind, str(error))
 
 
@@ -241,7 +241,7 @@ def open_stream(path: str, counts: ReadCounts) -> Iterator[io.BufferedReader[Any
         claimed = next((name for end, name in _SUFFIXES.items() if path.endswith(end)), None)
         if claimed and codec != claimed and start:
             raise OSError(f"it is not {claimed}, although its name says so")
-        raw = io.BufferedReader(_Counted(file, counts), _BUFFER)
+        raw = io.BufferedReader(_CountedStream(file, counts), _BUFFER)
         if codec is not None:
             inflated: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec)
             raw = io.BufferedReader(inflated, _BUFFER)
@@ -267,7 +267,7 @@ def reason(error: Exception) -> str:
     return str(text).splitlines()[0]
 
 
-class _Counted(io.RawIOBase):
+class _CountedStream(io.RawIOBase):
     """A raw file that counts the bytes read from it."""
 
     def __init__(self, file: Any, counts: ReadCounts) -> None:

@@ -19,15 +19,15 @@ from ..utils.json_files import check_format_version, parse_json, write_json
 from ..utils.line_files import LineFile
 from ..utils.regular_files import read_bytes
 
-SUMMED = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
+SUMMED_FIELDS = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
 """The counts of a manifest that are sums over its shards."""
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
-EXCLUDED = "excluded.jsonl"
+EXCLUDED_FILE = "excluded.jsonl"
 TOKENIZER = "tokenizer"
 
-_OTHERWISE = {
+_MESSAGES = {
     "sources": "the corpus differs (its parts, their weights or their sizes)",
     "vocabulary_hash": "the tokenizer differs",
     "exclude": "the text of the files to exclude differs",
@@ -76,12 +76,12 @@ class Job(_Record):
         sources = tuple(source.model_copy(update={"bytes": 0}) for source in self.sources)
         return self.model_copy(update={"sources": sources})
 
-    def first_difference(self, later: Job) -> str | None:
+    def first_difference(self, other: Job) -> str | None:
         """A phrase about the first setting that differs in a later job; None if none differs."""
-        mine, others = self.model_dump(), later.model_dump()
+        mine, others = self.model_dump(), other.model_dump()
         for key, value in mine.items():
             if value != others[key]:
-                return _OTHERWISE.get(key, f"{key} was {value!r} and is now {others[key]!r}")
+                return _MESSAGES.get(key, f"{key} was {value!r} and is now {others[key]!r}")
         return None
 
 
@@ -124,7 +124,7 @@ class Manifest(_Record):
     excluded_documents: int  # dropped, because they share text with evaluation data
     left_out_documents: int  # not selected, by a weight below 1
     cut_documents: int  # how often a very long document was split at a paragraph
-    skipped: dict[str, int]  # how much bad input was skipped, by kind
+    num_skipped: dict[str, int]  # how much bad input was skipped, by kind
     # the unsigned integer type of the token ids
     token_type: Annotated[str, Field(pattern=r"^uint(8|16|32)$")]
     vocabulary_size: int  # of the tokenizer; its hash is in `job`
@@ -171,12 +171,12 @@ class Manifest(_Record):
                 fix="Make one with `bertworks prepare`.",
             ) from None
         except (OSError, ValueError) as error:
-            raise _damaged(path, str(error)) from None
+            raise _damage_error(path, str(error)) from None
         _check_format(tree, path)
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise _damaged(path, _first(error)) from None
+            raise _damage_error(path, _first(error)) from None
 
     def write(self, directory: Path) -> None:
         """Write the manifest atomically."""
@@ -213,19 +213,19 @@ class Journal:
             CheckpointError: a line is damaged, or is not a record; or the journal was written in
                 another format.
         """
-        lines = [self._checked(line) for line in self._file.read().splitlines()]
+        lines = [self._verify_checksum(line) for line in self._file.read().splitlines()]
         if not lines:
             return None, []
         try:
             header = parse_json(lines[0])
         except ValueError as error:
-            raise _damaged(self._file.path, str(error)) from None
+            raise _damage_error(self._file.path, str(error)) from None
         _check_format(header, self._file.path)
         try:
             job = _Header.model_validate(header).job
             return job, [ShardRecord.model_validate_json(line) for line in lines[1:]]
         except ValidationError as error:
-            raise _damaged(self._file.path, _first(error)) from None
+            raise _damage_error(self._file.path, _first(error)) from None
 
     def restart(self, job: Job) -> None:
         """Empty the journal, then write the job."""
@@ -241,11 +241,11 @@ class Journal:
         self._file.append(line[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(line))
         self._file.sync()
 
-    def _checked(self, line: bytes) -> bytes:
+    def _verify_checksum(self, line: bytes) -> bytes:
         """A line without its checksum, after a check."""
         match = _CHECKED_LINE.fullmatch(line)
         if match is None or zlib.crc32(match[1] + b"}") != int(match[2], 16):
-            raise _damaged(self._file.path, "the checksum of a line is wrong")
+            raise _damage_error(self._file.path, "the checksum of a line is wrong")
         return match[1] + b"}"
 
     def close(self) -> None:
@@ -278,7 +278,7 @@ def _first(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def _damaged(path: Path, why: str) -> CheckpointError:
+def _damage_error(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"damaged ({why})",
         where=str(path),

@@ -12,10 +12,16 @@ from ..jobs.parts import in_order
 from ..text.files import write_definition
 from ..utils.directories import new_directory
 from ..utils.outputs import locked_output
-from .manifest import EXCLUDED, MANIFEST, SUMMED, TOKENIZER, Manifest
+from .manifest import EXCLUDED_FILE, MANIFEST, SUMMED_FIELDS, TOKENIZER, Manifest
 from .shards import Corpus, open_shard
 
-_READ = ("text", "duplicate_documents", "excluded_documents", "left_out_documents", "skipped")
+_FIELDS_OF_WHOLE_TEXT = (
+    "text",
+    "duplicate_documents",
+    "excluded_documents",
+    "left_out_documents",
+    "num_skipped",
+)
 
 
 def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) -> Manifest:
@@ -35,21 +41,23 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
         CheckpointError: a part is damaged.
         OutputError: `out` holds something else, or cannot be written.
     """
-    found = {path: Manifest.read(path) for path in parts}
-    paths = in_order((path, found[path].job.part) for path in parts)
-    first = found[paths[0]]
+    part_manifests = {path: Manifest.read(path) for path in parts}
+    paths = in_order((path, part_manifests[path].job.part) for path in parts)
+    first = part_manifests[paths[0]]
     for path in paths[1:]:
-        part = found[path]
+        part = part_manifests[path]
         difference = first.job.first_difference(
             part.job.model_copy(update={"part": first.job.part})
         )
-        if difference or any(getattr(part, name) != getattr(first, name) for name in _READ):
+        if difference or any(
+            getattr(part, name) != getattr(first, name) for name in _FIELDS_OF_WHOLE_TEXT
+        ):
             raise DataError(
                 f"does not belong to {paths[0]}: {difference or 'the text has changed'}",
                 where=str(path),
                 fix="Prepare this part again, into another directory.",
             )
-    manifests = [found[path] for path in paths]
+    manifests = [part_manifests[path] for path in paths]
     shards = sorted(
         (shard for manifest in manifests for shard in manifest.shards),
         key=lambda shard: shard.place,
@@ -58,7 +66,7 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
     read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
     whole = first.model_copy(
         update={
-            **{name: sum(getattr(one, name) for one in manifests) for name in SUMMED},
+            **{name: sum(getattr(one, name) for one in manifests) for name in SUMMED_FIELDS},
             "empty_documents": read_empty + sum(shard.empty_documents for shard in shards),
             "text": None,
             "job": first.job.model_copy(update={"part": None}),
@@ -76,9 +84,9 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
             # Not copied: loading does not notice damage in files other than tokenizer.json.
             write_definition(tokenizer.definition, new / TOKENIZER)
             if first.job.exclude is not None:
-                shutil.copyfile(paths[0] / EXCLUDED, new / EXCLUDED)
+                shutil.copyfile(paths[0] / EXCLUDED_FILE, new / EXCLUDED_FILE)
             for path in paths:
-                for shard in found[path].shards:
+                for shard in part_manifests[path].shards:
                     open_shard(path, shard, first, verify=True)
                     _link(path / shard.file, new / shard.file)
             whole.write(new)

@@ -28,7 +28,7 @@ SEQUENCE_WORDS = 13
 
 _WORD = re.compile(r"[^\W_]+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a word's hash is lost
-_MOST_WORDS = 1 << 21  # how many words' hashes are cached
+_MAX_WORDS = 1 << 21  # how many words' hashes are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,18 @@ class SharedSequences:
         words = _WORD.findall(text.lower())
         hashes = self._sequences(words)
         at = np.searchsorted(self._hashes, hashes)
-        shared = np.flatnonzero(self._hashes[np.minimum(at, len(self) - 1)] == hashes)
-        if not len(shared):
+        matches = np.flatnonzero(self._hashes[np.minimum(at, len(self) - 1)] == hashes)
+        if not len(matches):
             return None
-        start = int(shared[0])
-        return Overlap(len(shared), " ".join(words[start : start + SEQUENCE_WORDS]))
+        start = int(matches[0])
+        return Overlap(len(matches), " ".join(words[start : start + SEQUENCE_WORDS]))
 
     def _sequences(self, words: list[str]) -> np.ndarray:
         """A hash of every 13 consecutive words, `[words - 12]` uint64."""
         count = len(words) - SEQUENCE_WORDS + 1
         if count < 1:
             return np.empty(0, np.uint64)
-        hashes = self._words.of(words)
+        hashes = self._words.hashes(words)
         total = np.zeros(count, np.uint64)
         for start in range(SEQUENCE_WORDS):
             total = total * _FACTOR + hashes[start : start + count]
@@ -100,8 +100,8 @@ class SharedSequences:
 class _WordHashes(dict[str, int]):
     """64-bit hashes of words, the same in every process, in a cache of bounded size."""
 
-    def of(self, words: list[str]) -> np.ndarray:
-        if len(self) > _MOST_WORDS:
+    def hashes(self, words: list[str]) -> np.ndarray:
+        if len(self) > _MAX_WORDS:
             self.clear()
         return np.fromiter(map(self.__getitem__, words), np.uint64, len(words))
 
@@ -116,13 +116,13 @@ def _texts(file: str, encoding: str) -> list[str]:
     head = read_head(file)
     if head.startswith(b"PAR1"):
         return list(_parquet_texts(file))
-    marked = marked_encoding(head)
-    if marked is None and encoding != "utf-8":
+    bom_encoding = marked_encoding(head)
+    if bom_encoding is None and encoding != "utf-8":
         try:
             return _decoded_texts(file, "utf-8")
         except DataError:
             return _decoded_texts(file, encoding)
-    return _decoded_texts(file, marked or "utf-8")
+    return _decoded_texts(file, bom_encoding or "utf-8")
 
 
 def _decoded_texts(file: str, encoding: str) -> list[str]:

@@ -36,10 +36,10 @@ from ..utils.regular_files import sha256_of
 from .documents import read_documents
 from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
 from .manifest import (
-    EXCLUDED,
+    EXCLUDED_FILE,
     FORMAT_VERSION,
     MANIFEST,
-    SUMMED,
+    SUMMED_FIELDS,
     TOKENIZER,
     Job,
     Journal,
@@ -103,49 +103,51 @@ def prepare(
             process, or is, contains or is inside an input.
         BertworksError: `out` holds something else.
     """
-    how = PrepareSettings.parse(settings)
+    options = PrepareSettings.parse(settings)
     if workers is not None and workers < 1:
         raise SettingsError(f"workers={workers}: must be at least 1")
     from ..text.documents import split_sentences
     from ..text.files import write_definition
     from ..text.tokenizer import Tokenizer
 
-    split_sentences("", how.language)  # an unknown language is refused before anything is read
-    if how.sentences == "lines" and how.language != "en":
+    split_sentences("", options.language)  # an unknown language is refused before anything is read
+    if options.sentences == "lines" and options.language != "en":
         raise SettingsError(
-            f"language={how.language!r} is for sentences='split'",
+            f"language={options.language!r} is for sentences='split'",
             fix="With sentences='lines' each line is a sentence: leave the language out.",
         )
     tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
-    parsed = parse_sources(sources, format=format, column=column)
-    shared = SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
+    corpus_sources = parse_sources(sources, format=format, column=column)
+    excluded_sequences = (
+        SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
+    )
     job = Job(
-        sources=tuple(map(_source_record, parsed)),
+        sources=tuple(map(_source_record, corpus_sources)),
         vocabulary_hash=tokenizer.fingerprint,
         encoding=text_encoding(encoding),
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
-        exclude=shared.digest if shared else None,
+        exclude=excluded_sequences.digest if excluded_sequences else None,
         part=None if part is None else str(Part.parse(part)),
         versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
-        **how.model_dump(),
+        **options.model_dump(),
     )
     counts = ReadCounts()
     documents = read_documents(
-        parsed,
+        corpus_sources,
         skip_bad=skip_bad,
         drop_duplicates=drop_duplicates,
-        exclude=shared,
-        seed=how.seed,
-        spans=how.spans != "none",
+        exclude=excluded_sequences,
+        seed=options.seed,
+        spans=options.spans != "none",
         encoding=encoding,
         max_line_bytes=max_line_bytes,
         counts=counts,
     )
     directory = Path(out)
-    inputs = [*paths_of(parsed), tokenizer_path, *exclude]
+    inputs = [*paths_of(corpus_sources), tokenizer_path, *exclude]
     with locked_output(directory, inputs, kind="directory", overwrite=overwrite or None):
         _check_ours(directory)
         with closing(Journal(directory)) as journal:
@@ -157,7 +159,7 @@ def prepare(
                 else:
                     with new_directory(directory / TOKENIZER, replace=True) as new:
                         write_definition(tokenizer.definition, new)
-                run.work(batches(documents, how.shard_bytes, counts), tokenizer, workers, on)
+                run.work(batches(documents, options.shard_bytes, counts), tokenizer, workers, on)
                 return run.finish(tokenizer)
             except OutputError as error:
                 if not run.records:
@@ -189,7 +191,7 @@ class _Run:
         self._bytes: dict[str, int] = {}
         self._start = time.monotonic()
         self.is_finished = (directory / MANIFEST).exists()
-        self._done = {record.file: record for record in self._resume()}
+        self._finished_records = {record.file: record for record in self._resume()}
 
     def _resume(self) -> list[ShardRecord]:
         """The shards of earlier runs, after a check that they were the same job."""
@@ -199,13 +201,13 @@ class _Run:
             before, records = manifest.job, list(manifest.shards)
             difference = before.first_difference(self._job)
         else:
-            unfinished, records = self._journal.read()
-            if unfinished is None or not records:
+            started_job, records = self._journal.read()
+            if started_job is None or not records:
                 self._journal.restart(self._job)
                 shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
                 return []
             # Repairing text after an error changes file sizes; shards are compared by their text.
-            difference = unfinished.without_sizes().first_difference(self._job.without_sizes())
+            difference = started_job.without_sizes().first_difference(self._job.without_sizes())
         if difference:
             raise BertworksError(
                 f"the directory holds another preparation: {difference}",
@@ -235,13 +237,13 @@ class _Run:
                 self._show()
                 continue
             self._bytes[batch.file] = batch.bytes_read
-            done = self._done.pop(batch.file, None)
-            if done is not None and self._is_whole(done) and done.text == batch.digest:
+            record = self._finished_records.pop(batch.file, None)
+            if record is not None and self._is_whole(record) and record.text == batch.digest:
                 self._progress.reused_shards += 1
-                self._note(done)
+                self._note(record)
                 continue
-            if self.is_finished and (done is None or done.text != batch.digest):
-                raise self._changed()
+            if self.is_finished and (record is None or record.text != batch.digest):
+                raise self._change_error()
             yield batch
 
     def _is_whole(self, record: ShardRecord) -> bool:
@@ -271,25 +273,27 @@ class _Run:
     def finish(self, tokenizer: Tokenizer) -> Manifest:
         """Replace the journal by the manifest."""
         text = None if self._job.part is None else self._text.hexdigest()
-        if self.is_finished and (self._done or Manifest.read(self._directory).text != text):
-            raise self._changed()
+        if self.is_finished and (
+            self._finished_records or Manifest.read(self._directory).text != text
+        ):
+            raise self._change_error()
         shards = sorted(self.records.values(), key=lambda shard: shard.place)
         total: Counter[str] = Counter()
         for record in shards:
             total.update(record.model_dump(exclude={"file", "sha256", "text"}))
         if not total["tokens"] and self._job.part is None:
             raise DataError("the corpus is empty: no text gives tokens")
-        for file in self._done:  # the text is shorter than in the last run
+        for file in self._finished_records:  # the text is shorter than in the last run
             (self._directory / file).unlink(missing_ok=True)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
-            **{name: total[name] for name in SUMMED},
+            **{name: total[name] for name in SUMMED_FIELDS},
             empty_documents=total["empty_documents"] + self._counts.empty,
             duplicate_documents=self._counts.duplicates,
-            excluded_documents=len(self._counts.excluded),
+            excluded_documents=len(self._counts.excluded_documents),
             left_out_documents=self._counts.left_out,
-            cut_documents=self._counts.cut,
-            skipped=dict(sorted(self._counts.skipped.items())),
+            cut_documents=self._counts.num_splits,
+            num_skipped=dict(sorted(self._counts.num_skipped_by_kind.items())),
             token_type=token_type(tokenizer.vocab_size).name,
             vocabulary_size=tokenizer.vocab_size,
             text=text,
@@ -297,8 +301,11 @@ class _Run:
             shards=tuple(shards),
         )
         if self._job.exclude is not None:
-            lines = [json.dumps(asdict(one), ensure_ascii=False) for one in self._counts.excluded]
-            write_file(self._directory / EXCLUDED, "".join(f"{line}\n" for line in lines))
+            lines = [
+                json.dumps(asdict(one), ensure_ascii=False)
+                for one in self._counts.excluded_documents
+            ]
+            write_file(self._directory / EXCLUDED_FILE, "".join(f"{line}\n" for line in lines))
         manifest.write(self._directory)
         self._journal.remove()
         self._progress.bytes_read = self._counts.bytes_read
@@ -318,7 +325,7 @@ class _Run:
         shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
         self._journal.remove()
 
-    def _changed(self) -> DataError:
+    def _change_error(self) -> DataError:
         return DataError(
             "the directory holds a finished corpus, and its text has changed since",
             where=str(self._directory),
@@ -330,10 +337,10 @@ def _check_ours(directory: Path) -> None:
     """Check that a directory is empty or holds only a prepared corpus, finished or not."""
     names = {path.name for path in directory.iterdir()}
     known = {LOCK_NAME, TOKENIZER, Journal.path(directory).name}
-    begun = Journal.path(directory).name in names and all(
+    has_journal = Journal.path(directory).name in names and all(
         name in known or name.endswith((".arrow", ".new")) for name in names
     )
-    if not (MANIFEST in names or begun or is_empty_directory(directory)):
+    if not (MANIFEST in names or has_journal or is_empty_directory(directory)):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),
@@ -342,14 +349,14 @@ def _check_ours(directory: Path) -> None:
 
 
 def _source_record(source: CorpusSource) -> SourceRecord:
-    found = source.files()
+    paths = source.files()
     return SourceRecord(
         name=escape_surrogates(source.name),
         weight=source.weight,
         format=source.format,
         column=source.column,
-        files=len(found),
-        bytes=bytes_of(found),
+        files=len(paths),
+        bytes=bytes_of(paths),
     )
 
 

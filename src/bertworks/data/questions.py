@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from ..errors import DataError, truncate_repr
-from .rows import PlacedRow
+from .rows import LocatedRow
 
 _Kind = TypeVar("_Kind", str, list[Any])
 
@@ -31,7 +31,7 @@ def holds_questions(value: Mapping[str, Any]) -> bool:
     return "context" in value and isinstance(value.get("qas"), list)
 
 
-def questions_of(value: Any, name: str, number: int) -> Iterator[PlacedRow]:
+def questions_of(value: Any, name: str, number: int) -> Iterator[LocatedRow]:
     """Yield the questions of an article or a paragraph.
 
     Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
@@ -56,7 +56,7 @@ def questions_of(value: Any, name: str, number: int) -> Iterator[PlacedRow]:
 
 def _questions(
     paragraph: Any, title: Mapping[str, Any], name: str, where: str
-) -> Iterator[PlacedRow]:
+) -> Iterator[LocatedRow]:
     context = _part(paragraph, "context", str, where)
     for question in _part(paragraph, "qas", list, where):
         identity = str(question.get("id", "")) if isinstance(question, Mapping) else ""
@@ -68,7 +68,7 @@ def _questions(
             "question": _part(question, "question", str, place),
             "answers": _answers(question, place),
         }
-        yield PlacedRow(place, values)
+        yield LocatedRow(place, values)
 
 
 def _answers(question: Mapping[str, Any], where: str) -> Any:
@@ -91,8 +91,8 @@ def _answers(question: Mapping[str, Any], where: str) -> Any:
     }
 
 
-def _part(of: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
-    part = of.get(key) if isinstance(of, Mapping) else None
+def _part(parent: Any, key: str, kind: type[_Kind], where: str) -> _Kind:
+    part = parent.get(key) if isinstance(parent, Mapping) else None
     if not isinstance(part, kind):
         name = "list" if kind is list else "text"
         raise DataError(f"there is no {name} {key!r}, as in SQuAD's files", where=where)

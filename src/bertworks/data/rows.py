@@ -42,7 +42,7 @@ class NoLabel(str):
     __slots__ = ()
 
 
-class PlacedRow(NamedTuple):
+class LocatedRow(NamedTuple):
     """A row and its place (file and line, or row number)."""
 
     where: str
@@ -58,9 +58,9 @@ class Rows:
     # whether the first line is a header; None for formats without headers
     has_header: bool | None
     sample: Sequence[Mapping[str, Any]]  # the first rows, for detecting columns
-    read: Callable[[], Iterator[PlacedRow]]  # starts a new pass over the rows
+    read: Callable[[], Iterator[LocatedRow]]  # starts a new pass over the rows
 
-    def __iter__(self) -> Iterator[PlacedRow]:
+    def __iter__(self) -> Iterator[LocatedRow]:
         return self.read()
 
     def has(self, name: str) -> bool:
@@ -88,17 +88,17 @@ class Rows:
 
 def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
     """Return the first `SAMPLE_ROWS + 1` items (one may be a header), fewer if values are long."""
-    found: list[T] = []
+    first_items: list[T] = []
     size = 0
     for item in islice(items, SAMPLE_ROWS + 1):
-        found.append(item)
+        first_items.append(item)
         size += sum(len(value) for value in values(item) if isinstance(value, str))
         if size > _SAMPLE_CHARACTERS:
             break
-    return found
+    return first_items
 
 
-def sample_of(rows: Callable[[], Iterator[PlacedRow]]) -> list[dict[str, Any]]:
+def sample_of(rows: Callable[[], Iterator[LocatedRow]]) -> list[dict[str, Any]]:
     """Return the first rows of a pass, at most `SAMPLE_ROWS`."""
     return [row.values for row in sample(rows(), lambda row: row.values.values())][:SAMPLE_ROWS]
 
@@ -138,20 +138,22 @@ def text_of(row: Row, column: str, where: str | None) -> str:
     )
 
 
-def unpacked(value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str) -> Any:
+def parse_json_cell(
+    value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str
+) -> Any:
     """Parse a list of texts (or other parts), or a mapping, from the JSON that `predict` writes in
     TSV; any other value is returned unchanged."""
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):
         return value
-    fits = not isinstance(found, list) or all(isinstance(part, parts) for part in found)
-    return found if isinstance(found, kind) and fits else value
+    fits = not isinstance(parsed, list) or all(isinstance(part, parts) for part in parsed)
+    return parsed if isinstance(parsed, kind) and fits else value
 
 
-class Replay(Generic[T]):
+class BufferedIterator(Generic[T]):
     """An iterator that can be inspected repeatedly before one full pass.
 
     Items that are read before `close` are kept, for the pass that follows it.
@@ -159,7 +161,7 @@ class Replay(Generic[T]):
 
     def __init__(self, items: Iterator[T], name: str) -> None:
         self._items, self._name = items, name
-        self._kept: list[T] = []
+        self._buffer: list[T] = []
         self._passes_left: int | None = None
 
     def close(self) -> None:
@@ -171,10 +173,10 @@ class Replay(Generic[T]):
             raise DataError("can be read only once", where=self._name, fix="Give a file.")
         if self._passes_left is not None:
             self._passes_left = 0
-        yield from self._kept
+        yield from self._buffer
         for item in self._items:
             if self._passes_left is None:
-                self._kept.append(item)
+                self._buffer.append(item)
             yield item
 
 
@@ -182,7 +184,7 @@ NAME = "rows in memory"
 """The name of rows in memory, in errors."""
 
 
-def unframed(table: Any) -> Any:
+def rows_of_dataframe(table: Any) -> Any:
     """Return the rows of a pandas, Arrow or polars table as mappings; anything else unchanged.
 
     Raises:
@@ -210,7 +212,7 @@ def check_distinct(names: Sequence[str], where: str) -> None:
         raise DataError(what, where=where, fix="Rename all but one.")
 
 
-def paired(table: Any) -> Any:
+def zip_inputs_and_labels(table: Any) -> Any:
     """Return the rows of a tuple `(X, y)` as pairs; any other table unchanged.
 
     Raises:
@@ -247,17 +249,17 @@ def row_of(item: Any, where: str) -> dict[str, Any]:
             "table may also be a tuple (texts, labels).",
         )
     *inputs, label = map(_plain, item)
-    given = inputs[0] if len(inputs) == 1 else inputs
-    if isinstance(given, dict):
-        if "label" in given:
+    values = inputs[0] if len(inputs) == 1 else inputs
+    if isinstance(values, dict):
+        if "label" in values:
             raise DataError("X has a column 'label', and there is y too", where=where)
-        return {**given, "label": label}
-    if isinstance(given, list):
+        return {**values, "label": label}
+    if isinstance(values, list):
         if isinstance(label, list):
-            return {"words": given, "tags": label}
-        if len(given) == 2:
-            return {"text1": given[0], "text2": given[1], "label": label}
-    return {"text": given, "label": label}
+            return {"words": values, "tags": label}
+        if len(values) == 2:
+            return {"text1": values[0], "text2": values[1], "label": label}
+    return {"text": values, "label": label}
 
 
 def _is_column(value: Any) -> bool:
@@ -266,7 +268,7 @@ def _is_column(value: Any) -> bool:
 
 def _values(column: Any) -> list[Any]:
     """Return the values of a list, a numpy array, or a column of pandas, Arrow or polars."""
-    found = unframed(column)
+    found = rows_of_dataframe(column)
     return found.tolist() if hasattr(found, "tolist") else list(found)
 
 

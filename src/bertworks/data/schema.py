@@ -122,7 +122,7 @@ def find_columns(
     guess = _guess_values if of_numbers else _guess_label
     found_label = given_label or guess(rows, (found_text, found_pair))
     if labelled and found_label is None:
-        raise not_found(rows, "label", _label_fix(rows))
+        raise missing_column_error(rows, "label", _label_fix(rows))
     _check_apart(rows, {"text": found_text, "second text": found_pair, "label": found_label})
     return Columns(text=found_text, pair=found_pair, label=found_label)
 
@@ -144,16 +144,18 @@ def _check_apart(rows: Rows, columns: Mapping[str, Column]) -> None:
                 )
 
 
-def not_found(rows: Rows, role: str, fix: str) -> DataError:
+def missing_column_error(rows: Rows, role: str, fix: str) -> DataError:
     """Return the error for a table in which a role's column is not found.
 
     If the table has only one column, the error shows its content: the format may be wrong.
     """
-    seen = listing(rows.columns)
+    content = listing(rows.columns)
     if len(rows.columns) == 1 and rows.sample:
         only = rows.columns[0]
-        seen = f"its only column is {only!r}, and begins {truncate_repr(rows.sample[0].get(only))}"
-    what = f"cannot tell which column holds the {role}; {seen}"
+        content = (
+            f"its only column is {only!r}, and begins {truncate_repr(rows.sample[0].get(only))}"
+        )
+    what = f"cannot tell which column holds the {role}; {content}"
     return DataError(what, where=rows.name, fix=fix)
 
 
@@ -179,7 +181,7 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     by_content = text_by_content(others, rows.sample)
     if by_content is None:
         fix = "Name it with text_column=NAME (and pair_column=NAME for a second text)."
-        raise not_found(rows, "text", fix)
+        raise missing_column_error(rows, "text", fix)
     return by_content, None
 
 
@@ -206,16 +208,16 @@ def _label_fix(rows: Rows) -> str:
     return "Are its fields separated by something else? Give --format F (format=F)."
 
 
-def _guess_label(rows: Rows, taken: Sequence[str | None]) -> str | None:
-    others = [column for column in rows.columns if column not in taken]
+def _guess_label(rows: Rows, used_columns: Sequence[str | None]) -> str | None:
+    others = [column for column in rows.columns if column not in used_columns]
     by_name = columns_by_name(others)
     known = next((by_name[name] for name in LABEL_NAMES if name in by_name), None)
     return known or label_by_content(others, rows.sample)
 
 
-def _guess_values(rows: Rows, taken: Sequence[str | None]) -> str | None:
+def _guess_values(rows: Rows, used_columns: Sequence[str | None]) -> str | None:
     """Return the column of numbers to predict: by its name, or the only column of numbers."""
-    others = [column for column in rows.columns if column not in taken]
+    others = [column for column in rows.columns if column not in used_columns]
     of_numbers = [name for name in others if _are_numbers([row.get(name) for row in rows.sample])]
     for columns in (of_numbers, others):  # a cell without a number is an error of its row
         by_name = columns_by_name(columns)
@@ -239,27 +241,27 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 def text_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the column of long values that seldom repeat; None if there is not exactly one."""
-    found = []
+    text_columns = []
     for column in columns:
         values = [str(row.get(column, "")) for row in sample]
         long = sum(map(len, values)) >= 10 * len(values)
         if values and long and 2 * len(set(values)) > len(values):
-            found.append(column)
-    return found[0] if len(found) == 1 else None
+            text_columns.append(column)
+    return text_columns[0] if len(text_columns) == 1 else None
 
 
 def label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the only column of few values that repeat, or of several such, of small integers."""
-    found, of_integers = [], []
+    label_columns, of_integers = [], []
     for column in columns:
         values = [str(row.get(column, "")).strip() for row in sample]
         kinds = set(values)
         if "" in kinds or not 2 <= len(kinds) <= max(2, len(values) // 5):
             continue
-        found.append(column)
+        label_columns.append(column)
         if all(kind.isascii() and kind.isdigit() and int(kind) < len(values) for kind in kinds):
             of_integers.append(column)
-    best = of_integers or found
+    best = of_integers or label_columns
     return best[0] if len(best) == 1 else None
 
 
@@ -304,32 +306,36 @@ class Role:
         return f"{self.name.removesuffix('s')}_columns" if self.many else f"{self.name}_column"
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The role's name in messages."""
         return self.title or self.name
 
-    def lacking(self, rows: Rows) -> DataError:
+    def missing_column_error(self, rows: Rows) -> DataError:
         """Return the error for a table in which the role's column is not found."""
         values = "NAME,NAME,…" if self.many else "NAME"
-        return not_found(rows, self.shown, f"Name it with {self.option}={values}{self.fix}.")
+        return missing_column_error(
+            rows, self.display_name, f"Name it with {self.option}={values}{self.fix}."
+        )
 
-    def find(self, rows: Rows, named: str | tuple[str, ...] | None, found: RoleColumns) -> Column:
+    def find(
+        self, rows: Rows, names: str | tuple[str, ...] | None, other_columns: RoleColumns
+    ) -> Column:
         """Return the role's column in a table; None if it has none.
 
         Raises:
             DataError: a named column does not exist.
         """
-        if named is not None and not self.many:
-            assert isinstance(named, str), "one column"
-            return rows.column(named)
-        if named is not None:
-            parts = named.split(",") if isinstance(named, str) else named
+        if names is not None and not self.many:
+            assert isinstance(names, str), "one column"
+            return rows.column(names)
+        if names is not None:
+            parts = names.split(",") if isinstance(names, str) else names
             return tuple(rows.column(part.strip()) for part in parts if part.strip())
         by_name = columns_by_name(rows.columns)
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:
             return (known,) if self.many else known
-        return None if self.guess is None else self.guess(rows, found)
+        return None if self.guess is None else self.guess(rows, other_columns)
 
 
 class Schema:
@@ -343,32 +349,32 @@ class Schema:
         self.roles = roles
 
     def find(
-        self, rows: Rows, named: Mapping[str, Any] | None = None, *, labelled: bool
+        self, rows: Rows, names: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
         """Find the columns of a table.
 
         Args:
             rows: the table.
-            named: columns of some roles that are already known, by role.
+            names: columns of some roles that are already known, by role.
             labelled: whether the columns of targets are required.
 
         Raises:
             DataError: a named column does not exist, or a required one cannot be found.
         """
-        found: RoleColumns = {}
+        columns: RoleColumns = {}
         for role in self.roles:
-            column = role.find(rows, (named or {}).get(role.name), found)
+            column = role.find(rows, (names or {}).get(role.name), columns)
             if not column and self._is_needed(role, labelled=labelled):
-                raise role.lacking(rows)
-            found[role.name] = column or None
+                raise role.missing_column_error(rows)
+            columns[role.name] = column or None
         for target in (role for role in self.roles if role.of_label and not role.is_text):
             for role in self.roles:
                 if not role.of_label:
-                    of_both = {r.shown: found[r.name] for r in (role, target)}
+                    of_both = {r.display_name: columns[r.name] for r in (role, target)}
                     _check_apart(rows, of_both)
-        return found
+        return columns
 
-    def is_met(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:
+    def has_required_columns(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:
         """Whether a table has the required columns."""
         return all(
             bool(columns[role.name]) and set(names_of(columns[role.name])) <= set(rows.columns)
@@ -378,14 +384,14 @@ class Schema:
 
     def text(self, columns: RoleColumns) -> str:
         """Return the columns by role, for messages and reports."""
-        names = {role.shown: names_of(columns[role.name]) for role in self.roles}
+        names = {role.display_name: names_of(columns[role.name]) for role in self.roles}
         return ", ".join(f"{role} = {', '.join(map(repr, of))}" for role, of in names.items() if of)
 
     def options(self, name: str, base: type[SettingsT]) -> type[SettingsT]:
         """Create a settings class: the fields of `base`, and one for the column of each role."""
         fields: dict[str, Any] = {}
         for role in self.roles:
-            meaning = f"column of the {role.shown}, by name or number; detected if omitted"
+            meaning = f"column of the {role.display_name}, by name or number; detected if omitted"
             fields[role.option] = (str | None, Field(None, description=meaning))
         made: type[SettingsT] = create_model(name, __base__=base, **fields)
         return made

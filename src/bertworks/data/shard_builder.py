@@ -70,13 +70,13 @@ def batches(
         yield TextBatch(number, batch, digest.hexdigest(), counts.bytes_read - read)
 
 
-class _Made(NamedTuple):
+class _Tokens(NamedTuple):
     """The concatenated tokens of some documents."""
 
     ids: np.ndarray  # `[tokens]`
     lengths: np.ndarray  # `[sentences]`, tokens of each
     per_document: np.ndarray  # `[documents]`, sentences of each
-    goes_on: np.ndarray  # `[tokens]` bool, which continue a unit; empty if units are not marked
+    continues_unit: np.ndarray  # `[tokens]` bool; empty if units are not marked
     spans: int  # how many units are spans
 
 
@@ -108,7 +108,7 @@ class ShardMaker:
             DataError: the batch is too large for one shard.
         """
         *arrays, spans = zip(*map(self._tokenise, self._parts(batch.documents)), strict=True)
-        ids, lengths, per_document, goes_on = map(np.concatenate, arrays)
+        ids, lengths, per_document, continues_unit = map(np.concatenate, arrays)
         if len(ids) >= 2**31:
             raise DataError(
                 f"one document gives {len(ids):,} tokens, more than a shard can count",
@@ -116,26 +116,26 @@ class ShardMaker:
             )
         copies = np.array([text.copy for text in batch.documents])
         document = np.repeat(np.arange(len(per_document)), per_document)
-        kept = lengths > 0
-        per_document = np.bincount(document[kept], minlength=len(per_document))
-        filled = per_document > 0
+        has_tokens = lengths > 0
+        per_document = np.bincount(document[has_tokens], minlength=len(per_document))
+        has_sentences = per_document > 0
         content = shard_content(
             ids,
-            lengths[kept],
-            per_document[filled],
-            copies[filled],
-            None if self._spans == "none" else goes_on,
+            lengths[has_tokens],
+            per_document[has_sentences],
+            copies[has_sentences],
+            None if self._spans == "none" else continues_unit,
         )
-        unknown = self._tokenizer.id_of("unk")
+        unk_id = self._tokenizer.id_of("unk")
         record = ShardRecord(
             file=batch.file,
-            documents=int(filled.sum()),
-            sentences=int(kept.sum()),
+            documents=int(has_sentences.sum()),
+            sentences=int(has_tokens.sum()),
             tokens=len(ids),
-            unknown_tokens=0 if unknown is None else int(np.count_nonzero(ids == unknown)),
+            unknown_tokens=0 if unk_id is None else int(np.count_nonzero(ids == unk_id)),
             spans=sum(spans),
-            empty_sentences=int((~kept).sum()),
-            empty_documents=int((~filled).sum()),
+            empty_sentences=int((~has_tokens).sum()),
+            empty_documents=int((~has_sentences).sum()),
             bytes=content.size,
             sha256=hashlib.sha256(content).hexdigest(),
             text=batch.digest,
@@ -168,7 +168,7 @@ class ShardMaker:
             for sentence in split_sentences(paragraph, self._language)
         ]
 
-    def _tokenise(self, part: Sequence[tuple[Text, list[str]]]) -> _Made:
+    def _tokenise(self, part: Sequence[tuple[Text, list[str]]]) -> _Tokens:
         from ..text.documents import sentence_ids, sentence_tokens
 
         documents = [sentences for _, sentences in part]
@@ -181,12 +181,12 @@ class ShardMaker:
             following = iter(tokens)
             for text, sentences in part:
                 own = [next(following) for _ in sentences]
-                goes_on, found = self._mark(text, sentences, own)
-                marks.append(goes_on)
+                continues_unit, found = self._mark(text, sentences, own)
+                marks.append(continues_unit)
                 spans += found
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         ids = np.concatenate([*pieces, np.empty(0, np.int32)]).astype(self._type)
-        return _Made(ids, lengths, np.array([*map(len, documents)]), np.concatenate(marks), spans)
+        return _Tokens(ids, lengths, np.array([*map(len, documents)]), np.concatenate(marks), spans)
 
     def _mark(
         self, text: Text, sentences: Sequence[str], tokens: Sequence[Segment]
@@ -202,6 +202,6 @@ class ShardMaker:
                 for at, chunks in zip(starts, find_chunks(sentences), strict=True)
                 for start, end in chunks
             )
-        words = [self._tokenizer.goes_on(sentence.input_ids) for sentence in tokens]
+        words = [self._tokenizer.continues_word(sentence.input_ids) for sentence in tokens]
         places = [at + sentence.offsets for at, sentence in zip(starts, tokens, strict=True)]
         return mark_units(np.concatenate(places), np.concatenate(words), spans)

@@ -2,8 +2,8 @@
 
 A shard is an uncompressed Arrow IPC file with one record batch and one row per document. Columns:
 `tokens`, nested lists (document → sentences → token ids); `copy`, 0 or the number of a further copy
-(by a weight above 1); with spans, `goes_on`, lists (document → tokens) with one bit per token:
-whether it is masked together with the previous token.
+(by a weight above 1); with spans, `continues_unit`, lists (document → tokens) with one bit per
+token: whether it is masked together with the previous token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def shard_content(
     sentence_lengths: np.ndarray,
     document_sentences: np.ndarray,
     copies: np.ndarray,
-    goes_on: np.ndarray | None = None,
+    continues_unit: np.ndarray | None = None,
 ) -> Any:
     """Return the content of a shard's file.
 
@@ -48,7 +48,7 @@ def shard_content(
         sentence_lengths: `[sentences]`, tokens of each.
         document_sentences: `[documents]`, sentences of each.
         copies: `[documents]`, the copy number of each.
-        goes_on: `[tokens]` bool, which tokens continue a unit; None to store no units.
+        continues_unit: `[tokens]` bool, which tokens continue a unit; None to store no units.
 
     Returns:
         an Arrow buffer.
@@ -59,9 +59,9 @@ def shard_content(
     # 16 bits are enough, unless a weight makes more copies than they can count.
     wide = np.promote_types(np.uint16, np.min_scalar_type(int(copies.max(initial=0))))
     columns = {"tokens": documents, "copy": pa.array(copies.astype(wide))}
-    if goes_on is not None:
-        columns["goes_on"] = pa.ListArray.from_arrays(
-            pa.array(in_tokens[in_sentences]), pa.array(goes_on)
+    if continues_unit is not None:
+        columns["continues_unit"] = pa.ListArray.from_arrays(
+            pa.array(in_tokens[in_sentences]), pa.array(continues_unit)
         )
     batch = pa.record_batch(columns)
     sink = pa.BufferOutputStream()
@@ -75,7 +75,7 @@ class _Shard(NamedTuple):
     sentence_offsets: np.ndarray  # [sentences + 1], into ids
     document_offsets: np.ndarray  # [documents + 1], into the sentences
     copies: np.ndarray  # [documents]
-    goes_on: np.ndarray | None  # [⌈tokens / 8⌉] uint8, one bit per token, the lowest first
+    continues_unit: np.ndarray | None  # [⌈tokens / 8⌉] uint8, one bit per token, the lowest first
 
 
 class Corpus:
@@ -184,16 +184,16 @@ class Corpus:
         """Whether the corpus records which tokens are masked together."""
         return self.manifest.job.spans != "none"
 
-    def goes_on(self, number: int) -> np.ndarray:
+    def continues_unit(self, number: int) -> np.ndarray:
         """Which tokens of a document are masked together with the previous one, `[tokens]` bool.
 
         Raises:
             IndexError: there is no such document.
         """
         shard, offsets = self._find(number)
-        assert shard.goes_on is not None, "the corpus has no units"
+        assert shard.continues_unit is not None, "the corpus has no units"
         start, end = int(offsets[0]), int(offsets[-1])
-        bits = np.unpackbits(shard.goes_on[start // 8 : (end + 7) // 8], bitorder="little")
+        bits = np.unpackbits(shard.continues_unit[start // 8 : (end + 7) // 8], bitorder="little")
         return bits[start % 8 :][: end - start].astype(np.bool_)
 
     def _find(self, number: int) -> tuple[_Shard, np.ndarray]:
@@ -229,11 +229,11 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     """Map a shard of a prepared directory, as `Corpus.open` does."""
     path = directory / record.file
     if not path.is_file():
-        raise _damaged(path, "missing")
+        raise _damage_error(path, "missing")
     if path.stat().st_size != record.bytes:
-        raise _damaged(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
+        raise _damage_error(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
     if verify and sha256_of(path) != record.sha256:
-        raise _damaged(path, "its checksum is wrong")
+        raise _damage_error(path, "its checksum is wrong")
     try:
         # The mapping stays valid after the file is closed: thousands of shards keep none open.
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
@@ -245,12 +245,12 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
             sentences.offsets.to_numpy(zero_copy_only=True),
             documents.offsets.to_numpy(zero_copy_only=True),
             batch.column("copy").to_numpy(zero_copy_only=True),
-            _bits(batch.column("goes_on")) if manifest.job.spans != "none" else None,
+            _bits(batch.column("continues_unit")) if manifest.job.spans != "none" else None,
         )
     except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
         if is_memory_short(error):
             raise
-        raise _damaged(path, str(error).splitlines()[0]) from None
+        raise _damage_error(path, str(error).splitlines()[0]) from None
     counts = (
         len(shard.ids),
         len(shard.sentence_offsets) - 1,
@@ -260,11 +260,11 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     )
     tokens, sentences_, documents_ = record.tokens, record.sentences, record.documents
     if counts != (tokens, sentences_, documents_, tokens, sentences_):
-        raise _damaged(path, "its counts differ from the manifest")
-    if shard.goes_on is not None and len(shard.goes_on) * 8 < record.tokens:
-        raise _damaged(path, "too few bits for its tokens")
+        raise _damage_error(path, "its counts differ from the manifest")
+    if shard.continues_unit is not None and len(shard.continues_unit) * 8 < record.tokens:
+        raise _damage_error(path, "too few bits for its tokens")
     if shard.ids.dtype != np.dtype(manifest.token_type):
-        raise _damaged(path, f"token ids of type {shard.ids.dtype}")
+        raise _damage_error(path, f"token ids of type {shard.ids.dtype}")
     return shard
 
 
@@ -288,7 +288,7 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays).astype(np.int64) if arrays else np.empty(0, np.int64)
 
 
-def _damaged(path: Path, why: str) -> CheckpointError:
+def _damage_error(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"this shard is damaged ({why})",
         where=str(path),

@@ -119,20 +119,20 @@ class CorpusSource:
             return []
         path = os.path.expanduser(self.path)
         if is_remote(self.path):
-            found, lacking = remote_files(self.path), "no such file or folder"
+            paths, problem = remote_files(self.path), "no such file or folder"
         elif os.path.isfile(path):
-            found, lacking = [path], ""
+            paths, problem = [path], ""
         elif os.path.isdir(path):
-            found, lacking = sorted(_below(path)), "the folder holds no files"
+            paths, problem = sorted(_files_in(path)), "the folder holds no files"
         elif glob.has_magic(path):
-            found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
-            lacking = "no file matches the pattern"
+            paths = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+            problem = "no file matches the pattern"
         else:
-            found, lacking = [], why_no_file(path)
-        if not found:
+            paths, problem = [], why_no_file(path)
+        if not paths:
             is_marked = "@" in Path(path).name or self.weight != 1
-            raise DataError(lacking, where=self.path, fix=_NAME_FIX if is_marked else None)
-        return found
+            raise DataError(problem, where=self.path, fix=_NAME_FIX if is_marked else None)
+        return paths
 
 
 _NAME_FIX = (
@@ -208,16 +208,16 @@ def bytes_of(files: Iterable[str]) -> int:
     return sum(size_of(file) for file in files if is_file(file))
 
 
-def _below(directory: str) -> list[str]:
-    found: list[str] = []
-    walked: set[tuple[int, int]] = set()
+def _files_in(directory: str) -> list[str]:
+    paths: list[str] = []
+    visited: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(directory, followlinks=True):
         status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in walked:  # a link led to it again
+        if (status.st_dev, status.st_ino) in visited:  # a link led to it again
             folders.clear()
             continue
-        walked.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         # Sorted, so that a folder is first reached by the same path on every machine.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [os.path.join(folder, name) for name in names if not name.startswith(".")]
-    return found
+        paths += [os.path.join(folder, name) for name in names if not name.startswith(".")]
+    return paths

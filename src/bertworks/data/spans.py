@@ -62,35 +62,35 @@ def of_paragraphs(spans: Spans, text: str) -> Spans:
     Stripped white space (`split_paragraphs`) is removed from spans; a span of white space alone is
     dropped.
     """
-    kept: list[tuple[int, int, int]] = []  # a paragraph's start and end, and its new start
-    at = new = 0
+    paragraphs: list[tuple[int, int, int]] = []  # a paragraph's start and end, and its new start
+    offset = new = 0
     for line in text.split("\n"):
-        if stripped := line.strip():
-            start = at + line.index(stripped)
-            kept.append((start, start + len(stripped), new))
-            new += len(stripped) + 1
-        at += len(line) + 1
-    starts, ends = [first for first, *_ in kept], [end for _, end, _ in kept]
-    moved = []
+        if content := line.strip():
+            start = offset + line.index(content)
+            paragraphs.append((start, start + len(content), new))
+            new += len(content) + 1
+        offset += len(line) + 1
+    starts, ends = [first for first, *_ in paragraphs], [end for _, end, _ in paragraphs]
+    new_spans = []
     for start, end in spans:
         first, last = bisect_right(ends, start), bisect_left(starts, end) - 1
         if first <= last:
-            begin = kept[first][2] + max(0, start - kept[first][0])
-            stop = kept[last][2] + min(kept[last][1], end) - kept[last][0]
+            begin = paragraphs[first][2] + max(0, start - paragraphs[first][0])
+            stop = paragraphs[last][2] + min(paragraphs[last][1], end) - paragraphs[last][0]
             if begin < stop:
-                moved.append((begin, stop))
-    return tuple(moved)
+                new_spans.append((begin, stop))
+    return tuple(new_spans)
 
 
 def place_sentences(sentences: Sequence[str], text: str) -> list[int]:
     """The start of each sentence in the text that was split into these sentences."""
-    found, at = [], 0
+    starts, position = [], 0
     for sentence in sentences:
-        at = text.find(sentence, at)
-        assert at >= 0, "splitting changes no sentence"
-        found.append(at)
-        at += len(sentence)
-    return found
+        position = text.find(sentence, position)
+        assert position >= 0, "splitting changes no sentence"
+        starts.append(position)
+        position += len(sentence)
+    return starts
 
 
 def mark_units(
@@ -114,12 +114,12 @@ def mark_units(
     # A piece that is only a space has an empty range: treat it as one with the next character.
     past = np.maximum(offsets[:, 1], first + 1)
     low, high = np.searchsorted(ends, first, side="right"), np.searchsorted(starts, past)
-    inside = high > low
-    goes_on = words.copy()
-    goes_on[:1] = False
+    is_inside = high > low
+    continues_unit = words.copy()
+    continues_unit[:1] = False
     same = high[:-1] > low[1:]
-    goes_on[1:] = same | (goes_on[1:] & ~inside[1:] & ~inside[:-1])
-    return goes_on, int(np.count_nonzero(inside & ~goes_on))
+    continues_unit[1:] = same | (continues_unit[1:] & ~is_inside[1:] & ~is_inside[:-1])
+    return continues_unit, int(np.count_nonzero(is_inside & ~continues_unit))
 
 
 def _is_int(value: Any) -> bool:
@@ -165,24 +165,28 @@ def find_chunks(sentences: Sequence[str]) -> list[list[Span]]:
     language that capitalises all nouns, adjacent nouns become one chunk.
     """
     # Words are searched for twice: storing those of a long document takes many times its size.
-    within = {
+    inner_words = {
         word[0]
         for sentence in sentences
         for word in islice(_WORD.finditer(sentence), 1, None)
         if word[0][0].isupper()
     }
-    found = []
+    chunks = []
     for sentence in sentences:
-        taken: list[Span] = []
-        for start, end in _candidates(sentence, list(_WORD.finditer(sentence)), within):
-            at = bisect_left(taken, (start, end))
-            if (at == 0 or taken[at - 1][1] <= start) and (at == len(taken) or end <= taken[at][0]):
-                taken.insert(at, (start, end))
-        found.append(taken)
-    return found
+        sentence_chunks: list[Span] = []
+        for start, end in _candidates(sentence, list(_WORD.finditer(sentence)), inner_words):
+            index = bisect_left(sentence_chunks, (start, end))
+            if (index == 0 or sentence_chunks[index - 1][1] <= start) and (
+                index == len(sentence_chunks) or end <= sentence_chunks[index][0]
+            ):
+                sentence_chunks.insert(index, (start, end))
+        chunks.append(sentence_chunks)
+    return chunks
 
 
-def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> Iterator[Span]:
+def _candidates(
+    sentence: str, words: Sequence[re.Match[str]], inner_words: set[str]
+) -> Iterator[Span]:
     """Candidate chunks, the better kinds first."""
     for match in _QUOTED.finditer(sentence):
         start, end = match.span(match.lastindex or 0)
@@ -194,10 +198,10 @@ def _candidates(sentence: str, words: Sequence[re.Match[str]], within: set[str])
         start, end = match.span(1)
         if start >= 0 and not sentence[max(0, start - 1) : start].isalnum():
             yield start, end
-    yield from _runs(sentence, words, within)
+    yield from _runs(sentence, words, inner_words)
 
 
-def _runs(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> Iterator[Span]:
+def _runs(sentence: str, words: Sequence[re.Match[str]], inner_words: set[str]) -> Iterator[Span]:
     """Runs of capitalised words with only white space, small words or numbers between them."""
     start = end = -1  # of the run so far
     last = -1  # the end of the last word that may be inside the run
@@ -207,7 +211,7 @@ def _runs(sentence: str, words: Sequence[re.Match[str]], within: set[str]) -> It
         if not follows and start >= 0:
             yield start, end
             start = -1
-        if text[0].isupper() and (number > 0 or text in within):
+        if text[0].isupper() and (number > 0 or text in inner_words):
             start = word.start() if start < 0 else start
             end = last = word.end()
         elif start >= 0 and text.isdecimal():

@@ -35,11 +35,11 @@ from ..utils.json_files import parse_json
 from .headers import names_word_columns
 from .lines import ALLOW_MORE
 from .questions import holds_questions, questions_of
-from .rows import PlacedRow
+from .rows import LocatedRow
 
 LINE_SIZE = 64
 """The least that a line counts towards a limit: short lines take more memory than their text."""
-_LONGEST_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
+_MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
 
 Lines: TypeAlias = Iterable[tuple[int, str]]
 """The lines of a file with their numbers, including their line ends."""
@@ -88,15 +88,16 @@ def _quoted_fields(
             end = text.find(",", start)
             yield text[start:] if end < 0 else text[start:end]
         else:
-            opened, parts, end = number, [], start + 1
+            first_line_number, parts, end = number, [], start + 1
             size = 0
             while (close := _closing_quote(line, end)) < 0:
                 parts.append(line[end:])
                 size += len(line) - end
-                following = next(stream, None) if size < _LONGEST_FIELD else None
+                following = next(stream, None) if size < _MAX_FIELD else None
                 if following is None:
                     raise DataError(
-                        "a quote is opened here and never closed", where=f"{name}:{opened}"
+                        "a quote is opened here and never closed",
+                        where=f"{name}:{first_line_number}",
                     )
                 (number, line), end = following, 0
                 total += max(len(line), LINE_SIZE)
@@ -112,7 +113,7 @@ def _quoted_fields(
                 raise DataError(
                     f"the quote that is opened here ends in line {number} before "
                     f"{text[end : end + 10]!r}, which is no comma",
-                    where=f"{name}:{opened}",
+                    where=f"{name}:{first_line_number}",
                     fix='A quote inside a quoted field is written "".',
                 )
         if end < 0:
@@ -122,10 +123,10 @@ def _quoted_fields(
 
 def _closing_quote(line: str, start: int) -> int:
     """Return the index of the quote that closes a field; -1 if it is not in this line."""
-    while (at := line.find('"', start)) >= 0:
-        if not line.startswith('"', at + 1):
-            return at
-        start = at + 2
+    while (quote := line.find('"', start)) >= 0:
+        if not line.startswith('"', quote + 1):
+            return quote
+        start = quote + 2
     return -1
 
 
@@ -154,7 +155,7 @@ _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 def read_conll(
     lines: Lines, name: str, limit: int, *, document_starts: bool = False
-) -> Iterator[PlacedRow]:
+) -> Iterator[LocatedRow]:
     """Read the sentences of a CoNLL file, whose fields are separated by tabs, otherwise by spaces.
 
     Args:
@@ -175,7 +176,7 @@ def read_conll(
                 document += 1
                 if document_starts and len(fields) > 1:
                     values = {str(at): [field] for at, field in enumerate(fields, 1)}
-                    yield PlacedRow(f"{name}:{number}", {**values, DOCUMENT: document})
+                    yield LocatedRow(f"{name}:{number}", {**values, DOCUMENT: document})
                 continue
             if width is None:
                 width = len(fields)
@@ -189,7 +190,7 @@ def read_conll(
                 column.append(field)
         if columns:
             values = {str(at): column for at, column in enumerate(columns, 1)}
-            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
+            yield LocatedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
 def conll_fields(line: str) -> list[str]:
@@ -197,7 +198,7 @@ def conll_fields(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
 
 
-def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
+def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
     """Read the sentences of a CoNLL-U file: syntactic words, not multi-word tokens or empty nodes.
 
     Raises:
@@ -227,7 +228,7 @@ def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
-            yield PlacedRow(f"{name}:{first}", {**values, DOCUMENT: document})
+            yield LocatedRow(f"{name}:{first}", {**values, DOCUMENT: document})
 
 
 def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[tuple[int, str]]]]:
@@ -260,7 +261,7 @@ def holds_one_document(lines: Lines) -> bool:
         return True
 
 
-def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
+def read_document(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
     """Read the rows of a file that is one JSON document.
 
     Args:
@@ -294,7 +295,7 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[PlacedRow]:
         where = f"{name}, row {number}"
         if not isinstance(row, dict):
             raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
-        yield PlacedRow(where, row)
+        yield LocatedRow(where, row)
 
 
 _LINES = 400
@@ -306,30 +307,30 @@ FASTTEXT_PREFIX = "__label__"
 
 def first_lines(lines: Lines) -> list[str]:
     """Return the first lines without their line ends, fewer if they are long."""
-    found: list[str] = []
+    first: list[str] = []
     size = 0
     for _, line in islice(lines, _LINES):
-        found.append(line.rstrip("\r\n"))
+        first.append(line.rstrip("\r\n"))
         size += len(line)
         if size > _CHARACTERS:
             break
-    return found
+    return first
 
 
 def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
     """Detect the format from a file's first lines; None if it is not certain."""
-    filled = [line for line in lines if line.strip()]
-    if not filled:
+    nonblank = [line for line in lines if line.strip()]
+    if not nonblank:
         return None
-    if found := _json_format(filled):
+    if found := _json_format(nonblank):
         return found
-    if _is_conllu(filled):
+    if _is_conllu(nonblank):
         return "conllu"
     if is_conll(lines):
         return "conll"
-    if all(line.startswith(FASTTEXT_PREFIX) for line in filled):
+    if all(line.startswith(FASTTEXT_PREFIX) for line in nonblank):
         return "label-text"
-    widths = {line.count("\t") for line in filled}
+    widths = {line.count("\t") for line in nonblank}
     return "tsv" if len(widths) == 1 and widths != {0} else None
 
 
@@ -363,20 +364,20 @@ def are_separated_by_tabs(lines: Sequence[str]) -> bool:
     return len(lines) > 1 and len(tabs) == 1 and tabs != {0} and (len(commas) > 1 or commas == {0})
 
 
-def _json_format(filled: Sequence[str]) -> TableFormat | None:
+def _json_format(nonblank: Sequence[str]) -> TableFormat | None:
     """Return `jsonl` if the first of several lines is an object, `json` for one document."""
-    first = filled[0].strip()
+    first = nonblank[0].strip()
     if first in ("[", "{") or first.startswith("[{"):
         return "json"
     try:
         is_object = first.startswith("{") and isinstance(json.loads(first), dict)
     except (ValueError, RecursionError):
         return None
-    return ("jsonl" if len(filled) > 1 else "json") if is_object else None
+    return ("jsonl" if len(nonblank) > 1 else "json") if is_object else None
 
 
-def _is_conllu(filled: Sequence[str]) -> bool:
-    words = [line.split("\t") for line in filled if not line.startswith("#")]
+def _is_conllu(nonblank: Sequence[str]) -> bool:
+    words = [line.split("\t") for line in nonblank if not line.startswith("#")]
     return bool(words) and all(
         len(fields) == len(CONLLU_COLUMNS) and re.fullmatch(r"\d+([-.]\d+)?", fields[0])
         for fields in words

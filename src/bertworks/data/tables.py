@@ -26,7 +26,7 @@ from ..utils.lazy_module import LazyModule
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .document_tables import open_dataset, open_parquet, read_batches
-from .headers import check_parted, classify_first_line, names_word_columns
+from .headers import check_separator, classify_first_line, names_word_columns
 from .lines import (
     MAX_LINE_BYTES,
     Reading,
@@ -39,16 +39,16 @@ from .lines import (
 from .questions import holds_questions, questions_of
 from .rows import (
     NAME,
-    PlacedRow,
-    Replay,
+    BufferedIterator,
+    LocatedRow,
     Rows,
     WholeLabel,
     check_distinct,
-    paired,
     row_of,
+    rows_of_dataframe,
     sample,
     sample_of,
-    unframed,
+    zip_inputs_and_labels,
 )
 from .schema import LABEL_TEXT_FIX, are_labelled_texts
 from .sources import CorpusSource
@@ -123,7 +123,7 @@ _SUFFIXES: dict[str, TableFormat] = {
     ".iob": "conll",
     ".conllu": "conllu",
 }
-_COMPRESSED = (".gz", ".zst", ".zstd")
+_COMPRESSION_SUFFIXES = (".gz", ".zst", ".zstd")
 _BLANKS = re.compile(r"[ \t]+")
 # Suffixes that do not settle the format: CoNLL files, among others, have them too.
 _BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
@@ -149,7 +149,7 @@ def read_rows(
             long or not in the encoding, invalid JSON.
         SettingsError: an option is unknown or invalid.
     """
-    said = TableOptions.parse(options)
+    settings = TableOptions.parse(options)
     if isinstance(table, Rows):
         return table
     if isinstance(table, Mapping) and isinstance(table.get("data"), list):  # SQuAD's JSON, parsed
@@ -157,20 +157,20 @@ def read_rows(
     if not isinstance(table, str | os.PathLike):
         metadata = getattr(getattr(table, "schema", None), "metadata", None)  # of Arrow
         names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
-        return rows_in_memory(paired(unframed(table)), class_names=names)
+        return rows_in_memory(zip_inputs_and_labels(rows_of_dataframe(table)), class_names=names)
     path = os.fspath(table)
     streams = dict(_STREAMS)
     if document_starts:
         streams["conll"] = partial(read_conll, document_starts=True)
     if path == "-":
-        return _open_stdin(columns, said, streams)
+        return _open_stdin(columns, settings, streams)
     source = CorpusSource(path)
     if source.is_dataset:
         return rows_in_memory(open_dataset(source), path)
-    return _open_file(path, columns, said, streams)
+    return _open_file(path, columns, settings, streams)
 
 
-def replayable(table: Table) -> Table:
+def reiterable(table: Table) -> Table:
     """Return a table that can be read repeatedly: an iterator is read into a list."""
     return list(table) if isinstance(table, Iterator) else table
 
@@ -205,24 +205,28 @@ def _reading(options: TableOptions) -> Reading:
 
 
 def _suffix_of(path: str) -> str:
-    return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSED][-1]
+    return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSION_SUFFIXES][-1]
 
 
-def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | None) -> TableFormat:
+def _format_of_content(
+    path: str, lines: Sequence[str], suffix_format: TableFormat | None
+) -> TableFormat:
     """Detect the format of a file from its first lines, if its suffix does not settle it."""
     suffix = _suffix_of(path)
-    found = format_of_lines(lines) if named is None or suffix in _BY_CONTENT else named
-    if named == "jsonl":  # the suffix is also used for a single JSON document
-        found = found if found == "json" else named
-    if found is not None or named is not None or not suffix:
-        return found or named or "tsv"
-    filled = [line for line in lines if line.strip()]
-    if are_labelled_texts(filled):
+    format = (
+        format_of_lines(lines) if suffix_format is None or suffix in _BY_CONTENT else suffix_format
+    )
+    if suffix_format == "jsonl":  # the suffix is also used for a single JSON document
+        format = format if format == "json" else suffix_format
+    if format is not None or suffix_format is not None or not suffix:
+        return format or suffix_format or "tsv"
+    nonblank = [line for line in lines if line.strip()]
+    if are_labelled_texts(nonblank):
         fix = LABEL_TEXT_FIX
     else:
         formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
         fix = f"Give --format F (format=F), F one of {formats}, label-text, text."
-    seen = f"; its first line is {truncate_repr(filled[0])}" if filled else ""
+    seen = f"; its first line is {truncate_repr(nonblank[0])}" if nonblank else ""
     raise DataError(
         f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
     )
@@ -231,7 +235,7 @@ def _format_of_content(path: str, lines: Sequence[str], named: TableFormat | Non
 def _open_lines(
     path: str,
     read: Callable[[], Lines],
-    named: Sequence[str],
+    column_names: Sequence[str],
     options: TableOptions,
     format: TableFormat | None,
     streams: _Streams,
@@ -249,7 +253,7 @@ def _open_lines(
         else:
             _check_no_header(path, options, format)
 
-        def stream() -> Iterator[PlacedRow]:
+        def stream() -> Iterator[LocatedRow]:
             return streams[format](islice(read(), num_headers, None), path, limit)
 
         return _of_rows(path, stream, "the file is empty")
@@ -267,25 +271,25 @@ def _open_lines(
     some = [fields for _, fields in first_records]
     if not some:
         raise DataError("the file is empty", where=path)
-    check_parted(path, some, named, format or "tsv")
-    has_header = _has_header(path, some, named) if header is None else header
+    check_separator(path, some, column_names, format or "tsv")
+    has_header = _has_header(path, some, column_names) if header is None else header
     columns = _column_names(path, some[0], has_header)
 
-    def rows() -> Iterator[PlacedRow]:
+    def rows() -> Iterator[LocatedRow]:
         for number, fields in _without_blank_end(islice(records(), int(has_header), None), columns):
             if len(fields) != len(columns):
                 raise _wrong_number(
                     f"{path}:{number}", fields, columns, has_header, format or "tsv"
                 )
-            yield PlacedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
+            yield LocatedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
 
     return Rows(path, columns, has_header, sample_of(rows), rows)
 
 
-def _has_header(path: str, sample: Sequence[Sequence[str]], named: Sequence[str]) -> bool:
+def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str]) -> bool:
     """Return whether the first line is a header; warn if it could be either."""
     one = len(sample[0]) == 1
-    is_header, is_certain = classify_first_line(sample[0], sample[1:], named)
+    is_header, is_certain = classify_first_line(sample[0], sample[1:], column_names)
     if one and _suffix_of(path) == ".txt":  # one text a line, as in `texts.read_texts`
         is_header, is_certain = False, not is_header
     if not is_certain:
@@ -342,17 +346,17 @@ def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Ite
 def _wrong_number(
     where: str, fields: Sequence[str], columns: Sequence[str], has_header: bool, format: str
 ) -> DataError:
-    of = "header" if has_header else "first line"
+    place = "header" if has_header else "first line"
     fix = None
     if len(columns) == 1 or len(fields) == 1:
         fix = f"Are the fields separated by {'commas' if format == 'csv' else 'tabs'}?"
     return DataError(
-        f"{len(fields)} field(s), where the {of} has {len(columns)}", where=where, fix=fix
+        f"{len(fields)} field(s), where the {place} has {len(columns)}", where=where, fix=fix
     )
 
 
 def _of_rows(
-    name: str, rows: Callable[[], Iterator[PlacedRow]], empty: str, columns: Iterable[str] = ()
+    name: str, rows: Callable[[], Iterator[LocatedRow]], empty: str, columns: Iterable[str] = ()
 ) -> Rows:
     """Create a table whose rows name their columns, in addition to `columns`."""
     sample = sample_of(rows)
@@ -361,7 +365,7 @@ def _of_rows(
     return Rows(name, tuple(dict.fromkeys(chain(columns, *sample))), None, sample, rows)
 
 
-def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
     for number, line in lines:
         if line.strip():
             where = f"{name}:{number}"
@@ -369,10 +373,10 @@ def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
             if holds_questions(value):
                 yield from questions_of(value, name, number)
             else:
-                yield PlacedRow(where, value)
+                yield LocatedRow(where, value)
 
 
-def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
     """Read lines of a label, blanks and a text; labels may have fastText's prefix."""
     for number, line in lines:
         label, text = _first_word(line.strip())
@@ -392,7 +396,7 @@ def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow
             for one in labels
         ]
         values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
-        yield PlacedRow(f"{name}:{number}", values)
+        yield LocatedRow(f"{name}:{number}", values)
 
 
 def _first_word(text: str) -> tuple[str, str]:
@@ -401,12 +405,12 @@ def _first_word(text: str) -> tuple[str, str]:
     return word, "".join(rest)
 
 
-def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[PlacedRow]:
+def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
     for number, line in lines:
-        yield PlacedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
+        yield LocatedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
 
 
-_Streams: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[PlacedRow]]]
+_Streams: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[LocatedRow]]]
 """For each format whose rows name their columns: the function that reads its lines."""
 
 _STREAMS: _Streams = {
@@ -452,7 +456,7 @@ def _open_parquet(path: str, limit: int) -> Rows:
     check_distinct(columns, path)
     names = names_in_metadata(metadata, path)
 
-    def rows() -> Iterator[PlacedRow]:
+    def rows() -> Iterator[LocatedRow]:
         number = 0
         try:
             with open_parquet(path) as file:
@@ -460,7 +464,7 @@ def _open_parquet(path: str, limit: int) -> Rows:
                     for values in batch.to_pylist():
                         number += 1
                         where = f"{path}, row {number}"
-                        yield PlacedRow(where, name_classes(values, names, where))
+                        yield LocatedRow(where, name_classes(values, names, where))
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             what = f"cannot be read further ({reason(error)})"
             raise DataError(what, where=f"{path}, row {number + 1}") from None
@@ -488,29 +492,29 @@ def rows_in_memory(
     """
     features: Mapping[str, Any] = getattr(table, "features", None) or {}
     names = class_names or names_of_features(features)
-    passes = Replay(table, name) if isinstance(table, Iterator) else table
+    passes = BufferedIterator(table, name) if isinstance(table, Iterator) else table
 
-    def rows() -> Iterator[PlacedRow]:
+    def rows() -> Iterator[LocatedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}" if place is None else place(number - 1)
             values = name_classes(row_of(row, where), names, where)
             if holds_questions(values):
                 yield from questions_of(values, name, number)
             else:
-                yield PlacedRow(where, values)
+                yield LocatedRow(where, values)
 
-    opened = _of_rows(name, rows, "there are no rows", features)
-    if isinstance(passes, Replay):
+    table_rows = _of_rows(name, rows, "there are no rows", features)
+    if isinstance(passes, BufferedIterator):
         passes.close()
-    return opened
+    return table_rows
 
 
-def _open_stdin(named: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
+def _open_stdin(column_names: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
     name = "standard input"
     if options.format == "parquet":
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
-    lines = Replay(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
+    lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
     format = None if options.format == "auto" else options.format
-    rows = _open_lines(name, lines.__iter__, named, options, format, streams)
+    rows = _open_lines(name, lines.__iter__, column_names, options, format, streams)
     lines.close()
     return rows

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import BertworksWarning, DataError, truncate_repr
 from .headers import classify_first_line
-from .rows import PlacedRow, Rows, is_missing, text_of, unframed
-from .schema import find_columns, not_found
+from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
+from .schema import find_columns, missing_column_error
 from .tables import Table, TableOptions, read_rows
 
 _LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
@@ -25,17 +25,17 @@ class Texts:
 
     rows: Rows  # the table that they are read from
     column: str  # the column of the texts
-    again: bool  # whether they can be read more than once
+    is_repeatable: bool  # whether they can be read more than once
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Yield each text's place, and the text."""
         for row in self.rows:
             yield row.where, text_of(row.values, self.column, row.where)
 
-    def filled(self) -> Texts:
+    def without_blank(self) -> Texts:
         """Return the texts without blank ones, which are useless in a search."""
 
-        def rows() -> Iterator[PlacedRow]:
+        def rows() -> Iterator[LocatedRow]:
             for row in self.rows:
                 if not is_missing(row.values.get(self.column)):
                     yield row
@@ -47,7 +47,7 @@ def read_texts(
     data: Table | Texts | Iterable[str],
     *,
     column: str | None = None,
-    called: str = "text",
+    name: str = "text",
     **options: Any,
 ) -> Texts:
     """Open texts; they are read when they are iterated over.
@@ -63,47 +63,47 @@ def read_texts(
             no rows.
         SettingsError: an option is unknown or invalid.
     """
-    said = TableOptions.parse(options)
+    settings = TableOptions.parse(options)
     if isinstance(data, Texts):
         return data
-    data = unframed(data)
+    data = rows_of_dataframe(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
-        is_guess = said.format == "auto" and path.endswith(_LINES)
+        is_guess = settings.format == "auto" and path.endswith(_LINES)
         if is_guess:
-            said = said.with_values(format="text")
-        if said.format == "text":
-            _check_no_table(path, column, said.header)
-        table = read_rows(path, columns=(column,) if column else (), **said.model_dump())
+            settings = settings.with_values(format="text")
+        if settings.format == "text":
+            _check_no_table(path, column, settings.header)
+        table = read_rows(path, columns=(column,) if column else (), **settings.model_dump())
         if is_guess:
             _warn_of_header(table)
         return _in_table(table, column, path != "-")
-    again = not isinstance(data, Iterator)
+    is_repeatable = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
     first = next(items, _NOTHING)
     if first is _NOTHING:
         raise DataError("there are no texts")
-    whole: Iterable[Any] = data if again else chain([first], items)
+    whole: Iterable[Any] = data if is_repeatable else chain([first], items)
     if isinstance(first, Mapping):
-        return _in_table(read_rows(whole), column, again)
-    _check_no_table("the texts given", column, said.header)
+        return _in_table(read_rows(whole), column, is_repeatable)
+    _check_no_table("the texts given", column, settings.header)
     warn_of_file(first)
-    return Texts(_in_memory(whole, called), "text", again)
+    return Texts(_in_memory(whole, name), "text", is_repeatable)
 
 
-def as_texts(given: Any) -> Any:
+def as_texts(texts: Any) -> Any:
     """Return a user's texts as an iterable: one text or row as a list, a data frame as its rows.
 
     Raises:
         DataError: the argument is a path, or not iterable.
     """
-    if isinstance(given, os.PathLike):
+    if isinstance(texts, os.PathLike):
         raise DataError(
-            "a path, where texts are expected", where=os.fspath(given), fix="Read it with data=."
+            "a path, where texts are expected", where=os.fspath(texts), fix="Read it with data=."
         )
-    rows = [given] if isinstance(given, str | Mapping) else unframed(given)
+    rows = [texts] if isinstance(texts, str | Mapping) else rows_of_dataframe(texts)
     if not isinstance(rows, Iterable):  # an Arrow table itself is not
-        raise DataError(f"expected a text, or several, got {type(given).__name__}")
+        raise DataError(f"expected a text, or several, got {type(texts).__name__}")
     return rows
 
 
@@ -122,13 +122,13 @@ def warn_of_file(text: Any) -> None:
         warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
 
 
-def _in_table(rows: Rows, column: str | None, again: bool) -> Texts:
+def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
     if not rows.sample:
         raise DataError("there are no texts", where=rows.name)
-    found = find_columns(rows, text=column, labelled=False)
-    if found.pair is not None:
-        raise not_found(rows, "text", "Name it with column=NAME.")
-    return Texts(rows, found.text, again)
+    columns = find_columns(rows, text=column, labelled=False)
+    if columns.pair is not None:
+        raise missing_column_error(rows, "text", "Name it with column=NAME.")
+    return Texts(rows, columns.text, is_repeatable)
 
 
 def _warn_of_header(table: Rows) -> None:
@@ -149,9 +149,9 @@ def _check_no_table(where: str, column: str | None, header: bool | None) -> None
         raise DataError("lines of text have no header", where=where, fix="Leave header out.")
 
 
-def _in_memory(texts: Iterable[Any], called: str) -> Rows:
-    def rows() -> Iterator[PlacedRow]:
+def _in_memory(texts: Iterable[Any], name: str) -> Rows:
+    def rows() -> Iterator[LocatedRow]:
         for number, text in enumerate(texts, 1):
-            yield PlacedRow(f"{called} {number}", {"text": text})
+            yield LocatedRow(f"{name} {number}", {"text": text})
 
     return Rows("the texts given", ("text",), None, (), rows)

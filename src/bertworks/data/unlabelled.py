@@ -15,7 +15,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from ..errors import BertworksWarning, DataError
-from .rows import PlacedRow, Rows, is_missing
+from .rows import LocatedRow, Rows, is_missing
 from .tables import TableOptions
 
 DROP = "Leave such rows out with --drop-unlabelled (drop_unlabelled=true), or label them."
@@ -68,21 +68,21 @@ def without_unlabelled(rows: Rows, columns: Sequence[str]) -> Rows:
     """Return the rows that have a value in each of the columns; a warning counts the others."""
     is_reported = False
 
-    def is_labelled(row: PlacedRow) -> bool:
+    def is_labelled(row: LocatedRow) -> bool:
         return not any(is_missing(row.values.get(column)) for column in columns)
 
-    def read() -> Iterator[PlacedRow]:
+    def read() -> Iterator[LocatedRow]:
         nonlocal is_reported
-        dropped = total = 0
+        num_dropped = total = 0
         for total, row in enumerate(rows, 1):  # noqa: B007  (the number of rows, at the end)
             if is_labelled(row):
                 yield row
             else:
-                dropped += 1
-        if dropped and not is_reported:
+                num_dropped += 1
+        if num_dropped and not is_reported:
             is_reported = True
-            what = f"{dropped:,} of {total:,} rows have no label, and are left out"
+            what = f"{num_dropped:,} of {total:,} rows have no label, and are left out"
             warnings.warn(f"{rows.name}: {what}", BertworksWarning, stacklevel=3)
 
-    sample = [values for values in rows.sample if is_labelled(PlacedRow("", dict(values)))]
+    sample = [values for values in rows.sample if is_labelled(LocatedRow("", dict(values)))]
     return replace(rows, sample=sample, read=read)

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..data.rows import PlacedRow, Row, is_missing
+from ..data.rows import LocatedRow, Row, is_missing
 from ..data.schema import names_of
 from ..errors import BertworksWarning, CheckpointError
 from ..jobs import parallel
@@ -103,7 +103,7 @@ class _Predict:
     threads: int | None
 
     def __call__(
-        self, part: tuple[int, Sequence[tuple[PlacedRow, Row]]]
+        self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
     ) -> tuple[list[Prediction], Cuts]:
         """Predict a window of rows, which is given with the number of its first row."""
         if self.threads is not None:
@@ -123,7 +123,7 @@ class _Predict:
 def predict(
     network: Network,
     task: Task[Any],
-    rows: Iterable[PlacedRow],
+    rows: Iterable[LocatedRow],
     settings: EngineSettings = DEFAULTS,
     *,
     first: int = 0,
@@ -146,9 +146,9 @@ def predict(
         CheckpointError: the network's output for a row is not finite.
     """
     cuts = Cuts()
-    drawn: deque[Sequence[tuple[PlacedRow, Row]]] = deque()
+    drawn: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
 
-    def windows() -> Iterator[tuple[int, Sequence[tuple[PlacedRow, Row]]]]:
+    def windows() -> Iterator[tuple[int, Sequence[tuple[LocatedRow, Row]]]]:
         start = first
         some = islice(task.add_context(rows), first, end)
         for window in chunks(some, settings.window_rows, _characters):
@@ -175,7 +175,7 @@ def threads_of_worker(workers: int | None, on: str | None) -> int | None:
 
 
 def labelled_examples(
-    task: Task[ExampleT], rows: Iterable[PlacedRow], chunk_rows: int = 4096
+    task: Task[ExampleT], rows: Iterable[LocatedRow], chunk_rows: int = 4096
 ) -> Iterator[ExampleT]:
     """Yield the examples of labelled rows, numbered from 0.
 
@@ -303,5 +303,5 @@ def chunks(
         yield chunk
 
 
-def _characters(row: tuple[PlacedRow, Row]) -> int:
+def _characters(row: tuple[LocatedRow, Row]) -> int:
     return sum(len(value) for value in row[0].values.values() if isinstance(value, str))

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
-from ..data.rows import PlacedRow, Row
+from ..data.rows import LocatedRow, Row
 from ..data.schema import PREDICTION
 from ..errors import DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parts import Part
@@ -68,7 +68,7 @@ def write_predictions(
 def write_part(
     out: str | os.PathLike[str],
     predict: Callable[..., Iterator[tuple[Row, Prediction]]],
-    rows: Iterable[PlacedRow],
+    rows: Iterable[LocatedRow],
     *,
     part: str,
     window_rows: int,

@@ -27,7 +27,7 @@ import torch
 from pydantic import Field, NonNegativeInt, model_validator
 
 from ..checkpoints.locate import local_directory
-from ..data.tables import Table, replayable
+from ..data.tables import Table, reiterable
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
 from ..model import Model, load
@@ -161,7 +161,7 @@ def ablate_features(
     resolved = FeatureAblationSettings.parse(settings)
     held = model if isinstance(model, Model) else load(model, device=device)
     resolved = resolved.in_precision_of(None if overwrite else out, pick_device(device))
-    train, dev = replayable(train), replayable(dev)
+    train, dev = reiterable(train), reiterable(dev)
     check_length(resolved.max_seq_length, held.encoder.config)
     tuning = resolved.finetuning()
     data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, tuning, pick_device(device))

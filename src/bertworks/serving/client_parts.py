@@ -9,7 +9,7 @@ from typing import (
 )
 
 from ..data.rows import Rows as TableRows
-from ..data.rows import unframed
+from ..data.rows import rows_of_dataframe
 from ..errors import DataError
 
 MAX_REQUEST_TEXTS = 512
@@ -29,7 +29,7 @@ def list_texts(texts: Any) -> list[Any]:
     """
     if isinstance(texts, str):
         return [texts]
-    rows = unframed(texts)  # iterating over a data frame yields its columns' names
+    rows = rows_of_dataframe(texts)  # iterating over a data frame yields its columns' names
     if not isinstance(rows, Iterable):
         raise DataError(f"expected a text, or several, got {type(texts).__name__}")
     return list(rows)

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import CHOICES, Published
-from ..data.rows import Row, Rows, text_of, unpacked
+from ..data.rows import Row, Rows, parse_json_cell, text_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
 from ..nn.config import EncoderConfig
@@ -65,7 +65,7 @@ def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """
     if len(columns) > 1:
         return [text_of(row, name, where) for name in columns]
-    value = unpacked(row.get(columns[0]), list)
+    value = parse_json_cell(row.get(columns[0]), list)
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"the column {columns[0]!r} holds no list of texts", where=where)
     if not value:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..data.rows import PlacedRow, Rows
+from ..data.rows import LocatedRow, Rows
 from ..errors import BertworksWarning, DataError, shorten_list
 from .labelled import LabelledTask
 
@@ -33,7 +33,7 @@ class GoldRows:
         self.rows = replace(table, read=self._read)
         self.name = table.name
 
-    def _read(self) -> Iterator[PlacedRow]:
+    def _read(self) -> Iterator[LocatedRow]:
         self._total, self._unlabelled = 0, Counter()
         for row in self._table:
             self._total += 1

@@ -283,7 +283,9 @@ class LabelledTask(Task[ExampleT]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns = self.columns
-        if self.schema.is_met(rows, columns, labelled=labelled) and not self._has_more(rows):
+        if self.schema.has_required_columns(
+            rows, columns, labelled=labelled
+        ) and not self._has_more(rows):
             return self
         present = {
             role: column

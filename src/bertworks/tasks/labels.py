@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.document_formats import has_lone_surrogate
-from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, unpacked, value_of
+from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, parse_json_cell, value_of
 from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
 
@@ -224,7 +224,7 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     value = value_of(row, column, where)
     if isinstance(value, WholeLabel):
         return [str(value)] if value else []
-    value = unpacked(value, list, object)
+    value = parse_json_cell(value, list, object)
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
         what = f"the list {truncate_repr(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..checkpoints.heads import Head, Published
 from ..checkpoints.sentence import SentenceSettings
-from ..data.rows import PlacedRow, Row, Rows
+from ..data.rows import LocatedRow, Row, Rows
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder, HasEncoder
 from ..packed import Batch, Padded
@@ -213,7 +213,7 @@ class Task(ABC, Generic[ExampleT]):
         """
         return self
 
-    def add_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+    def add_context(self, rows: Iterable[LocatedRow]) -> Iterator[tuple[LocatedRow, Row]]:
         """Yield each row, and the row from which its example is built.
 
         The second also holds the context that the task needs from neighbouring rows, so that the

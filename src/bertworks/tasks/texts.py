@@ -231,7 +231,7 @@ class TextTask(LabelledTask[LabelledExample]):
         columns, either = self.settings.columns, self.settings.is_pair_optional
         if either and columns.pair is None and _has_pairs(rows, columns.text):
             columns = columns.with_values(pair=_SECOND)
-        if self.schema.is_met(rows, dict(columns), labelled=labelled):
+        if self.schema.has_required_columns(rows, dict(columns), labelled=labelled):
             return self.with_columns(columns, rows.name)
         has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
         columns_by_role = {"text": columns.text, "pair": columns.pair} if has_texts else {}

@@ -262,7 +262,7 @@ class Tokenizer:
         """bool [vocab_size]: which pieces end a word, if word ends are marked (`</w>`)."""
         return self.definition.word_end
 
-    def goes_on(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+    def continues_word(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [tokens]: which tokens of a text continue the word of the previous token."""
         found: NDArray[np.bool_] = self.continuation[ids]
         found[:1] = False

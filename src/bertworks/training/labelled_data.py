@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.rows import Rows
-from ..data.tables import Table, read_rows, replayable
+from ..data.tables import Table, read_rows, reiterable
 from ..data.unlabelled import counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
 from ..inference.engine import labelled_examples
@@ -76,7 +76,7 @@ class LabelledData:
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         as_table = {"columns": options.named_columns(), **options.table_options()}
-        rows = read_rows(replayable(train), **as_table)  # once for the labels, once for the rows
+        rows = read_rows(reiterable(train), **as_table)  # once for the labels, once for the rows
         if options.drop_unlabelled:
             rows = labelled_rows(kind, rows, options)
         dev_rows = None

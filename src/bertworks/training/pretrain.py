@@ -366,7 +366,7 @@ def _sentences(
 
 def _whole_words(tokenizer: Tokenizer, sentence: np.ndarray) -> np.ndarray:
     """The positions of words that are a single piece."""
-    continues = np.append(tokenizer.goes_on(sentence), False)
+    continues = np.append(tokenizer.continues_word(sentence), False)
     pieces = [tokenizer.id_to_token(int(piece)) for piece in sentence]
     is_word = np.array([piece.isalpha() for piece in pieces])
     return np.flatnonzero(is_word & ~continues[:-1] & ~continues[1:])

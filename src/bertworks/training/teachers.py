@@ -164,7 +164,9 @@ def _by_sentence_encoder(
         score=options.score_column,
     )
     values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
-    vectors = _vectors(teacher, Texts(rows, found.text, again=True), settings, run, progress)
+    vectors = _vectors(
+        teacher, Texts(rows, found.text, is_repeatable=True), settings, run, progress
+    )
     task = StudentTask(
         tokenizer,
         RetrievalSettings.parse(values | {"columns": columns}),

@@ -24,7 +24,7 @@ from typing import Any, Unpack
 import torch
 
 from ..checkpoints.locate import local_directory
-from ..data.tables import Table, read_rows, replayable
+from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, SettingsError, import_optional
 from ..inference.vectors import fingerprint
 from ..model import Model, load
@@ -130,7 +130,7 @@ def finetune_grid(
             f"jobs={len(places)}: a model in memory cannot be shared among processes",
             fix="Save it, and give its directory.",
         )
-    train, dev = replayable(train), dev if isinstance(dev, float) else replayable(dev)
+    train, dev = reiterable(train), dev if isinstance(dev, float) else reiterable(dev)
     compared = set(settings) - MAY_CHANGE
     description = {
         "task": kind.name,

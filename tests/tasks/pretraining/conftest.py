@@ -52,7 +52,7 @@ def tokenizer() -> Any:
         sep_id=SEP,
         mask_id=MASK,
         has=lambda role: True,
-        goes_on=lambda ids: ids >= FIRST_CONTINUATION,
+        continues_word=lambda ids: ids >= FIRST_CONTINUATION,
     )
 
 

@@ -23,19 +23,21 @@ VOCAB_SIZE, CLS, SEP, MASK = 1000, 101, 102, 103
 CONTINUATION = np.arange(VOCAB_SIZE) >= 700
 
 
-def _goes_on(ids: np.ndarray) -> np.ndarray:
+def _continues_word(ids: np.ndarray) -> np.ndarray:
     found: np.ndarray = CONTINUATION[ids]
     return found
 
 
-def masker(goes_on: Callable[[np.ndarray], np.ndarray] = _goes_on, **values: Any) -> Masker:
+def masker(
+    continues_word: Callable[[np.ndarray], np.ndarray] = _continues_word, **values: Any
+) -> Masker:
     tokenizer: Any = SimpleNamespace(
         vocab_size=VOCAB_SIZE,
         mask_id=MASK,
         cls_id=CLS,
         sep_id=SEP,
         has=lambda role: True,
-        goes_on=goes_on,
+        continues_word=continues_word,
     )
     return Masker(MaskingSettings(**values), tokenizer)
 
@@ -317,13 +319,13 @@ def with_units(count: int, length: int, seed: int = 0) -> tuple[list[np.ndarray]
     return rows, [rng.random(length) < 0.6 for _ in rows]
 
 
-def units_of(row: np.ndarray, goes_on: np.ndarray) -> list[list[int]]:
+def units_of(row: np.ndarray, continues_unit: np.ndarray) -> list[list[int]]:
     """The units of a sequence, told plainly: `[CLS]` and `[SEP]` are in none, and cut them."""
     found: list[list[int]] = []
     for at, token in enumerate(row.tolist()):
         if token in (CLS, SEP):
             continue
-        if goes_on[at] and found and found[-1][-1] == at - 1:
+        if continues_unit[at] and found and found[-1][-1] == at - 1:
             found[-1].append(at)
         else:
             found.append([at])
@@ -332,12 +334,12 @@ def units_of(row: np.ndarray, goes_on: np.ndarray) -> list[list[int]]:
 
 @pytest.mark.parametrize("replace", ["token", "span"])
 def test_units_are_masked_whole_and_within_the_budget(replace: str) -> None:
-    rows, goes_on = with_units(400, 64)
+    rows, continues_unit = with_units(400, 64)
     one = masker(unit="knowledge", replace=replace, mask_ratio=0.5, random_ratio=0)
     edges = np.arange(401) * 64
-    made = one(np.concatenate(rows), edges, keys_for(400), np.concatenate(goes_on))
+    made = one(np.concatenate(rows), edges, keys_for(400), np.concatenate(continues_unit))
     total, kept, long_units = 0, 0, 0
-    for at, (row, marks) in enumerate(zip(rows, goes_on, strict=True)):
+    for at, (row, marks) in enumerate(zip(rows, continues_unit, strict=True)):
         mine = made.positions // 64 == at
         places = (made.positions[mine] % 64).tolist()
         now = dict(zip(places, made.input_ids[made.positions[mine]], strict=True))
@@ -355,11 +357,11 @@ def test_units_are_masked_whole_and_within_the_budget(replace: str) -> None:
 
 
 def test_units_are_pure_functions_of_the_key() -> None:
-    rows, goes_on = with_units(9, 40)
+    rows, continues_unit = with_units(9, 40)
     one, keys = masker(unit="knowledge"), keys_for(9)
-    together = one(np.concatenate(rows), np.arange(10) * 40, keys, np.concatenate(goes_on))
+    together = one(np.concatenate(rows), np.arange(10) * 40, keys, np.concatenate(continues_unit))
     for at in range(9):
-        alone = one(rows[at], np.array([0, 40]), keys[at : at + 1], goes_on[at])
+        alone = one(rows[at], np.array([0, 40]), keys[at : at + 1], continues_unit[at])
         own = together.positions // 40 == at
         assert (together.positions[own] % 40).tolist() == alone.positions.tolist()
         np.testing.assert_array_equal(together.input_ids[at * 40 : at * 40 + 40], alone.input_ids)
@@ -378,8 +380,8 @@ def test_words_whose_end_is_marked() -> None:
     """As the first GPT's: a piece goes on a word unless the one before ended it."""
     ends = np.arange(VOCAB_SIZE) >= 700
     marked: Any = SimpleNamespace(continuation=np.ones(VOCAB_SIZE, np.bool_), word_end=ends)
-    goes_on = partial(Tokenizer.goes_on, marked)
-    one = masker(goes_on, unit="whole-word", mlm_probability=3 / 9)
+    continues_word = partial(Tokenizer.continues_word, marked)
+    one = masker(continues_word, unit="whole-word", mlm_probability=3 / 9)
     row = np.array([CLS, 300, 301, 800, 801, SEP, 302, 802, SEP])
     chosen = {tuple(mask(one, [row], np.array([key], np.uint64)).positions) for key in range(200)}
     assert chosen == {(1, 2, 3), (4, 6, 7)}

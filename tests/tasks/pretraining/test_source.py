@@ -165,7 +165,7 @@ def test_units_come_with_their_tokens(
     class Marked(ToyCorpus):
         has_units = True
 
-        def goes_on(self, number: int, /) -> np.ndarray:
+        def continues_unit(self, number: int, /) -> np.ndarray:
             return self.document(number)[0] % 3 == 0
 
     corpus = Marked(make_corpus(20).texts)

@@ -164,7 +164,7 @@ class Masker:
                 assert continues_unit is not None, "the examples come with their units"
                 continues = continues_unit & may_mask
             else:
-                continues = self.tokenizer.goes_on(input_ids) & may_mask
+                continues = self.tokenizer.continues_word(input_ids) & may_mask
             continues[1:] &= may_mask[:-1]
             continues[0] = False
             positions, unit_starts = self._choose_words(may_mask, continues, sequence, bits, budget)

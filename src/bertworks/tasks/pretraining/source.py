@@ -297,7 +297,7 @@ class PretrainingSource:
         """A document of the corpus, plus the end token if sequences are not framed."""
         ids, offsets = self.corpus.document(number)
         bounds = offsets.tolist()
-        continues_unit = self.corpus.goes_on(number) if self.with_units else None
+        continues_unit = self.corpus.continues_unit(number) if self.with_units else None
         if self._end_id is not None:
             ids = np.append(ids, np.array([self._end_id], ids.dtype))
             bounds[-1] += 1

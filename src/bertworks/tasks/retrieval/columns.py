@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ...checkpoints.sentence import SentencePooling
-from ...data.rows import Row, Rows, listing, unpacked, value_of
+from ...data.rows import Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
 from ...errors import DataError
 from ...packed import Packed
@@ -154,7 +154,7 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """
     negatives: list[str] = []
     for column in columns:
-        value = unpacked(value_of(row, column, where), list)
+        value = parse_json_cell(value_of(row, column, where), list)
         is_nan = isinstance(value, float) and math.isnan(value)  # where pandas has nothing
         texts = value if isinstance(value, list) else [value] if value and not is_nan else []
         if not all(isinstance(text, str) for text in texts):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import Any
 
-from ...data.rows import PlacedRow, Row, Rows, listing, unpacked, value_of
+from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import Role, RoleColumns, Schema
 from ...data.table_formats import DOCUMENT
 from ...errors import DataError, truncate_repr
@@ -68,7 +68,7 @@ def columns_of_table(
     if not labelled and saved.word not in rows.columns and "text" in rows.columns:
         return saved  # plain texts
     columns: RoleColumns = {"word": saved.word, "tag": saved.tag}
-    if not SCHEMA.is_met(rows, columns, labelled=labelled):
+    if not SCHEMA.has_required_columns(rows, columns, labelled=labelled):
         known = {role: column for role, column in columns.items() if column in rows.columns}
         columns = SCHEMA.find(rows, known, labelled=labelled)
     document = saved.document
@@ -106,7 +106,7 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     Raises:
         DataError: the column does not exist, or holds something else.
     """
-    value: Any = unpacked(value_of(row, column, where), list)
+    value: Any = parse_json_cell(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
         found = "nothing" if value is None else truncate_repr(value)
         raise DataError(
@@ -128,8 +128,8 @@ BEFORE, BEHIND = "context_before", "context_behind"
 
 
 def add_context(
-    rows: Iterable[PlacedRow], columns: WordColumns, limit: int
-) -> Iterator[tuple[PlacedRow, Row]]:
+    rows: Iterable[LocatedRow], columns: WordColumns, limit: int
+) -> Iterator[tuple[LocatedRow, Row]]:
     """Yield each row together with its values plus the words around it in its document.
 
     These words are context only: they get no tags. Source: paper §5.3: "we include the maximal
@@ -145,7 +145,7 @@ def add_context(
         DataError: a row of a document has no list of words.
     """
 
-    def document(row: PlacedRow) -> object:
+    def document(row: LocatedRow) -> object:
         if columns.document is None or columns.word not in row.values:  # or a plain text
             return None
         return row.values.get(columns.document)
@@ -158,13 +158,13 @@ def add_context(
 
 
 def _of_document(
-    rows: Iterable[PlacedRow], column: str, limit: int
-) -> Iterator[tuple[PlacedRow, Row]]:
+    rows: Iterable[LocatedRow], column: str, limit: int
+) -> Iterator[tuple[LocatedRow, Row]]:
     before: deque[str] = deque(maxlen=limit)
-    waiting: deque[tuple[PlacedRow, list[str]]] = deque()
+    waiting: deque[tuple[LocatedRow, list[str]]] = deque()
     behind = 0  # number of waiting words after those of the first waiting row
 
-    def first() -> tuple[PlacedRow, Row]:
+    def first() -> tuple[LocatedRow, Row]:
         nonlocal behind
         row, words = waiting.popleft()
         behind -= len(waiting[0][1]) if waiting else 0

@@ -105,8 +105,8 @@ def legal(labels: Sequence[str]) -> np.ndarray:
     for at, (before, kind_before) in enumerate(parts):
         for to, (letter, kind) in enumerate(parts):
             inside = before in "BI"
-            goes_on = letter in ("I", "E")
-            if goes_on:
+            continues_span = letter in ("I", "E")
+            if continues_span:
                 allowed[at, to] = inside and kind == kind_before
             elif has_ends and inside:
                 allowed[at, to] = False

@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from ...checkpoints.heads import TAGS, Published
-from ...data.rows import PlacedRow, Row, Rows
+from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...nn.config import EncoderConfig
@@ -230,7 +230,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             settings = settings.with_values(notation=_notation_of(rows, columns.tag))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
-    def add_context(self, rows: Iterable[PlacedRow]) -> Iterator[tuple[PlacedRow, Row]]:
+    def add_context(self, rows: Iterable[LocatedRow]) -> Iterator[tuple[LocatedRow, Row]]:
         settings = self.settings
         if not settings.document_context:
             return super().add_context(rows)
