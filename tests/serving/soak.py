@@ -102,7 +102,7 @@ def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
         how = {"max_new_tokens": 1 + 4 * seed, "temperature": float(seed % 2), "seed": seed}
         prompt = " ".join(text.split()[:8])
         (new,) = loaded["causal"].generate(prompt, **how)
-        add("causal", "/generate", {"inputs": prompt, **how}, [{"generated": new}])
+        add("causal", "/generate", {"inputs": prompt, **how}, [{"generated_text": new}])
     if extra is not None:
         model = bw.load(extra, device="cpu")
         pool = [" ".join(draw.choices(WORDS, k=round(math.exp(draw.uniform(0, 5))))) for _ in texts]

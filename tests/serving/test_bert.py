@@ -177,7 +177,7 @@ def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None
     assert expected[0] != expected[2], "a prompt that comes again is gone on with in another way"
     with ThreadPoolExecutor(8) as pool:
         for told in pool.map(lambda _: server.ask("/generate", body), range(8)):
-            assert [one["generated"] for one in told] == expected
+            assert [one["generated_text"] for one in told] == expected
     wrong = server.post("/generate", {**body, "max_new_tokens": 513})
     assert wrong.json()["error"] == "max_new_tokens: at most 512"
     assert server.post("/generate", {**body, "temperature": 0, "top_k": 2}).status_code == 400
@@ -193,7 +193,7 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     models = Models({name: saved[name] for name in ("causal", "encoder")}, device="cpu")
     model, batches = models.get("causal").model, list[int]()
     queue = Queue(observe=lambda rows, tokens, seconds: batches.append(rows))
-    runner = models.get("causal").generate(batch_tokens)
+    runner = models.get("causal").generation_runner(batch_tokens)
     tickets, expected = [], []
     for client, (count, temperature) in enumerate([(40, 0.0), (3, 0.0), (40, 1.0)]):
         settings = GenerationSettings(max_new_tokens=count, temperature=temperature)
@@ -205,14 +205,14 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
                 [Text("", prompt) for prompt in prompts],
                 [20] * 3,
                 client=client,
-                prepare=partial(runner.prepare, settings=settings, seen=Counter()),
+                prepare=partial(runner.prepare, settings=settings, counts=Counter()),
             )
         )
         queue.prepare_some()
     assert queue.run_batch()
     assert batches == [9], "all of them together"
     assert [ticket.future.done() for ticket in tickets] == [False, True, False]
-    embed = models.get("encoder").embed()
+    embed = models.get("encoder").embed_runner()
     single = queue.submit(embed, [Text("", "the door")], [20], client="single")
     queue.prepare_some()
     queue.run_batch()

@@ -130,11 +130,11 @@ def test_a_model_that_is_not_loaded_is_not_described(start, saved) -> None:
 def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane, body = server.service.lane, {"text": TEXT, "model": "pretrained"}
+    executor, body = server.service.view_executor, {"text": TEXT, "model": "pretrained"}
     expected = server.ask("/explore/heads", body)
     entered, go = threading.Event(), threading.Event()
     begun, stopped = list[int](), list[int]()
-    run = lane.run
+    run = executor.run
 
     def watched(work, deadline):
         def watch():
@@ -149,7 +149,7 @@ def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
 
         return run(watch, deadline)
 
-    monkeypatch.setattr(lane, "run", watched)
+    monkeypatch.setattr(executor, "run", watched)
     content = json.dumps(body)
     request = (
         "POST /explore/heads HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -160,8 +160,8 @@ def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
         one.sendall(request.encode())
         assert entered.wait(20)
         two.sendall(request.encode())
-        until(lambda: lane._waiting == 2)
-    until(lambda: lane._waiting == 0)
+        until(lambda: executor._waiting == 2)
+    until(lambda: executor._waiting == 0)
     go.set()
     assert server.ask("/explore/heads", body) == expected
     assert (len(begun), len(stopped)) == (2, 1), "one is stopped, one never begins, one is answered"

@@ -150,11 +150,11 @@ def test_a_declared_matryoshka_model_may_be_cut(saved, start, tmp_path) -> None:
         body = {"model": "nested", "input": "a"}
         assert len(server.ask("/v1/embeddings", {**body, "dimensions": 8})["data"]) == 1
         refused = server.post("/v1/embeddings", {**body, "dimensions": 6}).json()["error"]
-        assert refused["message"] == "dimensions: the model's vectors may be cut to 4, 8"
+        assert refused["message"] == "dimensions: the model's vectors may be shortened to 4, 8"
 
 
 def test_a_request_has_300_000_tokens_at_most(server: Running, monkeypatch) -> None:
-    monkeypatch.setattr("bertworks.serving.dialects.openai.MOST_TOKENS", 20)
+    monkeypatch.setattr("bertworks.serving.dialects.openai.MAX_TOKENS", 20)
     body = {"model": "encoder", "input": TEXTS}
     assert server.post("/v1/embeddings", body).status_code == 200
     refused = server.post("/v1/embeddings", {**body, "input": TEXTS * 2})

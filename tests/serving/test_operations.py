@@ -21,10 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import bertworks as bw
 from bertworks.errors import SettingsError
 from bertworks.serving.fair_yield import FairYield
-from bertworks.serving.models import Models, named_sources
+from bertworks.serving.models import Models, parse_sources
 from bertworks.serving.queue import Queue
-from bertworks.serving.security import Keys, check_host, host_of, is_loopback, read_keys
-from bertworks.serving.server import usable_cpus
+from bertworks.serving.security import Keys, check_host, is_loopback, parse_host, read_keys
+from bertworks.serving.server import count_usable_cpus
 from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import Running
 
@@ -107,7 +107,7 @@ def test_what_is_this_machine(host: str, local: bool) -> None:
 
 
 def test_hosts_without_their_ports() -> None:
-    assert [host_of(host) for host in ("a:1", "a", "[::1]:2", "::1", "")] == [
+    assert [parse_host(host) for host in ("a:1", "a", "[::1]:2", "::1", "")] == [
         *("a", "a", "::1", "::1", ""),
     ]
 
@@ -325,7 +325,7 @@ def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
     order: list[str] = []
 
     async def request(fair_yield: FairYield) -> None:
-        await fair_yield.passed()
+        await fair_yield.wait_turn()
         order.append("request")
 
     async def check() -> None:
@@ -439,7 +439,7 @@ def test_ready_is_not_health(saved, start) -> None:
         assert server.http.get("/health").status_code == 200
         assert server.post("/embed", {"inputs": "a"}).status_code == 200, "still taken"
         server.service.draining = False
-        server.service.queue.broken = RuntimeError()
+        server.service.queue.fatal_error = RuntimeError()
         assert server.http.get("/health").status_code == 503
 
 
@@ -453,10 +453,10 @@ def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start)
     size = Models({"encoder": saved["encoder"]}, device="cpu").get().bytes
     with start(sources, max_memory=int(2.5 * size)) as server:
         models = server.service.models
-        assert models.all_loaded() == []
+        assert models.list_loaded() == []
         for name in (*names, "encoder"):
             server.ask("/encode", {"texts": [TEXT], "model": name})
-        assert [one.name for one in models.all_loaded()] == ["encoder", "tagger"]
+        assert [one.name for one in models.list_loaded()] == ["encoder", "tagger"]
 
 
 def test_models_are_loaded_anew(saved, start, tmp_path: Path) -> None:
@@ -480,16 +480,16 @@ def test_models_are_loaded_anew(saved, start, tmp_path: Path) -> None:
 def test_models_have_names(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a=b").mkdir(parents=True)
     here = tmp_path / "runs"
-    assert named_sources([str(here), "x=owner/model", "owner/other", str(here / "a=b")]) == {
+    assert parse_sources([str(here), "x=owner/model", "owner/other", str(here / "a=b")]) == {
         "runs": str(here),
         "x": "owner/model",
         "owner/other": "owner/other",
         "a=b": str(here / "a=b"),
     }
     with pytest.raises(SettingsError, match="two models are called 'runs'"):
-        named_sources([str(here), f"runs={here}"])
+        parse_sources([str(here), f"runs={here}"])
     with pytest.raises(SettingsError, match="no models"):
-        named_sources([])
+        parse_sources([])
 
 
 def test_a_default_prompt_is_put_before_texts(saved, start, tmp_path: Path, loaded) -> None:
@@ -537,7 +537,7 @@ def test_routes_follow_from_the_task(saved, start) -> None:
 def test_threads_are_no_more_than_processors() -> None:
     import os
 
-    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
+    assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
 
 
 def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(saved, start) -> None:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from bertworks.errors import BertworksError, DataError
 from bertworks.serving.queue import (
     ClosedError,
-    LateError,
+    DeadlineError,
     Load,
     OverloadedError,
     Queue,
     TooLargeError,
 )
-from bertworks.serving.runners.base import Unfinished
+from bertworks.serving.runners.base import RemainingWork
 from bertworks.serving.tickets import Ticket
 
 
@@ -62,7 +62,7 @@ class Upper:
         if any("#" in example.text for example in examples):
             raise ZeroDivisionError("a fault")
         return [
-            Unfinished(Example(example.text.replace("+", "*", 1)))
+            RemainingWork(Example(example.text.replace("+", "*", 1)))
             if "+" in example.text
             else example.text.upper()
             for example in examples
@@ -183,7 +183,7 @@ def test_a_deadline_is_kept() -> None:
     finish(queue)
     assert outcomes(early) == ["A"]
     for ticket in (late, over):
-        with pytest.raises(LateError, match="deadline"):
+        with pytest.raises(DeadlineError, match="deadline"):
             outcomes(ticket)
     assert upper.batches == [["a"]]
 
@@ -376,12 +376,12 @@ def test_whatever_happens_each_request_ends_right(
         elif what == "tick":
             now[0] += 1
         waiting = [ticket for ticket, _ in tickets if not ticket.future.done()]
-        assert queue.load == Load(len(waiting), sum(ticket.held for ticket in waiting))
+        assert queue.load == Load(len(waiting), sum(ticket.reserved_tokens for ticket in waiting))
         assert 0 <= queue.load.tokens <= 500
     finish(queue)
     assert queue.load == Load(0, 0)
     assert queue._ready_tokens == queue._untokenised_rows == 0
-    assert not queue._lanes
+    assert not queue._client_queues
     for ticket, texts in tickets:
         assert ticket.future.done()
         if ticket.future.cancelled():
@@ -389,7 +389,7 @@ def test_whatever_happens_each_request_ends_right(
         error = ticket.future.exception()
         if error is None:
             assert all(right(*one) for one in zip(texts, outcomes(ticket), strict=True))
-        elif not isinstance(error, LateError):
+        elif not isinstance(error, DeadlineError):
             is_long = any(len(text) > memory for text in texts)
             assert any(right(text, error) for text in texts) or (is_long and "memory" in str(error))
     for runner in runners:
@@ -416,7 +416,7 @@ def test_threads_answer_many_callers_at_once() -> None:
     queue.close()
     assert len(found) == 60
     assert all(got == expected for got, expected in found.values())
-    assert queue.broken is None
+    assert queue.fatal_error is None
 
 
 def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> None:
@@ -448,12 +448,12 @@ def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("a bug")
 
     queue, upper = Queue(), Upper()
-    monkeypatch.setattr(queue, "_next_batch", broken)
+    monkeypatch.setattr(queue, "_take_batch", broken)
     queue.start()
     with pytest.raises((RuntimeError, BertworksError), match=r"a bug|shutting down"):
         outcomes(submit(queue, upper, "a"))
     queue.close()
-    assert isinstance(queue.broken, RuntimeError)
+    assert isinstance(queue.fatal_error, RuntimeError)
 
 
 def test_tokenising_that_runs_out_of_memory_fails_its_request() -> None:

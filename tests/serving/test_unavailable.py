@@ -17,7 +17,7 @@ from bertworks.cli import app
 from bertworks.errors import SettingsError
 from bertworks.serving import models
 from bertworks.serving.logs import LOG
-from bertworks.serving.models import named_sources
+from bertworks.serving.models import parse_sources
 from bertworks.serving.settings import ServeSettings
 
 TEXT = "the door was open"
@@ -213,4 +213,4 @@ def test_all_models_cannot_be_required_if_none_is_loaded() -> None:
 )
 def test_a_served_model_has_a_name_and_a_source(word: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        named_sources(["mini", word])
+        parse_sources(["mini", word])

@@ -72,7 +72,7 @@ def serve(
     gc.disable()
     try:
         set_threads(threads)
-        from ..serving.models import Models, named_sources
+        from ..serving.models import Models, parse_sources
         from ..serving.security import read_keys
         from ..serving.server import serve as run
         from ..serving.settings import ServeSettings
@@ -81,7 +81,7 @@ def serve(
         keys = read_keys(api_keys)
         check_present([tls_key, tls_certificate])
         served = Models(
-            named_sources(models),
+            parse_sources(models),
             device=device,
             precision=settings.precision,
             deterministic=settings.deterministic,

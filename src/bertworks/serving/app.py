@@ -14,12 +14,12 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from .context import context_of
+from .context import get_context
 from .dialects import bert, bert_as_service, cohere, explorer, openai, operations, tei
-from .error_conversion import error_of
+from .error_conversion import to_request_error
 from .middleware import RequestMiddleware
 from .models import Models
-from .openapi import described
+from .openapi import make_openapi
 from .request_error import RequestError
 from .security import Keys
 from .service import Service
@@ -63,7 +63,7 @@ def make_app(
             raise
         yield
         service.ready = False
-        await asyncio.to_thread(service.lane.close)
+        await asyncio.to_thread(service.view_executor.close)
         await asyncio.to_thread(service.queue.close)
 
     app = FastAPI(
@@ -86,12 +86,12 @@ def make_app(
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
-    app.openapi = described(app, models, with_keys=bool(keys))  # type: ignore[method-assign]
+    app.openapi = make_openapi(app, models, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     """Return the response for an error, and note its kind for the log."""
-    failure = error_of(error)
-    context_of(request).error = failure.kind
+    failure = to_request_error(error)
+    get_context(request).error = failure.kind
     return failure.response(request.url.path)

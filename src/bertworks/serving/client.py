@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     ParamSpec,
@@ -29,12 +28,7 @@ from ..inference.similarity import similarities
 from ..settings.literals import Combine, Pooling, Precision
 from .client_base import INFO_PATH, Body, ClientBase, Reply, Requests, ServerError, T, retry_delay
 
-if TYPE_CHECKING:
-    pass
-
-
 P = ParamSpec("P")
-
 
 Texts = str | Iterable[str]
 Rows = str | Iterable[Any]
@@ -118,13 +112,13 @@ class Client(ClientBase):
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
-        given = [rows] if isinstance(rows, str | Mapping) else rows
+        values = [rows] if isinstance(rows, str | Mapping) else rows
 
         def body(part: list[Any], _: list[Any]) -> Body:
             return self._body(rows=part)
 
         return self._send(
-            self._many("/predict-rows", given, body, _concatenate, reads_neighbours=True)
+            self._many("/predict-rows", values, body, _concatenate, reads_neighbours=True)
         )
 
     def fill_mask(
@@ -145,13 +139,15 @@ class Client(ClientBase):
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
 
-        def body(part: list[Any], earlier: list[Any]) -> Body:
-            seen = Counter(text for text in earlier if isinstance(text, str))
-            copies = {text: seen[text] for text in part if isinstance(text, str) and text in seen}
+        def body(part: list[Any], previous_texts: list[Any]) -> Body:
+            counts = Counter(text for text in previous_texts if isinstance(text, str))
+            copies = {
+                text: counts[text] for text in part if isinstance(text, str) and text in counts
+            }
             return self._body(inputs=part, copies=copies or None, **settings)
 
         def read(answers: list[Any]) -> list[str]:
-            return [one["generated"] for one in _concatenate(answers)]
+            return [answer["generated_text"] for answer in _concatenate(answers)]
 
         return self._send(self._many("/generate", prompts, body, read))
 
@@ -179,7 +175,7 @@ class Client(ClientBase):
         return self._send(self._one(INFO_PATH, None, dict))
 
     def _send(self, requests: Requests[T]) -> T:
-        """Send the requests of `requests`, and return its result."""
+        """Send the requests that a generator yields, and return its result."""
         try:
             request = next(requests)
             while True:
@@ -190,8 +186,8 @@ class Client(ClientBase):
                 else:
                     request = requests.send(answer)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
 
     def _ask(self, path: str, body: Body | None, first: int) -> Reply:
         import httpx
@@ -265,8 +261,8 @@ class AsyncClient(ClientBase):
                 else:
                     request = requests.send(answer)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
 
     async def _ask(self, path: str, body: Body | None, first: int) -> Reply:
         import httpx

@@ -36,7 +36,6 @@ Requests = Generator[tuple[str, Body | None, int], Reply, T]
 """Yields requests (path; body, None for GET; number of the first text), and receives their
 responses; returns the result of a verb."""
 
-
 _MAX_RETRY_SECONDS = 60.0
 INFO_PATH = "/info"
 _JSON_HEADERS = {"content-type": "application/json"}
@@ -94,8 +93,8 @@ class ClientBase(ABC):
 
     def _body(self, **values: Any) -> dict[str, Any]:
         """Return the body of a request, without values that are None."""
-        given = {"model": self.model, **values}
-        return {name: value for name, value in given.items() if value is not None}
+        fields = {"model": self.model, **values}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _one(self, path: str, body: Body | None, read: Callable[[Any], T]) -> Requests[T]:
         """Ask one thing."""
@@ -113,9 +112,9 @@ class ClientBase(ABC):
         """Ask about any number of texts.
 
         Args:
-            body: returns the request of some texts, which is given those of earlier requests too.
+            body: returns the request of some texts, which also gets those of earlier requests.
             read: makes the result from the values of their responses.
-            reads_neighbours: whether the answer about a row may depend on the rows beside it.
+            reads_neighbours: whether the answer about a row may depend on neighbouring rows.
         """
         texts = list_texts(texts)
         while True:
@@ -126,8 +125,8 @@ class ClientBase(ABC):
                     parts = add_neighbours(parts, info.get("row_context"))
                 columns: list[str] | None = None
                 for part in parts:
-                    asked = part if columns is None else select_columns(part, columns)
-                    reply = yield path, body(asked, texts[:first]), first
+                    rows = part if columns is None else select_columns(part, columns)
+                    reply = yield path, body(rows, texts[:first]), first
                     answers.append(reply.value)
                     columns = columns or reply.columns
                     first += len(part)
@@ -160,13 +159,13 @@ class ClientBase(ABC):
             columns = answer.headers.get("x-columns")
             return Reply(answer.json(), None if columns is None else json.loads(columns))
         try:
-            said = answer.json().get("error", "")
-            message = said.get("message", "") if isinstance(said, dict) else str(said)
+            body = answer.json().get("error", "")
+            message = body.get("message", "") if isinstance(body, dict) else str(body)
         except ValueError:
             message = ""
         if answer.status_code == 401:
             message = "the API key is missing or wrong"
-        message = _LOCATION.sub(lambda found: f"{found[1]}[{int(found[2]) + first}]", message)
+        message = _LOCATION.sub(lambda match: f"{match[1]}[{int(match[2]) + first}]", message)
         error = ServerError(message or f"status {answer.status_code}", where=self.url)
         error.status = answer.status_code
         raise error
@@ -188,10 +187,10 @@ def retry_delay(answer: httpx.Response, number: int) -> float:
     half, so that clients that were refused together do not all try again together.
     """
     try:
-        asked = float(answer.headers["retry-after-ms"]) / 1000
+        delay = float(answer.headers["retry-after-ms"]) / 1000
     except (KeyError, ValueError):
-        asked = 1.0
-    least = min(_MAX_RETRY_SECONDS, asked * (1 << min(number, 6)))
+        delay = 1.0
+    least = min(_MAX_RETRY_SECONDS, delay * (1 << min(number, 6)))
     return least * random.uniform(1.0, 1.5)
 
 

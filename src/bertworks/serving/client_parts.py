@@ -35,16 +35,16 @@ def list_texts(texts: Any) -> list[Any]:
     return list(rows)
 
 
-def split_texts(texts: Sequence[Any], most: int) -> list[list[Any]]:
-    """Split texts into lists of at most `most` that fit in one request each."""
+def split_texts(texts: Sequence[Any], max_texts: int) -> list[list[Any]]:
+    """Split texts into lists of at most `max_texts` that fit in one request each."""
     parts: list[list[Any]] = []
     characters = 0
-    for one in texts:
-        size = len(one) if isinstance(one, str) else len(str(one))
-        if not parts or len(parts[-1]) == most or characters + size > _MAX_REQUEST_CHARACTERS:
+    for text in texts:
+        size = len(text) if isinstance(text, str) else len(str(text))
+        if not parts or len(parts[-1]) == max_texts or characters + size > _MAX_REQUEST_CHARACTERS:
             parts.append([])
             characters = 0
-        parts[-1].append(one)
+        parts[-1].append(text)
         characters += size
     return parts
 
@@ -69,29 +69,31 @@ def add_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) ->
     from ..data.tables import rows_in_memory
     from ..tasks.tagging.columns import WordColumns, add_context, columns_of_table
 
-    def placed_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
+    def locate_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
         values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
         return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
 
     columns = columns_of_table(
-        placed_rows(chain.from_iterable(parts)),
+        locate_rows(chain.from_iterable(parts)),
         WordColumns(word=context["word"], document=context["document"]),
         labelled=False,
         document_context=True,
     )
 
-    def seen(rows: Iterable[Any], first: int) -> Iterator[Any]:
-        """Yield each row as the task sees it beside these rows, which begin with number `first`."""
-        placed = placed_rows(rows, first)
-        return (values for _, values in add_context(placed, columns, context["words"]))
+    def values_in_context(rows: Iterable[Any], first: int) -> Iterator[Any]:
+        """Yield each row as the task sees it among these rows; the first one has number `first`."""
+        located_rows = locate_rows(rows, first)
+        return (values for _, values in add_context(located_rows, columns, context["words"]))
 
-    found, first = [], 0
-    whole = seen(chain.from_iterable(parts), first)
+    results, first = [], 0
+    full_values = values_in_context(chain.from_iterable(parts), first)
     for part in parts:
-        pairs = zip(part, seen(part, first), whole, strict=False)
-        found.append([row if alone == values else values for row, alone, values in pairs])
+        pairs = zip(part, values_in_context(part, first), full_values, strict=False)
+        results.append(
+            [row if part_values == values else values for row, part_values, values in pairs]
+        )
         first += len(part)
-    return found
+    return results
 
 
 def select_columns(rows: Sequence[Any], columns: Sequence[str]) -> list[Any]:

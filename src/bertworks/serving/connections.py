@@ -51,7 +51,7 @@ class Connection:
     fd: int
     transport: asyncio.Transport | None = None
     deadline: float | None = None
-    unsent: int = 0
+    unsent_bytes: int = 0
     send_deadline: float = 0.0
 
     def count_unsent(self) -> int:
@@ -69,7 +69,7 @@ class Connections:
         self.max_header_bytes = settings.max_header_bytes
         self._open: dict[int, Connection] = {}
         self._waiting: dict[Connection, None] = {}  # for a request; the longest first
-        self._warned_at = -_WARNING_SECONDS
+        self._last_warning_time = -_WARNING_SECONDS
         self._closed_when_full = 0
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Connections:
             self._close(next(idle, next(iter(self._waiting))))
             self._warn()
 
-    def opened(self, transport: asyncio.Transport) -> Connection:
+    def attach_transport(self, transport: asyncio.Transport) -> Connection:
         """Return the connection of a transport."""
         sock = transport.get_extra_info("socket")
         # It may have been closed already, for others; the transport is about to see that.
@@ -124,9 +124,12 @@ class Connections:
             if connection.sock.fileno() == -1:  # it ended before its TLS handshake was complete
                 self.remove(connection)
                 continue
-            before, connection.unsent = connection.unsent, connection.count_unsent()
-            if connection.unsent:
-                if not before or connection.unsent < before:
+            previous_bytes, connection.unsent_bytes = (
+                connection.unsent_bytes,
+                connection.count_unsent(),
+            )
+            if connection.unsent_bytes:
+                if not previous_bytes or connection.unsent_bytes < previous_bytes:
                     connection.send_deadline = now + self.keep_alive_seconds
                 if connection.deadline is not None:
                     connection.deadline = connection.send_deadline
@@ -134,7 +137,7 @@ class Connections:
             else:
                 is_late = connection.deadline is not None and now > connection.deadline
             if is_late:
-                what = "takes no response" if connection.unsent else "sends no request"
+                what = "takes no response" if connection.unsent_bytes else "sends no request"
                 log(logging.DEBUG, "connection closed", reason=f"the client {what}")
                 self._close(connection)
 
@@ -152,14 +155,14 @@ class Connections:
     def _warn(self) -> None:
         self._closed_when_full += 1
         now = time.monotonic()
-        if now - self._warned_at > _WARNING_SECONDS:
+        if now - self._last_warning_time > _WARNING_SECONDS:
             log(
                 logging.WARNING,
                 "too many connections",
                 limit=self.limit,
                 closed=self._closed_when_full,
             )
-            self._warned_at, self._closed_when_full = now, 0
+            self._last_warning_time, self._closed_when_full = now, 0
 
 
 class Listener(socket.socket):
@@ -184,14 +187,14 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**more)
         self.open_connections = connections
         self.connection: Connection
-        self._unparsed = 0  # bytes since the last that were of a body, or ended headers
+        self._unparsed_bytes = 0  # bytes since the last that were of a body, or ended headers
 
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.connection = self.open_connections.opened(transport)
+        self.connection = self.open_connections.attach_transport(transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -199,9 +202,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unparsed += len(data)
+        self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._unparsed > self.open_connections.max_header_bytes:
+        if self._unparsed_bytes > self.open_connections.max_header_bytes:
             self._refuse_headers()
 
     def on_message_begin(self) -> None:
@@ -212,16 +215,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise ValueError("too many requests before a response")  # uvicorn answers 400
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         self.open_connections.answer(self.connection)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._unparsed = 0
+        self._unparsed_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -235,7 +238,7 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         log(logging.INFO, "connection closed", reason="headers too long", status=431)
         if not self._is_answering:
-            message = too_long(self.open_connections.max_header_bytes)
+            message = long_headers_message(self.open_connections.max_header_bytes)
             body = orjson.dumps({"error": message, "error_type": "Validation"})
             self.transport.write(
                 b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
@@ -245,7 +248,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def too_long(limit: int) -> str:
+def long_headers_message(limit: int) -> str:
     """Return the message for headers of more than `limit` bytes."""
     return f"the headers have more than {limit:,} bytes"
 
@@ -257,17 +260,17 @@ def allowed_connections(most: int) -> int:
     """
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = most + OTHER_FILES
-    unlimited = resource.RLIM_INFINITY
-    if soft != unlimited and soft < needed:
-        more = needed if hard == unlimited else min(needed, hard)
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_descriptors = most + OTHER_FILES
+    infinity = resource.RLIM_INFINITY
+    if soft_limit != infinity and soft_limit < num_descriptors:
+        more = num_descriptors if hard_limit == infinity else min(num_descriptors, hard_limit)
         with suppress(OSError, ValueError):  # the system may allow fewer than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-            soft = more
-    limit = most if soft == unlimited else min(most, max(1, soft - OTHER_FILES))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard_limit))
+            soft_limit = more
+    limit = most if soft_limit == infinity else min(most, max(1, soft_limit - OTHER_FILES))
     if limit < most:
-        log(logging.WARNING, "fewer connections", limit=limit, descriptors=soft)
+        log(logging.WARNING, "fewer connections", limit=limit, descriptors=soft_limit)
     return limit
 
 
@@ -287,7 +290,7 @@ def bind(host: str, port: int, connections: Connections) -> list[Listener]:
     )
     for family, _, _, _, address in dict.fromkeys(addresses):
         try:
-            listener = _bound(family, (address[0], port, *address[2:]))
+            listener = _bind_listener(family, (address[0], port, *address[2:]))
         except OSError as error:
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # such as ::1 without IPv6
                 unusable = error
@@ -303,7 +306,7 @@ def bind(host: str, port: int, connections: Connections) -> list[Listener]:
     return listeners
 
 
-def _bound(family: int, address: tuple[Any, ...]) -> Listener:
+def _bind_listener(family: int, address: tuple[Any, ...]) -> Listener:
     listener = Listener(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -317,7 +320,7 @@ def _bound(family: int, address: tuple[Any, ...]) -> Listener:
 
 
 Factory = Callable[[], LimitedProtocol]
-_ACCEPTED = 16  # at a time: fewer than OTHER_FILES, since closing others takes a moment
+_MAX_ACCEPTS = 16  # at a time: fewer than OTHER_FILES, since closing others takes a moment
 _BACKLOG = 2048
 
 
@@ -326,6 +329,6 @@ async def listen(
 ) -> asyncio.base_events.Server:
     """Accept connections; `options` are those of `loop.create_server`."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(factory, sock=listener, backlog=_ACCEPTED, **options)
+    server = await loop.create_server(factory, sock=listener, backlog=_MAX_ACCEPTS, **options)
     listener.listen(_BACKLOG)  # those that wait in the kernel: asyncio has one number for both
     return server

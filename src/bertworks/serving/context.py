@@ -16,7 +16,7 @@ class RequestContext:
     """A request's client and deadline, and figures for the log, the metrics and the headers."""
 
     id: str  # sent by the client, or new
-    started: float  # on the monotonic clock, like the deadline
+    start_time: float  # on the monotonic clock, like the deadline
     client: str = ""  # the key's name, or the address; the queue is fair to clients
     deadline: float | None = None
     verb: str | None = None  # its name in the metrics
@@ -25,9 +25,9 @@ class RequestContext:
     rows: int = 0
     characters: int = 0  # of all rows, like the tokens
     tokens: int = 0
-    tokenising: float = 0.0  # seconds, like the next two
-    queueing: float = 0.0
-    computing: float = 0.0
+    tokenising_seconds: float = 0.0
+    queueing_seconds: float = 0.0
+    computing_seconds: float = 0.0
     truncation: Truncation = field(default_factory=Truncation)
     error: str | None = None  # its kind
     columns: Sequence[str] | None = None  # those that the texts of its rows were read from
@@ -36,11 +36,11 @@ class RequestContext:
         """Return text-embeddings-inference's headers (times in ms), `x-truncated-texts`, and
         `x-columns`, a list in JSON, with which a client reads other parts of a table alike."""
         parts = {
-            "x-compute-time": now - self.started,
-            "x-total-time": now - self.started,
-            "x-tokenization-time": self.tokenising,
-            "x-queue-time": self.queueing,
-            "x-inference-time": self.computing,
+            "x-compute-time": now - self.start_time,
+            "x-total-time": now - self.start_time,
+            "x-tokenization-time": self.tokenising_seconds,
+            "x-queue-time": self.queueing_seconds,
+            "x-inference-time": self.computing_seconds,
         }
         return {
             "x-compute-type": self.device,
@@ -52,7 +52,7 @@ class RequestContext:
         }
 
 
-def context_of(request: Request) -> RequestContext:
+def get_context(request: Request) -> RequestContext:
     """Return a request's id, client, deadline, counts and times."""
     context: RequestContext = request.state.context
     return context

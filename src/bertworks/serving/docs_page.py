@@ -11,7 +11,7 @@ from typing import Any
 from ..reports import page as html
 
 
-def docs_page(described: Mapping[str, Any], base: str, model: str) -> str:
+def docs_page(description: Mapping[str, Any], base: str, model: str) -> str:
     """Return an HTML page of the routes of an OpenAPI description.
 
     Args:
@@ -20,13 +20,13 @@ def docs_page(described: Mapping[str, Any], base: str, model: str) -> str:
         model: name of a served model, for paths that contain one.
     """
     sections: dict[str, list[str]] = {}
-    for path, verbs in described["paths"].items():
+    for path, verbs in description["paths"].items():
         for verb, operation in verbs.items():
             tag = operation.get("tags", ["others"])[0]
             sections.setdefault(tag, []).extend(
                 _route(path.format(name=model), verb, operation, base)
             )
-    info = described["info"]
+    info = description["info"]
     return html.page(
         "Routes",
         [info["description"], f"bertworks {info['version']}"],

@@ -17,14 +17,14 @@ from ..errors import (
 )
 from .loaded_model import WrongModelError
 from .models import UnavailableModelError, UnknownModelError
-from .queue import ClosedError, LateError, OverloadedError, TooLargeError
+from .queue import ClosedError, DeadlineError, OverloadedError, TooLargeError
 from .request_error import RequestError
 from .validation_error import validation_request_error
 
 _KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
     (OverloadedError, 429, "Overloaded", "rate_limit_exceeded"),
     (TooLargeError, 413, "Validation", None),
-    (LateError, 408, "Timeout", None),
+    (DeadlineError, 408, "Timeout", None),
     (ClosedError, 503, "Unhealthy", None),
     (UnknownModelError, 404, "NotFound", "model_not_found"),
     (WrongModelError, 424, "Backend", None),
@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
 """The status, kind and OpenAI code of each error; the first entry that matches is used."""
 
 
-def error_of(error: Exception) -> RequestError:
+def to_request_error(error: Exception) -> RequestError:
     """Convert an exception to the error that the client gets."""
     if isinstance(error, RequestError):
         return error
@@ -51,13 +51,13 @@ def error_of(error: Exception) -> RequestError:
         kind = "NotFound" if error.status_code in (404, 405) else "Validation"
         return RequestError(error.status_code, kind, message, headers=error.headers)
     if isinstance(error, BertworksError):
-        return _of_error(error)
+        return _from_bertworks_error(error)
     return RequestError(
         500, "Internal", "internal server error; the server's log has this request's id"
     )
 
 
-def _of_error(error: BertworksError) -> RequestError:
+def _from_bertworks_error(error: BertworksError) -> RequestError:
     _, status, kind, code = next(one for one in _KINDS if isinstance(error, one[0]))
     headers = {}
     if isinstance(error, OverloadedError):

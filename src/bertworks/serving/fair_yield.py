@@ -15,7 +15,7 @@ class FairYield:
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(4)
 
-    async def passed(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait until this task may continue."""
         async with self._free:
             await asyncio.sleep(0)

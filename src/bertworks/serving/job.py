@@ -18,34 +18,16 @@ from ..model import of_unit_length
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
-from .context import RequestContext, context_of
-from .loaded_model import Served
-from .queue import LateError
-from .request_error import invalid
+from .context import RequestContext, get_context
+from .loaded_model import LoadedModel
+from .queue import DeadlineError
+from .request_error import invalid_field_error
 from .runners.base import Runner, TaskRow, Text
 from .runners.embedding import EmbedRunner
 from .runners.tasks import TaskRunner
-from .service import Service, service_of
+from .service import Service, get_service
 
-
-def text_rows(service: Service, given: str | list[str] | list[list[str]]) -> list[Text]:
-    """Check rows of one or two texts; return them with their places (`inputs` for a single one)."""
-    single = isinstance(given, str) or (bool(given) and isinstance(given[0], str))
-    if single and len(given) == 1 and isinstance(given, list):
-        raise invalid("inputs", "a list of strings is a pair; a batch is a list of lists", 422)
-    if single:
-        rows = [Text("inputs", [given] if isinstance(given, str) else given)]
-    else:
-        rows = placed("inputs", given)
-    for place, row in rows:
-        if not 1 <= len(row) <= 2:
-            raise invalid(place, f"one text or two, not {len(row)}", 422)
-        service.check_texts(place, row)
-    service.check_count("inputs", len(rows))
-    return rows
-
-
-_IDS = (
+_TOKEN_IDS_REFUSED = (
     "token ids are refused, because most clients use another model's tokenizer (in LangChain, "
     "check_embedding_ctx_length=False sends texts); start the server with token_ids=true"
 )
@@ -54,25 +36,29 @@ _IDS = (
 class Job:
     """A request to a model: the service, the request's context, and the model."""
 
-    def __init__(self, service: Service, context: RequestContext, served: Served) -> None:
-        self.service, self.context, self.served = service, context, served
+    def __init__(
+        self, service: Service, context: RequestContext, loaded_model: LoadedModel
+    ) -> None:
+        self.service, self.context, self.loaded_model = service, context, loaded_model
 
-    def texts(self, field: str, given: str | list[str] | list[int] | list[list[int]]) -> list[Text]:
+    def texts(
+        self, field: str, inputs: str | list[str] | list[int] | list[list[int]]
+    ) -> list[Text]:
         """Check texts (or token ids, if the server accepts them); return them with their fields.
 
         Raises:
             RequestError: there are no texts or too many, one is empty or too long, or token ids are
                 not accepted.
         """
-        single = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
-        values: Sequence[Any] = [given] if single else given
+        is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], int))
+        values: Sequence[Any] = [inputs] if is_single else inputs
         if values and isinstance(values[0], list) and not self.service.settings.token_ids:
-            raise invalid(field, _IDS)
-        if single:
+            raise invalid_field_error(field, _TOKEN_IDS_REFUSED)
+        if is_single:
             self.service.check_text(field, values[0])
             return [Text(field, values[0])]
         self.service.check_texts(field, values)
-        return placed(field, values)
+        return locate_texts(field, values)
 
     async def compute(
         self,
@@ -101,43 +87,44 @@ class Job:
             texts = [item.text for item in items]
         context.rows += len(items)
         context.characters += sum(map(len, texts))
-        started = time.monotonic()
+        start_time = time.monotonic()
         ticket = self.service.queue.submit(
             runner,
             items,
-            [_most_tokens(text) for text in texts],
+            [_estimate_max_tokens(text) for text in texts],
             limit=limit,
             client=context.client,
             prepare=prepare,
             deadline=context.deadline,
         )
-        left = None if context.deadline is None else context.deadline - time.monotonic()
+        timeout = None if context.deadline is None else context.deadline - time.monotonic()
         try:
-            found = await asyncio.wait_for(asyncio.wrap_future(ticket.future), left)
-            await self.service.answering.passed()
-            return found
+            results = await asyncio.wait_for(asyncio.wrap_future(ticket.future), timeout)
+            await self.service.response_turns.wait_turn()
+            return results
         except TimeoutError:
-            raise LateError("the deadline passed before the request was computed") from None
+            raise DeadlineError("the deadline passed before the request was computed") from None
         finally:
             context.tokens += ticket.tokens
-            context.tokenising += ticket.preparing
-            context.computing += ticket.running
-            waited = time.monotonic() - started - ticket.preparing - ticket.running
-            context.queueing += max(0.0, waited)
+            context.tokenising_seconds += ticket.preparing_seconds
+            context.computing_seconds += ticket.running_seconds
+            working_seconds = ticket.preparing_seconds + ticket.running_seconds
+            waiting_seconds = time.monotonic() - start_time - working_seconds
+            context.queueing_seconds += max(0.0, waiting_seconds)
 
     async def predictions(
         self,
         runner: TaskRunner,
         inputs: Sequence[Text],
         *,
-        changed: Callable[[Task[Any]], Task[Any]] | None = None,
+        adapt: Callable[[Task[Any]], Task[Any]] | None = None,
         limit: int | None = None,
     ) -> list[Any]:
         """Compute a task's predictions in the queue, from the rows that `Model.predict` reads too.
 
         Args:
             inputs: at least one; the text of each is a text, a list of one or two, or a row.
-            changed: returns the task with other settings for this request.
+            adapt: returns the task with other settings for this request.
             limit: as in `compute`.
 
         Raises:
@@ -148,17 +135,17 @@ class Job:
             runner.task,
             [item.text for item in inputs],
             name=name,
-            place=lambda at: inputs[at].where,
+            place=lambda index: inputs[index].where,
         )
         if isinstance(task, TextTask):
             columns = task.settings.columns
             self.context.columns = [name for name in (columns.text, columns.pair) if name]
-        if changed is not None:
-            task = changed(task)
+        if adapt is not None:
+            task = adapt(task)
         texts, items = [], []
-        for row, seen in task.add_context(rows):
+        for row, values in task.add_context(rows):
             texts.append(text_of_row(row.values))
-            items.append(TaskRow(row.where, seen))
+            items.append(TaskRow(row.where, values))
         prepare = partial(runner.prepare, task=task, truncation=self.context.truncation)
         return await self.compute(runner, items, texts, limit=limit, prepare=prepare)
 
@@ -184,16 +171,18 @@ class Job:
             side: the side at which texts are truncated: "left" or "right", in any letter case.
             dimensions: the length to which vectors are shortened; ignored for vectors of tokens.
             prompt_name: name of the prompt to put before texts; the model's default if omitted.
-            settings: those of `Served.embed`.
+            settings: those of `LoadedModel.embed_runner`.
 
         Raises:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        width = self.served.embed(kind, **settings).embedder.width
+        width = self.loaded_model.embed_runner(kind, **settings).embedder.width
         self._check_dimensions(width, dimensions)
         is_shortened = dimensions not in (None, width)
-        runner = self.served.embed(kind, normalize=normalize and not is_shortened, **settings)
+        runner = self.loaded_model.embed_runner(
+            kind, normalize=normalize and not is_shortened, **settings
+        )
         if truncate:
             self.context.truncation.side = "left" if side.lower() == "left" else "right"
         if prompt := self.prompt(prompt_name):
@@ -201,26 +190,28 @@ class Job:
                 item._replace(text=prompt + item.text) if isinstance(item.text, str) else item
                 for item in items
             ]
-        found = await self.compute(
+        vectors = await self.compute(
             runner,
             items,
             limit=runner.embedder.limit,
             prepare=partial(runner.prepare, truncation=self.context.truncation),
         )
         if is_shortened:
-            vectors = np.ascontiguousarray(np.stack(found)[:, :dimensions])
-            found = list(of_unit_length(vectors) if normalize else vectors)
-        return found
+            matrix = np.ascontiguousarray(np.stack(vectors)[:, :dimensions])
+            vectors = list(of_unit_length(matrix) if normalize else matrix)
+        return vectors
 
     def prompt(self, name: str | None) -> str:
         """Return the prompt to put before texts; refuse a name that the model does not have."""
-        prompts = self.served.prompts
+        prompts = self.loaded_model.prompts
         if name is None:
             default = prompts.default if self.service.settings.default_prompt else None
             return prompts.texts.get(default or "", "")
         if name not in prompts.texts:
             known = ", ".join(prompts.texts) or "none"
-            raise invalid("prompt_name", f"the model has no such prompt; it has: {known}")
+            raise invalid_field_error(
+                "prompt_name", f"the model has no such prompt; it has: {known}"
+            )
         return prompts.texts[name]
 
     def _check_dimensions(self, width: int, dimensions: int | None) -> None:
@@ -228,33 +219,33 @@ class Job:
         if dimensions is None:
             return
         if not 1 <= dimensions <= width:
-            raise invalid("dimensions", f"must be from 1 to {width}")
-        prompts = self.served.prompts
+            raise invalid_field_error("dimensions", f"must be from 1 to {width}")
+        prompts = self.loaded_model.prompts
         is_any = self.service.settings.any_dimensions or prompts.any_dimensions
         if dimensions != width and not is_any and dimensions not in prompts.dimensions:
             which = ", ".join(map(str, sorted(prompts.dimensions)))
-            raise invalid(
+            raise invalid_field_error(
                 "dimensions",
-                f"the model's vectors may be cut to {which}"
+                f"the model's vectors may be shortened to {which}"
                 if which
                 else "the model was not trained for shorter vectors (Matryoshka); "
                 "the server's --any-dimensions allows them",
             )
 
 
-async def job_of(request: Request, model: str | None, verb: str | None = None) -> Job:
+async def open_job(request: Request, model: str | None, verb: str | None = None) -> Job:
     """Return the job of a request to the model that it names; load the model if necessary.
 
     Args:
         model: name of a served model; the default model if None.
         verb: the request's name in the metrics.
     """
-    service, context = service_of(request), context_of(request)
-    served = service.models.loaded(model)
-    if served is None:
-        served = await asyncio.to_thread(service.models.get, model)
-    context.model, context.device, context.verb = served.name, served.device, verb
-    return Job(service, context, served)
+    service, context = get_service(request), get_context(request)
+    loaded_model = service.models.get_loaded(model)
+    if loaded_model is None:
+        loaded_model = await asyncio.to_thread(service.models.get, model)
+    context.model, context.device, context.verb = loaded_model.name, loaded_model.device, verb
+    return Job(service, context, loaded_model)
 
 
 def text_of_row(row: Row) -> str:
@@ -263,13 +254,32 @@ def text_of_row(row: Row) -> str:
     return " ".join(part for part in chain.from_iterable(parts) if isinstance(part, str))
 
 
-def placed(field: str, values: Sequence[Any]) -> list[Text]:
-    """Return the texts of a list, each with its place, such as `inputs[3]`."""
-    return [Text(f"{field}[{at}]", value) for at, value in enumerate(values)]
+def text_rows(service: Service, inputs: str | list[str] | list[list[str]]) -> list[Text]:
+    """Check rows of one or two texts; return them with their locations (`inputs` for one row)."""
+    is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], str))
+    if is_single and len(inputs) == 1 and isinstance(inputs, list):
+        raise invalid_field_error(
+            "inputs", "a list of strings is a pair; a batch is a list of lists", 422
+        )
+    if is_single:
+        rows = [Text("inputs", [inputs] if isinstance(inputs, str) else inputs)]
+    else:
+        rows = locate_texts("inputs", inputs)
+    for location, row in rows:
+        if not 1 <= len(row) <= 2:
+            raise invalid_field_error(location, f"one text or two, not {len(row)}", 422)
+        service.check_texts(location, row)
+    service.check_count("inputs", len(rows))
+    return rows
 
 
-def _most_tokens(text: str | Sequence[Any]) -> int:
+def locate_texts(field: str, values: Sequence[Any]) -> list[Text]:
+    """Return the texts of a list, each with its location, such as `inputs[3]`."""
+    return [Text(f"{field}[{index}]", value) for index, value in enumerate(values)]
+
+
+def _estimate_max_tokens(text: str | Sequence[Any]) -> int:
     """Estimate the most tokens of a text: one per character, three if not ASCII; plus two."""
     if isinstance(text, str):
         return (len(text) if text.isascii() else 3 * len(text)) + 2
-    return 2 + sum(_most_tokens(part) if isinstance(part, str) else 1 for part in text)
+    return 2 + sum(_estimate_max_tokens(part) if isinstance(part, str) else 1 for part in text)

@@ -28,7 +28,7 @@ from .runners.tasks import TaskRunner
 RunnerT = TypeVar("RunnerT")
 TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
-_MOST_RUNNERS = 32
+_MAX_RUNNERS = 32
 """The most runners of a model, for different settings; the least recently used is dropped."""
 
 
@@ -52,10 +52,10 @@ class Prompts(NamedTuple):
     any_dimensions: bool
 
     @classmethod
-    def read(cls, directory: Path) -> Prompts:
+    def from_directory(cls, directory: Path) -> Prompts:
         """Read `config_sentence_transformers.json` and `config.json`."""
-        said = directory / "config_sentence_transformers.json"
-        sentence = read_json(said) if said.is_file() else {}
+        path = directory / "config_sentence_transformers.json"
+        sentence = read_json(path) if path.is_file() else {}
         config = read_json(directory / "config.json")
         widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
         return cls(
@@ -66,7 +66,7 @@ class Prompts(NamedTuple):
         )
 
 
-class Served:
+class LoadedModel:
     """A loaded model.
 
     Args:
@@ -81,7 +81,7 @@ class Served:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
         self._settings = dict(settings)
         self.device = next(model.network.parameters()).device.type
-        self.bytes = sum(
+        self.num_bytes = sum(
             weight.numel() * weight.element_size() for weight in model.network.parameters()
         )
         self._runners: OrderedDict[Hashable, Any] = OrderedDict()
@@ -106,25 +106,25 @@ class Served:
     def verbs(self) -> frozenset[str]:
         """The verbs that it can serve, depending on its task."""
         task = self.task
-        found = {"embed"}
+        verbs = {"embed"}
         if isinstance(task, PretrainingTask):
             if not task.causal:
-                found.add("fill-mask")
+                verbs.add("fill-mask")
             elif self.model.encoder.config.can_generate:
-                found.add("generate")
+                verbs.add("generate")
             if task.instances.next_sentence:
-                found.add("next-sentence")
+                verbs.add("next-sentence")
         elif task is not None:
-            found.add("predict-rows")
+            verbs.add("predict-rows")
         if isinstance(task, TextTask):
-            found |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
+            verbs |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
         if isinstance(task, TaggingTask):
-            found.add("tag")
+            verbs.add("tag")
         if isinstance(task, AnsweringTask):
-            found.add("answer")
-        return frozenset(found)
+            verbs.add("answer")
+        return frozenset(verbs)
 
-    def check(self, verb: str) -> None:
+    def check_verb(self, verb: str) -> None:
         """Raise `WrongModelError` if the model was not trained for a verb."""
         if verb not in self.verbs:
             trained = "nothing but vectors" if self.task is None else self.task.name
@@ -140,19 +140,19 @@ class Served:
             CheckpointError: the model cannot embed any text; for example, its outputs overflow.
         """
         try:
-            runner = self.embed()
+            runner = self.embed_runner()
             runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
         except BertworksError as error:
             raise CheckpointError(
                 f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
             ) from None
 
-    def engine(self, precision: str | None = None) -> EngineSettings:
+    def engine_settings(self, precision: str | None = None) -> EngineSettings:
         """Return the settings of the engine, with another precision if one is given."""
-        said = {} if precision is None else {"precision": precision}
-        return EngineSettings.parse({**self._settings, **said})
+        override = {} if precision is None else {"precision": precision}
+        return EngineSettings.parse({**self._settings, **override})
 
-    def embed(
+    def embed_runner(
         self,
         kind: type[EmbedRunner] = EmbedRunner,
         *,
@@ -163,11 +163,11 @@ class Served:
         """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
 
         def make() -> EmbedRunner:
-            engine = self.engine(precision).with_values(batch_tokens=WHOLE)
-            how = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
-            return kind(self.model.embedder(**how))  # prompts belong to the requests
+            engine = self.engine_settings(precision).with_values(batch_tokens=WHOLE)
+            arguments = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
+            return kind(self.model.embedder(**arguments))  # prompts belong to the requests
 
-        return self._runner((kind, precision, normalize, *sorted(settings.items())), make)
+        return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
 
     @property
     def normalizes(self) -> bool:
@@ -175,29 +175,31 @@ class Served:
         sentence = self.model.sentence
         return sentence is not None and sentence.normalize
 
-    def runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+    def task_runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
         """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""
-        self.check(verb)
+        self.check_verb(verb)
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
-        return self._runner((kind,), lambda: kind(task, network, self.engine()))
+        return self._get_runner((kind,), lambda: kind(task, network, self.engine_settings()))
 
-    def generate(self, batch_tokens: int) -> GenerateRunner:
+    def generation_runner(self, batch_tokens: int) -> GenerateRunner:
         """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
-        self.check("generate")
+        self.check_verb("generate")
         network = self.model.network
         assert isinstance(network, PretrainingNetwork)
-        return self._runner(
+        return self._get_runner(
             GenerateRunner,
-            lambda: GenerateRunner(network, self.model.tokenizer, self.engine(), batch_tokens),
+            lambda: GenerateRunner(
+                network, self.model.tokenizer, self.engine_settings(), batch_tokens
+            ),
         )
 
-    def _runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
+    def _get_runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
         with self._lock:
             if key not in self._runners:
                 self._runners[key] = make()
             self._runners.move_to_end(key)
-            while len(self._runners) > _MOST_RUNNERS:
+            while len(self._runners) > _MAX_RUNNERS:
                 self._runners.popitem(last=False)
-            found: RunnerT = self._runners[key]
-            return found
+            runner: RunnerT = self._runners[key]
+            return runner

@@ -17,7 +17,7 @@ KINDS = (
 )
 """Kinds of errors. The label has no other values, so that their number is limited."""
 
-STATES = {
+GAUGES = {
     "te_queue_size": "requests that wait or are computed",
     "bertworks_queue_tokens": "tokens that wait or are computed",
     "bertworks_connections": "open connections",
@@ -31,7 +31,7 @@ class Metrics:
 
     Args:
         routes: the paths that may be values of the label `route`.
-        states: functions that return the current value of gauges, by the names in `STATES`.
+        states: functions that return the current value of gauges, by the names in `GAUGES`.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._routes = (*routes, "other")
         # prometheus_client's counters end in `_total`; these names do not, so they are gauges.
-        self._count = self._gauge("te_request_count", "requests", "route")
-        self._success = self._gauge("te_request_success", "answered requests", "route")
-        self._failure = self._gauge("te_request_failure", "failed requests", "err")
+        self._count = self._make_gauge("te_request_count", "requests", "route")
+        self._success = self._make_gauge("te_request_success", "answered requests", "route")
+        self._failure = self._make_gauge("te_request_failure", "failed requests", "err")
         self._duration = Histogram(
             "te_request_duration", "seconds", ["route"], buckets=SECONDS, registry=self.registry
         )
@@ -54,27 +54,29 @@ class Metrics:
         for kind in KINDS:
             self._failure.labels(kind)
         self._parts = {
-            f"te_{verb}_{part}": self._histogram(f"te_{verb}_{part}", "seconds", SECONDS)
+            f"te_{verb}_{part}": self._make_histogram(f"te_{verb}_{part}", "seconds", SECONDS)
             for verb in ("request", "embed", "predict")
             for part in ("tokenization_duration", "queue_duration", "inference_duration")
         }
         self._verbs = {
             verb: (
-                self._gauge(f"te_{verb}_count", f"texts of {verb}"),
-                self._gauge(f"te_{verb}_success", f"answered texts of {verb}"),
-                self._gauge(f"te_{verb}_failure", f"failed requests of {verb}"),
-                self._histogram(f"te_{verb}_duration", "seconds", SECONDS),
+                self._make_gauge(f"te_{verb}_count", f"texts of {verb}"),
+                self._make_gauge(f"te_{verb}_success", f"answered texts of {verb}"),
+                self._make_gauge(f"te_{verb}_failure", f"failed requests of {verb}"),
+                self._make_histogram(f"te_{verb}_duration", "seconds", SECONDS),
             )
             for verb in ("embed", "predict")
         }
-        self._length = self._histogram("te_request_input_length", "characters", TOKENS)
-        self._batch_size = self._histogram("te_batch_next_size", "texts of a batch", SIZES)
-        self._batch_tokens = self._histogram("te_batch_next_tokens", "tokens of a batch", TOKENS)
-        self._batch_seconds = self._histogram("bertworks_batch_duration", "seconds", SECONDS)
-        for name, what in STATES.items():
-            self._gauge(name, what).set_function(states[name])
+        self._length = self._make_histogram("te_request_input_length", "characters", TOKENS)
+        self._batch_size = self._make_histogram("te_batch_next_size", "texts of a batch", SIZES)
+        self._batch_tokens = self._make_histogram(
+            "te_batch_next_tokens", "tokens of a batch", TOKENS
+        )
+        self._batch_seconds = self._make_histogram("bertworks_batch_duration", "seconds", SECONDS)
+        for name, what in GAUGES.items():
+            self._make_gauge(name, what).set_function(states[name])
 
-    def requests(self, route: str | None = None) -> int:
+    def count_requests(self, route: str | None = None) -> int:
         """Return the number of requests that were answered or failed: of a route, or all."""
         routes = self._routes if route is None else (route,)
         counts = (
@@ -82,13 +84,13 @@ class Metrics:
         )
         return int(sum(count or 0 for count in counts))
 
-    def batch(self, rows: int, tokens: int, seconds: float) -> None:
+    def record_batch(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a batch."""
         self._batch_size.observe(rows)
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
-    def request(self, route: str, seconds: float, context: RequestContext) -> None:
+    def record_request(self, route: str, seconds: float, context: RequestContext) -> None:
         """Record a request that was answered, or that failed."""
         route = route if route in self._routes else "other"
         kind = context.error
@@ -99,15 +101,15 @@ class Metrics:
         else:
             self._failure.labels(kind if kind in KINDS else "Internal").inc()
         if context.rows:
-            self._work(context)
+            self._record_rows(context)
 
-    def _work(self, context: RequestContext) -> None:
+    def _record_rows(self, context: RequestContext) -> None:
         """Record the rows and times of a request in the queue."""
         verb, rows = context.verb, context.rows
         seconds = {
-            "tokenization_duration": context.tokenising,
-            "queue_duration": context.queueing,
-            "inference_duration": context.computing,
+            "tokenization_duration": context.tokenising_seconds,
+            "queue_duration": context.queueing_seconds,
+            "inference_duration": context.computing_seconds,
         }
         self._length.observe(context.characters / rows)
         for name, value in seconds.items():
@@ -123,12 +125,12 @@ class Metrics:
             else:
                 failure.inc()
 
-    def text(self) -> bytes:
+    def to_text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
-    def _gauge(self, name: str, what: str, *labels: str) -> Gauge:
+    def _make_gauge(self, name: str, what: str, *labels: str) -> Gauge:
         return Gauge(name, what, labels, registry=self.registry)
 
-    def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+    def _make_histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, what, buckets=buckets, registry=self.registry)

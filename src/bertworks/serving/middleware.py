@@ -19,13 +19,13 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .connections import too_long
+from .connections import long_headers_message
 from .context import RequestContext
-from .error_conversion import error_of
+from .error_conversion import to_request_error
 from .fair_yield import FairYield
 from .logs import log
 from .request_error import RequestError
-from .security import Keys, host_of, is_loopback, is_open
+from .security import Keys, is_loopback, needs_no_key, parse_host
 from .service import Service
 
 Headers = Mapping[bytes, bytes]
@@ -47,8 +47,8 @@ class RequestMiddleware:
     def __init__(self, app: ASGIApp, service: Service, keys: Keys, *, local: bool) -> None:
         self.app, self.service, self.keys, self.local = app, service, keys, local
         self.settings = service.settings
-        self._open = 0
-        self._begin = FairYield()
+        self._num_open_requests = 0
+        self._request_turns = FairYield()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,7 +59,7 @@ class RequestMiddleware:
         headers: Headers = dict(scope["headers"])
         client = scope.get("client")
         context = RequestContext(
-            _id_of(headers), time.monotonic(), client[0] if client else "local"
+            _read_id(headers), time.monotonic(), client[0] if client else "local"
         )
         scope.setdefault("state", {})["context"] = context
         status = 0
@@ -74,22 +74,22 @@ class RequestMiddleware:
                 message["headers"] = [*message.get("headers", []), *more]
             await send(message)
 
-        self._open += 1
+        self._num_open_requests += 1
         try:
             self._check_size(scope)
-            self._admit(scope, headers, context)
+            self._check_access(scope, headers, context)
             body = await self._body(scope, headers, receive)
-            await self._while_there(scope, body, receive, answer, context)
+            await self._cancel_on_disconnect(scope, body, receive, answer, context)
         except RequestError as error:
             context.error = error.kind
             await error.response(scope["path"])(scope, receive, answer)
         except Exception as error:
-            _log_fault(context, error)
+            _log_error(context, error)
             if not status:
-                await error_of(error).response(scope["path"])(scope, receive, answer)
+                await to_request_error(error).response(scope["path"])(scope, receive, answer)
         finally:
-            self._open -= 1
-            self._note(scope, context, status)
+            self._num_open_requests -= 1
+            self._record(scope, context, status)
 
     def _check_size(self, scope: Scope) -> None:
         """Refuse headers and a URL that are too long. (`connections` bounds what is received.)"""
@@ -97,18 +97,24 @@ class RequestMiddleware:
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > limit:
-            raise RequestError(431, "Validation", too_long(limit), headers={"connection": "close"})
+            raise RequestError(
+                431, "Validation", long_headers_message(limit), headers={"connection": "close"}
+            )
 
-    def _admit(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
+    def _check_access(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
         """Note the key's name and the deadline; refuse requests without access, or too many."""
         path = scope["path"]
         if self.keys:
-            owner = self.keys.owner(_key_of(headers))
+            owner = self.keys.owner(_read_key(headers))
             if owner is not None:
                 context.client = owner
-            elif not is_open(scope["method"], path) and not (path == "/metrics" and self.local):
+            elif not needs_no_key(scope["method"], path) and not (
+                path == "/metrics" and self.local
+            ):
                 raise RequestError(401, "Unauthorized", "no valid API key", code="invalid_api_key")
-        elif self.local and not is_loopback(host_of(headers.get(b"host", b"").decode("latin-1"))):
+        elif self.local and not is_loopback(
+            parse_host(headers.get(b"host", b"").decode("latin-1"))
+        ):
             raise RequestError(
                 403, "Unauthorized", "the host is not this machine: use an API key for others"
             )
@@ -118,8 +124,11 @@ class RequestMiddleware:
                 raise RequestError(
                     400, "Validation", "x-deadline-ms: must be milliseconds", "x-deadline-ms"
                 )
-            context.deadline = context.started + int(deadline) / 1000
-        if scope["method"] == "POST" and self._open > self.settings.max_concurrent_requests:
+            context.deadline = context.start_time + int(deadline) / 1000
+        if (
+            scope["method"] == "POST"
+            and self._num_open_requests > self.settings.max_concurrent_requests
+        ):
             raise RequestError(
                 429,
                 "Overloaded",
@@ -134,7 +143,7 @@ class RequestMiddleware:
         limit = self.settings.max_body_bytes
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+            raise _body_too_large_error(limit)
         parts: list[bytes] = []
         size = 0
         try:
@@ -146,7 +155,7 @@ class RequestMiddleware:
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > limit:
-                        raise _too_large(limit)
+                        raise _body_too_large_error(limit)
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
@@ -154,23 +163,23 @@ class RequestMiddleware:
                 408, "Timeout", f"the body did not arrive in {self.settings.body_seconds:g} seconds"
             ) from None
 
-    async def _while_there(
+    async def _cancel_on_disconnect(
         self, scope: Scope, body: bytes, receive: Receive, send: Send, context: RequestContext
     ) -> None:
         """Run the application; cancel a POST if the client disconnects before the response."""
-        given = False
+        has_replayed = False
 
         async def replay() -> Message:
-            nonlocal given
-            if not given:
-                given = True
+            nonlocal has_replayed
+            if not has_replayed:
+                has_replayed = True
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
         if scope["method"] != "POST":
             await self.app(scope, replay, send)
             return
-        await self._begin.passed()
+        await self._request_turns.wait_turn()
         task = asyncio.current_task()
         assert task is not None
         has_answered = False
@@ -197,15 +206,15 @@ class RequestMiddleware:
         finally:
             watcher.cancel()
 
-    def _note(self, scope: Scope, context: RequestContext, status: int) -> None:
+    def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
         route = getattr(scope.get("route"), "path", "other")
-        seconds = time.monotonic() - context.started
+        seconds = time.monotonic() - context.start_time
         if context.error is None and status >= 400:
             context.error = "Validation" if status < 500 else "Internal"
-        self.service.metrics.request(route, seconds, context)
+        self.service.metrics.record_request(route, seconds, context)
         log(
             logging.DEBUG
-            if is_open(scope["method"], route) or route == "/metrics"
+            if needs_no_key(scope["method"], route) or route == "/metrics"
             else logging.INFO,
             "request",
             id=context.id,
@@ -221,7 +230,7 @@ class RequestMiddleware:
         )
 
 
-def _log_fault(context: RequestContext, error: Exception) -> None:
+def _log_error(context: RequestContext, error: Exception) -> None:
     """Log where an error occurred, but not its message, which may contain a user's text."""
     context.error = "Internal"
     frames = [
@@ -231,22 +240,22 @@ def _log_fault(context: RequestContext, error: Exception) -> None:
     log(logging.ERROR, "fault", id=context.id, kind=kind, frames=frames[-12:])
 
 
-def _id_of(headers: Headers) -> str:
+def _read_id(headers: Headers) -> str:
     """Return the id that the request has, if it is valid, or a new one."""
-    given = headers.get(b"x-request-id", b"")
-    return given.decode() if _ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
+    value = headers.get(b"x-request-id", b"")
+    return value.decode() if _ID.fullmatch(value) else f"{random.getrandbits(64):016x}"
 
 
-def _key_of(headers: Headers) -> str:
-    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    given = key.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+def _read_key(headers: Headers) -> str:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
     try:
-        return given.decode()
+        return key.decode()
     except UnicodeDecodeError:  # some clients send Latin-1
-        return given.decode("latin-1")
+        return key.decode("latin-1")
 
 
-def _too_large(limit: int) -> RequestError:
+def _body_too_large_error(limit: int) -> RequestError:
     return RequestError(
         413, "Body", f"the body has more than {limit:,} bytes", headers={"connection": "close"}
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..checkpoints.locate import locate
 from ..errors import BertworksError, SettingsError, did_you_mean, truncate_repr
 from ..model import load
-from .loaded_model import Prompts, Served
+from .loaded_model import LoadedModel, Prompts
 from .logs import log
 
 _RETRY_SECONDS = 30.0
@@ -64,11 +64,11 @@ class Models:
         self._device, self._max_memory = device, max_memory
         self._settings = {"precision": precision, "deterministic": deterministic}
         self.failures: dict[str, Failure] = {}
-        self._loaded: OrderedDict[str, Served] = OrderedDict()
+        self._loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
 
-    def name(self, name: str | None) -> str:
+    def resolve_name(self, name: str | None) -> str:
         """Return the name of a served model; the default model's for None.
 
         Raises:
@@ -81,36 +81,38 @@ class Models:
             )
         return name
 
-    def loaded(self, name: str | None = None) -> Served | None:
+    def get_loaded(self, name: str | None = None) -> LoadedModel | None:
         """Return a model if it is loaded, and mark it as the most recently used."""
         with self._lock:
-            found = self._loaded.get(self.name(name))
-            if found is not None:
-                self._loaded.move_to_end(found.name)
-            return found
+            loaded_model = self._loaded_models.get(self.resolve_name(name))
+            if loaded_model is not None:
+                self._loaded_models.move_to_end(loaded_model.name)
+            return loaded_model
 
-    def all_loaded(self) -> list[Served]:
+    def list_loaded(self) -> list[LoadedModel]:
         """Return the loaded models, in the order of `sources`."""
         with self._lock:
-            return [self._loaded[name] for name in self.sources if name in self._loaded]
+            return [
+                self._loaded_models[name] for name in self.sources if name in self._loaded_models
+            ]
 
     @property
     def available(self) -> list[str]:
         """The names of the models that are loaded, or may be."""
         return [name for name in self.sources if name not in self.failures]
 
-    def get(self, name: str | None = None) -> Served:
+    def get(self, name: str | None = None) -> LoadedModel:
         """Return a model; load it if necessary.
 
         Raises:
             UnknownModelError: no model has that name.
             UnavailableModelError: the model cannot be loaded.
         """
-        name = self.name(name)
+        name = self.resolve_name(name)
         with self._loading[name]:
-            served = self.loaded(name)
-            if served is not None:
-                return served
+            loaded_model = self.get_loaded(name)
+            if loaded_model is not None:
+                return loaded_model
             failure = self.failures.get(name)
             if failure is None or time.monotonic() - failure.time > _RETRY_SECONDS:
                 try:
@@ -154,31 +156,33 @@ class Models:
         return names
 
     def _is_loaded(self, name: str) -> bool:
-        return any(served.name == name for served in self.all_loaded())
+        return any(loaded_model.name == name for loaded_model in self.list_loaded())
 
-    def _load(self, name: str) -> Served:
+    def _load(self, name: str) -> LoadedModel:
         directory = locate(self.sources[name])
         model = load(directory, device=self._device)
-        served = Served(name, self.sources[name], model, Prompts.read(directory), self._settings)
-        served.warm_up()
+        loaded_model = LoadedModel(
+            name, self.sources[name], model, Prompts.from_directory(directory), self._settings
+        )
+        loaded_model.warm_up()
         self.failures.pop(name, None)
         with self._lock:
-            is_freed = name in self._loaded
-            self._loaded[name] = served
-            self._loaded.move_to_end(name)
-            while self._max_memory is not None and len(self._loaded) > 1:
-                if sum(one.bytes for one in self._loaded.values()) <= self._max_memory:
+            is_freed = name in self._loaded_models
+            self._loaded_models[name] = loaded_model
+            self._loaded_models.move_to_end(name)
+            while self._max_memory is not None and len(self._loaded_models) > 1:
+                if sum(one.num_bytes for one in self._loaded_models.values()) <= self._max_memory:
                     break
-                self._loaded.popitem(last=False)
+                self._loaded_models.popitem(last=False)
                 is_freed = True
         if is_freed and gc.get_freeze_count():  # `Server.startup` froze objects
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-        return served
+        return loaded_model
 
 
-def named_sources(models: Sequence[str]) -> dict[str, str]:
+def parse_sources(models: Sequence[str]) -> dict[str, str]:
     """Return the models of a command line by name: of `NAME=MODEL`, or the last part of a path.
 
     A model on the hub keeps its full name.

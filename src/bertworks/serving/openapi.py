@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from .dialects.cohere import CohereError
 from .dialects.openai import OpenAIError
 from .dialects.tei import TEIError
-from .loaded_model import Served
+from .loaded_model import LoadedModel
 from .models import Models
 
 ERRORS = {
@@ -91,7 +91,7 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """For each route, the verb that a model must have, and an example request."""
 
 
-def runnable(models: Models, path: str) -> dict[str, Any] | None:
+def find_example(models: Models, path: str) -> dict[str, Any] | None:
     """Return the example of a route, with a model that can answer it; None if no model can.
 
     A model that is not loaded yet may be able to: then the example names the default model.
@@ -99,34 +99,38 @@ def runnable(models: Models, path: str) -> dict[str, Any] | None:
     if path not in EXAMPLES:
         return None if path != "/embed_sparse" else {"inputs": TEXT}
     verb, body = EXAMPLES[path]
-    loaded = models.all_loaded()
-    served = next((one for one in loaded if verb in one.verbs), None)
-    if served is None:
-        return None if len(loaded) == len(models.available) else {**body, "model": models.default}
-    return {"model": served.name, **_of_model(dict(body), path, served)}
+    loaded_models = models.list_loaded()
+    loaded_model = next((one for one in loaded_models if verb in one.verbs), None)
+    if loaded_model is None:
+        return (
+            None
+            if len(loaded_models) == len(models.available)
+            else {**body, "model": models.default}
+        )
+    return {"model": loaded_model.name, **_adapt_example(dict(body), path, loaded_model)}
 
 
-def _of_model(body: dict[str, Any], path: str, served: Served) -> dict[str, Any]:
+def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -> dict[str, Any]:
     """Adapt an example to a model: its mask token, its columns, pairs if it expects pairs."""
-    tokenizer = served.model.tokenizer
+    tokenizer = loaded_model.model.tokenizer
     for field in ("inputs", "text"):
         if "{mask}" in body.get(field, ""):
             body[field] = body[field].format(mask=tokenizer.id_to_token(tokenizer.mask_id))
-    settings = getattr(served.task, "settings", None)
+    settings = getattr(loaded_model.task, "settings", None)
     columns = getattr(settings, "columns", None)
     if path in ("/predict", "/classify") and getattr(columns, "pair", None) is not None:
         body["inputs"] = [[TEXT, "It learns layers of features."]]
-    if path == "/predict-rows" and served.task is not None:
-        body["rows"] = [dict.fromkeys(served.task.column_names, TEXT)]
+    if path == "/predict-rows" and loaded_model.task is not None:
+        body["rows"] = [dict.fromkeys(loaded_model.task.column_names, TEXT)]
     return body
 
 
-def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
+def make_openapi(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
     """Return a function that makes the OpenAPI description, for the models loaded at that time."""
-    usual = app.openapi
+    default_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
-        description = copy.deepcopy(usual())
+        description = copy.deepcopy(default_openapi())
         schemas = description["components"]["schemas"]
         for model in (TEIError, OpenAIError, CohereError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -138,7 +142,7 @@ def described(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], 
             for operation in verbs.values():
                 _describe(operation, path, with_keys=with_keys)
             if "post" in verbs:
-                example = runnable(models, path)
+                example = find_example(models, path)
                 if example is None:
                     del description["paths"][path]
                     continue

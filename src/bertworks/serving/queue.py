@@ -20,7 +20,7 @@ from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from ..errors import BertworksError
-from .runners.base import Runner, Sized, Unfinished
+from .runners.base import RemainingWork, Runner, Sized
 from .tickets import ClientQueue, Ticket
 
 
@@ -34,7 +34,7 @@ class TooLargeError(BertworksError):
     """A request may have more tokens than the queue can hold."""
 
 
-class LateError(BertworksError):
+class DeadlineError(BertworksError):
     """A request's deadline passed before it was computed."""
 
 
@@ -76,17 +76,17 @@ class Queue:
     ) -> None:
         self.batch_tokens, self.max_tokens, self.max_wait = batch_tokens, max_tokens, max_wait
         self._clock, self._observe = clock, observe
-        self._changed = threading.Condition()
-        self._lanes: dict[Hashable, ClientQueue] = {}
-        self._untokenised: deque[ClientQueue] = deque()  # each lane once, in order of turns
+        self._condition = threading.Condition()
+        self._client_queues: dict[Hashable, ClientQueue] = {}
+        self._turns: deque[ClientQueue] = deque()  # with rows to tokenise, in order of turns
         self._tickets: set[Ticket] = set()
-        self._over: list[Ticket] = []  # ended, but their futures are not resolved yet
-        self._tokens = self._served = self._numbers = 0
+        self._done_tickets: list[Ticket] = []  # their futures are not resolved yet
+        self._tokens = self._virtual_time = self._num_client_queues = 0
         self._untokenised_rows = self._ready_tokens = 0
         self._rate = 0.0  # tokens per second
         self._threads: list[threading.Thread] = []
-        self._closed = False
-        self.broken: BaseException | None = None
+        self._is_closed = False
+        self.fatal_error: BaseException | None = None
 
     def start(self) -> None:
         """Start the two threads."""
@@ -98,7 +98,7 @@ class Queue:
     @property
     def load(self) -> Load:
         """The current requests and tokens."""
-        with self._changed:
+        with self._condition:
             return Load(len(self._tickets), self._tokens)
 
     def submit(
@@ -126,26 +126,26 @@ class Queue:
             OverloadedError, TooLargeError, ClosedError: the request cannot be accepted.
         """
         assert items and len(items) == len(sizes), "a request has rows, each of some size"
-        with self._changed:
-            if self._closed:
+        with self._condition:
+            if self._is_closed:
                 raise ClosedError("the server is shutting down")
-            lane = self._lanes.get(client)
-            if lane is None:
-                self._numbers += 1
-                lane = ClientQueue(client, self._numbers)
+            queue = self._client_queues.get(client)
+            if queue is None:
+                self._num_client_queues += 1
+                queue = ClientQueue(client, self._num_client_queues)
             prepare = prepare or runner.prepare
-            ticket = Ticket(runner, items, sizes, limit, lane, prepare, deadline)
-            self._check_room(ticket.held)
-            self._lanes[client] = lane
-            lane.requests += 1
-            self._tokens += ticket.held
+            ticket = Ticket(runner, items, sizes, limit, queue, prepare, deadline)
+            self._check_room(ticket.reserved_tokens)
+            self._client_queues[client] = queue
+            queue.requests += 1
+            self._tokens += ticket.reserved_tokens
             self._untokenised_rows += len(items)
             self._tickets.add(ticket)
             ticket.future.add_done_callback(lambda _: self._cancel(ticket))
-            if not lane.untokenised:
-                self._untokenised.append(lane)
-            lane.untokenised.append(ticket)
-            self._changed.notify_all()
+            if not queue.untokenised_tickets:
+                self._turns.append(queue)
+            queue.untokenised_tickets.append(ticket)
+            self._condition.notify_all()
         return ticket
 
     def prepare_some(self, *, wait: bool = False) -> bool:
@@ -155,24 +155,26 @@ class Queue:
         """
         part = None
         while part is None:
-            with self._changed:
-                part = self._next_untokenised()
+            with self._condition:
+                part = self._take_untokenised_rows()
                 if part is not None:
                     ticket, rows = part
                     items = [ticket.items[row] for row in rows]
-                elif not self._over and self._may_end(wait=wait):
+                elif not self._done_tickets and self._may_end(wait=wait):
                     return False
             self._notify()
-        started = self._clock()
+        start = self._clock()
         try:
-            made = _apart(ticket.prepare, items)
+            examples = _isolate_failures(ticket.prepare, items)
         except MemoryError:
-            made = [BertworksError("there is not enough memory to tokenise the texts")] * len(rows)
-        with self._changed:
-            ticket.preparing += self._clock() - started
-            for row, example in zip(rows, made, strict=True):
+            examples = [BertworksError("there is not enough memory to tokenise the texts")] * len(
+                rows
+            )
+        with self._condition:
+            ticket.preparing_seconds += self._clock() - start
+            for row, example in zip(rows, examples, strict=True):
                 self._add_ready(ticket, row, example)
-            self._changed.notify_all()
+            self._condition.notify_all()
         self._notify()
         return True
 
@@ -183,44 +185,44 @@ class Queue:
         """
         batch: list[_Row] = []
         while not batch:
-            with self._changed:
-                batch = self._next_batch(wait=wait)
-                if not batch and not self._over and self._may_end(wait=wait):
+            with self._condition:
+                batch = self._take_batch(wait=wait)
+                if not batch and not self._done_tickets and self._may_end(wait=wait):
                     return False
             self._notify()
-        started = self._clock()
+        start = self._clock()
         answers = self._run(batch[0].ticket.runner, batch)
-        seconds = self._clock() - started
+        seconds = self._clock() - start
         tokens = sum(row.example.num_tokens for row in batch)
         # Before the results are set: a client that has one finds its batch in the metrics.
         if self._observe is not None:
             self._observe(len(batch), tokens, seconds)
-        with self._changed:
+        with self._condition:
             self._rate += (tokens / max(seconds, 1e-6) - self._rate) * (0.2 if self._rate else 1)
             for ticket in {row.ticket for row in batch}:
-                ticket.running += seconds
+                ticket.running_seconds += seconds
             for row, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Unfinished):
-                    self._put_back(row.ticket, row.number, answer.example)
+                if isinstance(answer, RemainingWork):
+                    self._return_row(row.ticket, row.number, answer.example)
                 else:
-                    self._settle(row.ticket, row.number, answer)
-            self._changed.notify_all()
+                    self._complete_row(row.ticket, row.number, answer)
+            self._condition.notify_all()
         self._notify()
         return True
 
     def close(self) -> None:
         """Accept no more requests, and finish those that were accepted."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
         for thread in self._threads:
             thread.join()
 
     def _may_end(self, *, wait: bool) -> bool:
         """Whether a thread may end; if not, wait for a change."""
-        if not wait or (self._closed and not self._tickets):
+        if not wait or (self._is_closed and not self._tickets):
             return True
-        self._changed.wait()
+        self._condition.wait()
         return False
 
     def _check_room(self, tokens: int) -> None:
@@ -234,89 +236,89 @@ class Queue:
             error.retry_after = min(60.0, max(1.0, self._tokens / self._rate if self._rate else 1))
             raise error
 
-    def _next_untokenised(self) -> tuple[Ticket, range] | None:
+    def _take_untokenised_rows(self) -> tuple[Ticket, range] | None:
         """Return the next rows to tokenise: clients take turns, and so do a client's requests."""
-        while self._untokenised:
-            lane = self._untokenised.popleft()
-            ticket = lane.untokenised.popleft()
-            rows = ticket.cut() if self._is_awaited(ticket) else range(0)
+        while self._turns:
+            queue = self._turns.popleft()
+            ticket = queue.untokenised_tickets.popleft()
+            rows = ticket.take_slice() if self._is_active(ticket) else range(0)
             if rows and ticket.next < len(ticket.items):
-                lane.untokenised.append(ticket)
-            if lane.untokenised:
-                self._untokenised.append(lane)
+                queue.untokenised_tickets.append(ticket)
+            if queue.untokenised_tickets:
+                self._turns.append(queue)
             if rows:
                 return ticket, rows
         return None
 
     def _add_ready(self, ticket: Ticket, row: int, example: Sized | Exception) -> None:
         """Add a tokenised row, or the error of tokenising it."""
-        if ticket.is_over:
+        if ticket.is_done:
             return
-        ticket.untokenised -= 1
+        ticket.num_untokenised_rows -= 1
         self._untokenised_rows -= 1
         if isinstance(example, Exception):
-            self._settle(ticket, row, example)
+            self._complete_row(ticket, row, example)
             return
         ticket.tokens += example.num_tokens
-        self._weigh(ticket, row, example)
+        self._charge_ready_row(ticket, row, example)
         ticket.ready.append((row, example))
-        lane = ticket.lane
-        if not lane.turns:
-            lane.served = max(lane.served, self._served)
+        queue = ticket.client_queue
+        if not queue.turns:
+            queue.served_tokens = max(queue.served_tokens, self._virtual_time)
         if not ticket.has_turn:
-            lane.turns.setdefault(ticket.runner, deque()).append(ticket)
+            queue.turns.setdefault(ticket.runner, deque()).append(ticket)
             ticket.has_turn = True
 
-    def _put_back(self, ticket: Ticket, row: int, example: Sized) -> None:
+    def _return_row(self, ticket: Ticket, row: int, example: Sized) -> None:
         """Add the rest of an unfinished row, as the next of its client's rows."""
-        if ticket.is_over:
+        if ticket.is_done:
             return
         ticket.tokens += max(0, example.num_tokens - ticket.costs[row])
-        self._weigh(ticket, row, example)
+        self._charge_ready_row(ticket, row, example)
         ticket.ready.appendleft((row, example))
-        turns = ticket.lane.turns.setdefault(ticket.runner, deque())
+        turns = ticket.client_queue.turns.setdefault(ticket.runner, deque())
         if ticket.has_turn:
             turns.remove(ticket)
         turns.appendleft(ticket)
         ticket.has_turn = True
 
-    def _weigh(self, ticket: Ticket, row: int, example: Sized) -> None:
+    def _charge_ready_row(self, ticket: Ticket, row: int, example: Sized) -> None:
         """Count a ready row by its actual tokens."""
         cost = example.num_tokens
-        self._hold(ticket, cost - ticket.costs[row])
+        self._charge_tokens(ticket, cost - ticket.costs[row])
         ticket.costs[row] = cost
         self._ready_tokens += cost
 
-    def _await_more(self) -> None:
+    def _wait_for_rows(self) -> None:
         """Wait up to `max_wait` while rows are tokenised, so that the next batch is fuller."""
         until = self._clock() + self.max_wait
         while self._untokenised_rows and (left := until - self._clock()) > 0:
             if self._ready_tokens >= self.batch_tokens:
                 return
-            self._changed.wait(left)
+            self._condition.wait(left)
 
-    def _next_batch(self, *, wait: bool) -> list[_Row]:
-        """Return ready rows of one runner, least served clients first; empty if none is ready."""
+    def _take_batch(self, *, wait: bool) -> list[_Row]:
+        """Return ready rows of one runner, of clients with the fewest tokens first."""
         if wait and self._ready_tokens:
-            self._await_more()
-        while lanes := [lane for lane in self._lanes.values() if lane.turns]:
-            first = min(lanes, key=lambda lane: (lane.served, lane.number))
+            self._wait_for_rows()
+        while queues := [queue for queue in self._client_queues.values() if queue.turns]:
+            first = min(queues, key=lambda queue: (queue.served_tokens, queue.number))
             runner = next(iter(first.turns))
             first.turns[runner] = first.turns.pop(runner)  # another runner is next
-            self._served = first.served
-            batch = self._batch_of(runner, [lane for lane in lanes if runner in lane.turns])
+            self._virtual_time = first.served_tokens
+            batch = self._fill_batch(runner, [queue for queue in queues if runner in queue.turns])
             if batch:
                 return batch
         return []
 
-    def _batch_of(self, runner: Runner, lanes: Sequence[ClientQueue]) -> list[_Row]:
+    def _fill_batch(self, runner: Runner, queues: Sequence[ClientQueue]) -> list[_Row]:
         batch: list[_Row] = []
         tokens = 0
-        heap = [(lane.served, lane.number, lane) for lane in lanes]
+        heap = [(queue.served_tokens, queue.number, queue) for queue in queues]
         heapq.heapify(heap)
         while heap:
-            lane = heap[0][-1]
-            ticket = lane.front(runner, self._is_awaited)
+            queue = heap[0][-1]
+            ticket = queue.first_ticket(runner, self._is_active)
             if ticket is None:
                 heapq.heappop(heap)
                 continue
@@ -325,11 +327,11 @@ class Queue:
                 break
             ticket.ready.popleft()
             self._ready_tokens -= example.num_tokens
-            lane.turns[runner].rotate(-1)
+            queue.turns[runner].rotate(-1)
             batch.append(_Row(ticket, row, example))
             tokens += example.num_tokens
-            lane.served += example.num_tokens
-            heapq.heapreplace(heap, (lane.served, lane.number, lane))
+            queue.served_tokens += example.num_tokens
+            heapq.heapreplace(heap, (queue.served_tokens, queue.number, queue))
         return batch
 
     def _run(self, runner: Runner, batch: Sequence[_Row]) -> list[Any]:
@@ -337,9 +339,9 @@ class Queue:
         examples = [row.example for row in batch]
         answers: list[Any] = []
         while left := examples[len(answers) :]:
-            part = left[: _fitting(left, self.batch_tokens)]
+            part = left[: _count_fitting_rows(left, self.batch_tokens)]
             try:
-                answers += _apart(runner.run, part)
+                answers += _isolate_failures(runner.run, part)
             except MemoryError:
                 if len(part) == 1:
                     answers.append(BertworksError("there is not enough memory for so long a text"))
@@ -348,59 +350,59 @@ class Queue:
                     self.batch_tokens = max(1, tokens // 2)
         return answers
 
-    def _is_awaited(self, ticket: Ticket) -> bool:
-        """Whether a request is still active; end it with `LateError` if its deadline has passed."""
-        if ticket.is_over:
+    def _is_active(self, ticket: Ticket) -> bool:
+        """Whether a request is active; end it with `DeadlineError` if its deadline has passed."""
+        if ticket.is_done:
             return False
         if ticket.deadline is not None and self._clock() >= ticket.deadline:
-            self._end(ticket, LateError("the deadline passed before the request was computed"))
+            self._end(ticket, DeadlineError("the deadline passed before the request was computed"))
             return False
         return True
 
-    def _settle(self, ticket: Ticket, row: int, outcome: Any) -> None:
+    def _complete_row(self, ticket: Ticket, row: int, outcome: Any) -> None:
         """Store a row's result or error; the last result or the first error ends the request."""
-        if ticket.is_over:
+        if ticket.is_done:
             return
-        self._hold(ticket, -ticket.costs[row])
+        self._charge_tokens(ticket, -ticket.costs[row])
         ticket.answers[row] = outcome
-        ticket.left -= 1
+        ticket.num_remaining_rows -= 1
         if isinstance(outcome, Exception):
             self._end(ticket, outcome)
-        elif not ticket.left:
+        elif not ticket.num_remaining_rows:
             self._end(ticket)
 
-    def _hold(self, ticket: Ticket, tokens: int) -> None:
-        ticket.held += tokens
+    def _charge_tokens(self, ticket: Ticket, tokens: int) -> None:
+        ticket.reserved_tokens += tokens
         self._tokens += tokens
 
     def _end(self, ticket: Ticket, error: BaseException | None = None) -> None:
         """End a request and release its tokens; `_notify` resolves its future without the lock."""
-        ticket.is_over, ticket.error = True, error
+        ticket.is_done, ticket.error = True, error
         self._tickets.discard(ticket)
-        self._hold(ticket, -ticket.held)
-        self._untokenised_rows -= ticket.untokenised
+        self._charge_tokens(ticket, -ticket.reserved_tokens)
+        self._untokenised_rows -= ticket.num_untokenised_rows
         self._ready_tokens -= sum(example.num_tokens for _, example in ticket.ready)
-        ticket.untokenised = 0
+        ticket.num_untokenised_rows = 0
         ticket.ready.clear()
         ticket.items = ()
-        ticket.lane.requests -= 1
-        if not ticket.lane.requests:
-            del self._lanes[ticket.lane.client]
-        self._over.append(ticket)
+        ticket.client_queue.requests -= 1
+        if not ticket.client_queue.requests:
+            del self._client_queues[ticket.client_queue.client]
+        self._done_tickets.append(ticket)
 
     def _cancel(self, ticket: Ticket) -> None:
         """End a request whose future was cancelled; do nothing if it has ended already."""
-        with self._changed:
-            if not ticket.is_over:
+        with self._condition:
+            if not ticket.is_done:
                 self._end(ticket)
-                self._over.remove(ticket)
-                self._changed.notify_all()
+                self._done_tickets.remove(ticket)
+                self._condition.notify_all()
 
     def _notify(self) -> None:
         """Resolve the futures of ended requests, without the lock."""
-        with self._changed:
-            over, self._over = self._over, []
-        for ticket in over:
+        with self._condition:
+            tickets, self._done_tickets = self._done_tickets, []
+        for ticket in tickets:
             ticket.notify()
 
     def _loop(self, step: Callable[..., bool]) -> None:
@@ -409,36 +411,41 @@ class Queue:
             while step(wait=True):
                 pass
         except BaseException as error:
-            with self._changed:
-                self.broken, self._closed = error, True
+            with self._condition:
+                self.fatal_error, self._is_closed = error, True
                 for ticket in tuple(self._tickets):
                     self._end(ticket, error)
-                self._changed.notify_all()
+                self._condition.notify_all()
             self._notify()
 
 
-def _fitting(examples: Sequence[Sized], tokens: int) -> int:
+def _count_fitting_rows(examples: Sequence[Sized], tokens: int) -> int:
     """Return how many of the first examples have at most `tokens` tokens together; at least 1."""
     ends = accumulate(example.num_tokens for example in examples)
     return max(1, sum(1 for _ in takewhile(lambda end: end <= tokens, ends)))
 
 
-def _apart(compute: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]) -> list[Any]:
+def _isolate_failures(
+    compute: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]
+) -> list[Any]:
     """Compute each item's result, or the error that this item causes.
 
     After a `BertworksError`, halves are tried until the items that cause it are found. Any other
     exception except `MemoryError` counts for all items.
     """
     try:
-        found = list(compute(items))
-        assert len(found) == len(items), "an outcome for each item"
+        results = list(compute(items))
+        assert len(results) == len(items), "an outcome for each item"
     except BertworksError as error:
         if len(items) == 1:
             return [error]
         half = len(items) // 2
-        return [*_apart(compute, items[:half]), *_apart(compute, items[half:])]
+        return [
+            *_isolate_failures(compute, items[:half]),
+            *_isolate_failures(compute, items[half:]),
+        ]
     except MemoryError:
         raise
     except Exception as error:
         return [error] * len(items)
-    return found
+    return results

@@ -85,6 +85,8 @@ class RequestError(Exception):
         return Response(orjson.dumps(body), status, headers, "application/json")
 
 
-def invalid(field: str, message: str, status: int = 400, kind: str = "Validation") -> RequestError:
+def invalid_field_error(
+    field: str, message: str, status: int = 400, kind: str = "Validation"
+) -> RequestError:
     """Return the error for an invalid field of the request."""
     return RequestError(status, kind, f"{field}: {message}", field)

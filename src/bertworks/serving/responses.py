@@ -14,27 +14,29 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .context import context_of
+from .context import get_context
 
 
-async def encoded(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
+async def encode_vectors(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:
     """Encode vectors for a response: as numbers, or as base64 of little-endian float32.
 
     Encoding thousands takes long, so other requests may run after every 64 vectors.
     """
-    found: list[Any] = []
-    for at, vector in enumerate(vectors):
+    encodings: list[Any] = []
+    for number, vector in enumerate(vectors):
         if form == "float":
-            found.append(orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)))
+            encodings.append(
+                orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY))
+            )
         else:
-            found.append(base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode())
-        if at % 64 == 63:
+            encodings.append(base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode())
+        if number % 64 == 63:
             await asyncio.sleep(0)
-    return found
+    return encodings
 
 
 def reply(request: Request, value: Any) -> Response:
     """Return a value, which may contain arrays, as JSON, with headers of times and counts."""
-    headers = context_of(request).headers(time.monotonic())
+    headers = get_context(request).headers(time.monotonic())
     body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, 200, headers, "application/json")

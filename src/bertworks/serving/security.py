@@ -13,20 +13,20 @@ from pathlib import Path
 from ..errors import SettingsError
 from ..utils.regular_files import read_bytes
 
-OPEN = frozenset({"/health", "/ready", "/ping", "/"})
+KEYLESS_PATHS = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key to be read; a POST to "/" does."""
 
 PAGE_FILES = "/explore/static/"
 """The path of the explorer's files, which need no key either."""
 
 
-def is_open(method: str, path: str) -> bool:
+def needs_no_key(method: str, path: str) -> bool:
     """Whether a request needs no key."""
-    return method == "GET" and (path in OPEN or path.startswith(PAGE_FILES))
+    return method == "GET" and (path in KEYLESS_PATHS or path.startswith(PAGE_FILES))
 
 
 ENVIRONMENT = "BERTWORKS_API_KEYS"
-_LEAST = 16
+_MIN_KEY_CHARACTERS = 16
 
 
 class Keys:
@@ -40,12 +40,12 @@ class Keys:
 
     def owner(self, key: str) -> str | None:
         """Return the name of a key, or None. All keys are compared, each in constant time."""
-        found = None
+        owner = None
         digest = _digest(key)
         for name, known in self._digests.items():
             if hmac.compare_digest(known, digest):
-                found = name
-        return found
+                owner = name
+        return owner
 
 
 def read_keys(file: Path | None) -> Keys:
@@ -58,11 +58,11 @@ def read_keys(file: Path | None) -> Keys:
         SettingsError: the file cannot be read, or has no key; a key is too short; a name is used
             twice.
     """
-    given = os.environ.get(ENVIRONMENT, "").split(",")
-    lines = [(ENVIRONMENT, line) for line in _with_keys(given).values()]
+    words = os.environ.get(ENVIRONMENT, "").split(",")
+    lines = [(ENVIRONMENT, line) for line in _key_lines(words).values()]
     if file is not None:
         try:
-            in_file = _with_keys(_content(file).decode("utf-8-sig").splitlines())
+            in_file = _key_lines(_content(file).decode("utf-8-sig").splitlines())
         except UnicodeDecodeError as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
@@ -70,19 +70,19 @@ def read_keys(file: Path | None) -> Keys:
                 "there is no key in it", where=str(file), fix="Write NAME:KEY, a key a line."
             )
         lines += [(f"{file}:{number}", line) for number, line in in_file.items()]
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for where, line in lines:
         name, is_named, key = (part.strip() for part in line.partition(":"))
         if not is_named:
             name, key = "", line
-        name = name or f"key-{len(found) + 1}"
-        if len(key) < _LEAST:
-            what = f"the key {name!r} has fewer than {_LEAST} characters"
+        name = name or f"key-{len(keys) + 1}"
+        if len(key) < _MIN_KEY_CHARACTERS:
+            what = f"the key {name!r} has fewer than {_MIN_KEY_CHARACTERS} characters"
             raise SettingsError(what, where=where)
-        if name in found:
+        if name in keys:
             raise SettingsError(f"two keys are called {name!r}", where=where)
-        found[name] = key
-    return Keys(found)
+        keys[name] = key
+    return Keys(keys)
 
 
 def _content(file: str | Path) -> bytes:
@@ -95,7 +95,7 @@ def _content(file: str | Path) -> bytes:
         raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
 
 
-def _with_keys(lines: Sequence[str]) -> dict[int, str]:
+def _key_lines(lines: Sequence[str]) -> dict[int, str]:
     """Return the lines that contain a key, by line number, counted from 1."""
     stripped = enumerate(map(str.strip, lines), 1)
     return {number: line for number, line in stripped if line and not line.startswith("#")}
@@ -145,7 +145,7 @@ def check_tls(key: str | None, certificate: str | None) -> None:
             raise SettingsError(f"there is no {what} in it", where=file, fix=fix)
 
 
-def host_of(header: str) -> str:
+def parse_host(header: str) -> str:
     """Return the host of a `Host` header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]

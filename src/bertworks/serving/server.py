@@ -81,14 +81,14 @@ class Server(uvicorn.Server):
                 await listen(listener, protocol, ssl=self.config.ssl) for listener in self.listeners
             ]
         except OSError as error:
-            raise cannot_listen(self.config, error) from None
+            raise listen_error(self.config, error) from None
         self._start(connections.watch())
         gc.freeze()
         gc.enable()
         log(
             logging.INFO,
             "listening",
-            url=url_of(self.config, self.listeners[0].getsockname()[1]),
+            url=server_url(self.config, self.listeners[0].getsockname()[1]),
             explorer="/",
             api="/docs",
             models=self.service.models.available,
@@ -153,7 +153,7 @@ def serve(
     """
     check_host(host, keys, no_auth=no_auth)
     check_tls(options.get("ssl_keyfile"), options.get("ssl_certfile"))
-    use_threads()
+    configure_threads()
     log_to_stderr(log_level)
     local = is_loopback(host)
     app = make_app(models, settings, keys, local=local and not no_auth)
@@ -163,7 +163,7 @@ def serve(
     try:
         listeners = bind(host, port, service.connections)  # before the models are loaded
     except OSError as error:
-        raise cannot_listen(config, error) from None
+        raise listen_error(config, error) from None
     with ExitStack() as opened:
         for listener in listeners:
             opened.enter_context(listener)
@@ -193,7 +193,7 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
     return config
 
 
-def url_of(config: uvicorn.Config, port: int) -> str:
+def server_url(config: uvicorn.Config, port: int) -> str:
     """Return the URL of a server that listens on a port."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"{'https' if config.is_ssl else 'http'}://{host}:{port}"
@@ -208,7 +208,7 @@ def _run(server: Server) -> None:
         raise service.failure or BertworksError("the server cannot start") from None
 
 
-def cannot_listen(config: uvicorn.Config, error: OSError) -> BertworksError:
+def listen_error(config: uvicorn.Config, error: OSError) -> BertworksError:
     """Return the error for a host and port on which the server cannot listen."""
     fix = f"The system says: {error.strerror or error}."
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
@@ -218,7 +218,7 @@ def cannot_listen(config: uvicorn.Config, error: OSError) -> BertworksError:
     return BertworksError(f"cannot listen to {config.host}:{config.port}", fix=fix)
 
 
-def usable_cpus() -> int:
+def count_usable_cpus() -> int:
     """Return how many processors this process may use, by its affinity and its cgroup's quota."""
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -230,7 +230,7 @@ def usable_cpus() -> int:
         return count
 
 
-def use_threads() -> None:
+def configure_threads() -> None:
     """Use one processor for HTTP and the others for torch, unless OMP_NUM_THREADS is set.
 
     On two processors, a server with one torch thread answers 1.2 to 1.4 times as many requests as
@@ -241,4 +241,4 @@ def use_threads() -> None:
 
     sys.setswitchinterval(0.001)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(torch.get_num_threads(), usable_cpus() - 1)))
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), count_usable_cpus() - 1)))

@@ -12,7 +12,7 @@ from .fair_yield import FairYield
 from .metrics import Metrics
 from .models import Models
 from .queue import Queue
-from .request_error import invalid
+from .request_error import invalid_field_error
 from .settings import ServeSettings
 from .view_executor import ViewExecutor
 
@@ -25,16 +25,16 @@ class Service:
 
     Attributes:
         connections: limits of the server's connections.
-        answering: lets a few responses continue at a time.
+        response_turns: lets a few responses continue at a time.
         draining: whether the server is stopping; responses then close their connections.
-        lane: computes the explorer's views.
+        view_executor: computes the explorer's views.
         ready: whether the models are loaded (with `lazy`, True at once).
         failure: the error that kept the server from starting, if any.
     """
 
     def __init__(self, models: Models, settings: ServeSettings, routes: Iterable[str]) -> None:
         self.models, self.settings = models, settings
-        self.started_at = int(time.time())
+        self.start_time = int(time.time())
         self.draining = False
         self.ready = False
         self.failure: Exception | None = None
@@ -49,10 +49,10 @@ class Service:
             },
         )
         self.queue = Queue(
-            settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.batch
+            settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.record_batch
         )
-        self.lane = ViewExecutor()
-        self.answering = FairYield()
+        self.view_executor = ViewExecutor()
+        self.response_turns = FairYield()
 
     def load_models(self) -> None:
         """Load all models at the start, unless they are loaded on demand.
@@ -66,28 +66,30 @@ class Service:
 
     def check_count(self, field: str, count: int) -> None:
         """Refuse a count of zero, or one that is too large."""
-        most = self.settings.max_texts
+        limit = self.settings.max_texts
         if not count:
-            raise invalid(field, "give at least one text", kind="Empty")
-        if count > most:
-            raise invalid(field, f"{count:,} texts, but at most {most:,}", 413)
+            raise invalid_field_error(field, "give at least one text", kind="Empty")
+        if count > limit:
+            raise invalid_field_error(field, f"{count:,} texts, but at most {limit:,}", 413)
 
     def check_text(self, field: str, text: Sequence[object]) -> None:
         """Refuse a text, or its token ids, that is empty or too long."""
-        most = self.settings.max_characters
+        limit = self.settings.max_characters
         if not text:
-            raise invalid(field, "must not be empty", kind="Empty")
-        if len(text) > most:
-            raise invalid(field, f"{len(text):,} characters, but at most {most:,}", 413)
+            raise invalid_field_error(field, "must not be empty", kind="Empty")
+        if len(text) > limit:
+            raise invalid_field_error(
+                field, f"{len(text):,} characters, but at most {limit:,}", 413
+            )
 
     def check_texts(self, field: str, texts: Sequence[Sequence[object]]) -> None:
         """Refuse an empty list, too many texts, and texts that are empty or too long."""
         self.check_count(field, len(texts))
-        for at, text in enumerate(texts):
-            self.check_text(f"{field}[{at}]", text)
+        for index, text in enumerate(texts):
+            self.check_text(f"{field}[{index}]", text)
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     """Return the server's models, queue and limits."""
     service: Service = request.app.state.service
     return service

@@ -20,7 +20,8 @@ class Ticket:
     Attributes:
         future: holds the results, one for each item in order; or the first error of an item, which
             drops the other items. Cancelling it drops items that are not computed yet.
-        preparing, running: seconds in which its rows were tokenised, and computed by the network.
+        preparing_seconds, running_seconds: time in which its rows were tokenised, and computed by
+            the network.
         tokens: the tokens of its rows that are tokenised.
     """
 
@@ -30,23 +31,23 @@ class Ticket:
         items: Sequence[Any],
         sizes: Sequence[int],
         limit: int | None,
-        lane: ClientQueue,
+        client_queue: ClientQueue,
         prepare: Callable[[Sequence[Any]], Sequence[Sized]],
         deadline: float | None,
     ) -> None:
-        self.runner, self.items, self.sizes, self.lane = runner, items, sizes, lane
+        self.runner, self.items, self.sizes, self.client_queue = runner, items, sizes, client_queue
         self.prepare, self.deadline = prepare, deadline
         self.future: Future[list[Any]] = Future()
         self.answers: list[Any] = [None] * len(items)
         self.costs = [size if limit is None else min(size, limit) for size in sizes]
-        self.held = sum(self.costs)  # tokens that it holds in the queue
-        self.left = self.untokenised = len(items)  # rows without result, not tokenised
+        self.reserved_tokens = sum(self.costs)  # of the queue's limit
+        self.num_remaining_rows = self.num_untokenised_rows = len(items)
         self.next = 0  # the first row not yet taken to be tokenised
         self.ready: deque[tuple[int, Sized]] = deque()
         self.has_turn = False
-        self.is_over = False
+        self.is_done = False
         self.error: BaseException | None = None
-        self.preparing = self.running = 0.0
+        self.preparing_seconds = self.running_seconds = 0.0
         self.tokens = 0
 
     def notify(self) -> None:
@@ -58,7 +59,7 @@ class Ticket:
         else:
             self.future.set_exception(self.error)
 
-    def cut(self) -> range:
+    def take_slice(self) -> range:
         """Return the next rows to tokenise together."""
         first = self.next
         characters = 0
@@ -71,20 +72,20 @@ class Ticket:
 
 
 class ClientQueue:
-    """A client: how many tokens it was served, and its requests with rows to tokenise or run."""
+    """A client's requests with rows to tokenise or run, and its share of the computed tokens."""
 
     def __init__(self, client: Hashable, number: int) -> None:
         self.client, self.number = client, number
-        self.served = 0  # tokens; at least `Queue._served` when it becomes active
+        self.served_tokens = 0  # at least `Queue._virtual_time` when it becomes active
         self.requests = 0
-        self.untokenised: deque[Ticket] = deque()
+        self.untokenised_tickets: deque[Ticket] = deque()
         self.turns: dict[Runner, deque[Ticket]] = {}
 
-    def front(self, runner: Runner, is_awaited: Callable[[Ticket], bool]) -> Ticket | None:
+    def first_ticket(self, runner: Runner, is_active: Callable[[Ticket], bool]) -> Ticket | None:
         """Return the request with the next row for a runner; remove requests that ended."""
         turns = self.turns.get(runner, deque())
         while turns:
-            if turns[0].ready and is_awaited(turns[0]):
+            if turns[0].ready and is_active(turns[0]):
                 return turns[0]
             turns.popleft().has_turn = False
         self.turns.pop(runner, None)

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from .request_error import RequestError, invalid
+from .request_error import RequestError, invalid_field_error
 
 _NOUNS = {
     "str": ("a text", "texts"),
@@ -25,50 +25,52 @@ _VALUES = {
     str: "a text",
     list: "a list",
 }
-_Placed = tuple[list[Any], Mapping[str, Any]]
-"""A place in the body, and pydantic's error there."""
+_LocatedError = tuple[list[Any], Mapping[str, Any]]
+"""A location in the body, and pydantic's error there."""
 
 
 def validation_request_error(error: RequestValidationError | ValidationError) -> RequestError:
     """Return the first error of a body, with its field."""
-    found = error.errors()
-    first = found[0]
-    place, _ = _placed(first)
+    errors = error.errors()
+    first = errors[0]
+    location, _ = _locate(first)
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "")
         return RequestError(400, "Validation", f"the body is not valid JSON: {reason}")
     if first["type"] == "unknown_field":
-        return invalid(_path([*place, str(first["ctx"]["field"])[:100]]), first["msg"], 422)
-    if not place or isinstance(place[0], int):
+        return invalid_field_error(
+            _format_location([*location, str(first["ctx"]["field"])[:100]]), first["msg"], 422
+        )
+    if not location or isinstance(location[0], int):
         # FastAPI passes on a body with another content type as bytes.
         if isinstance(error, RequestValidationError) and isinstance(error.body, bytes):
             message = "the body is not sent as JSON: send the header content-type: application/json"
             return RequestError(415, "Validation", message)
         return RequestError(422, "Validation", "the body must be a JSON object")
-    union = next((at for at, part in enumerate(place) if _is_type(part)), None)
+    union = next((at for at, part in enumerate(location) if _is_type(part)), None)
     if union is not None:
-        return _of_union([_placed(one) for one in found], place[:union])
-    return _of_value(first, place)
+        return _union_error([_locate(one) for one in errors], location[:union])
+    return _value_error(first, location)
 
 
-def _of_value(error: Mapping[str, Any], place: list[Any]) -> RequestError:
-    """Return the error for the value at a place."""
+def _value_error(error: Mapping[str, Any], location: list[Any]) -> RequestError:
+    """Return the error for the value at a location."""
     if error["type"] == "missing":
-        return invalid(_path(place), "must be given", 422)
+        return invalid_field_error(_format_location(location), "must be given", 422)
     message = str(error["msg"]).removeprefix("Value error, ")
-    return invalid(_path(place), message[:1].lower() + message[1:], 422)
+    return invalid_field_error(_format_location(location), message[:1].lower() + message[1:], 422)
 
 
-def _of_union(found: list[_Placed], place: list[Any]) -> RequestError:
+def _union_error(errors: list[_LocatedError], location: list[Any]) -> RequestError:
     """Return the error for a value that may have one of several types.
 
     Args:
-        found: all errors of the body. They have at least one error for each type of this value,
-            whose place is the value's place followed by the type's name.
-        place: the value's place.
+        errors: all errors of the body. They have at least one error for each type of this value,
+            whose location is the value's location followed by the type's name.
+        location: the value's location.
     """
-    depth = len(place)
-    of_value = [one for one in found if one[0][:depth] == place and len(one[0]) > depth]
+    depth = len(location)
+    of_value = [one for one in errors if one[0][:depth] == location and len(one[0]) > depth]
     # Where texts are allowed, token ids are not mentioned: the server refuses them by default.
     types = list(dict.fromkeys(str(parts[depth]) for parts, _ in of_value))
     types = [name for name in types if "int" not in name] or types
@@ -79,37 +81,36 @@ def _of_union(found: list[_Placed], place: list[Any]) -> RequestError:
         firsts.values(),
         key=lambda one: (len(one[0]), [part for part in one[0] if isinstance(part, int)]),
     )
-    item = [*place, *parts[depth + 1 :]]
+    item = [*location, *parts[depth + 1 :]]
     if not error["type"].endswith("_type"):
-        return _of_value(error, item)
-    *others, last = map(_described, types)
+        return _value_error(error, item)
+    *others, last = map(_describe_type, types)
     allowed = f"{', '.join(others)} or {last}" if others else last
-    message = (
-        f"must be {allowed}; {_path(item)} is {_VALUES.get(type(error['input']), 'an object')}"
-    )
-    return invalid(_path(place), message, 422)
+    actual = _VALUES.get(type(error["input"]), "an object")
+    message = f"must be {allowed}; {_format_location(item)} is {actual}"
+    return invalid_field_error(_format_location(location), message, 422)
 
 
-def _placed(error: Mapping[str, Any]) -> _Placed:
+def _locate(error: Mapping[str, Any]) -> _LocatedError:
     return [part for part in error["loc"] if part != "body"], error
 
 
 def _is_type(part: Any) -> bool:
-    """Whether a part of a place names one of a value's possible types, not a field or an index."""
+    """Whether a part of a location names one of a value's types, not a field or an index."""
     name = str(part)
     return not isinstance(part, int) and (name in _NOUNS or "[" in name or name[:1].isupper())
 
 
-def _described(name: str, *, many: bool = False) -> str:
+def _describe_type(name: str, *, many: bool = False) -> str:
     """Describe a type, given by pydantic's name: `list[str]` becomes `a list of texts`."""
     if name.startswith("list["):
-        inner = _described(name.removeprefix("list[").removesuffix("]"), many=True)
+        inner = _describe_type(name.removeprefix("list[").removesuffix("]"), many=True)
         return f"{'lists' if many else 'a list'} of {inner}"
     return _NOUNS.get(name, ("an object", "objects"))[many]
 
 
-def _path(place: list[Any]) -> str:
-    """Join the parts of a place, as in `inputs[3].text`."""
-    named = [part for part in place if isinstance(part, int) or "[" not in str(part)]
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
+def _format_location(location: list[Any]) -> str:
+    """Join the parts of a location, as in `inputs[3].text`."""
+    names = [part for part in location if isinstance(part, int) or "[" not in str(part)]
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names)
     return text.removeprefix(".")[:200]

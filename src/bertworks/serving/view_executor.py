@@ -11,11 +11,11 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from ..inference.activations import is_awaited
-from .queue import LateError, OverloadedError
+from .queue import DeadlineError, OverloadedError
 
 T = TypeVar("T")
 
-_MOST_VIEWS = 32
+_MAX_VIEWS = 32
 """The most views of the explorer that wait or run at a time."""
 
 
@@ -34,22 +34,22 @@ class ViewExecutor:
 
         Raises:
             OverloadedError: too many views wait.
-            LateError: the deadline passed.
+            DeadlineError: the deadline passed.
         """
-        if self._waiting >= _MOST_VIEWS:
-            raise OverloadedError(f"{_MOST_VIEWS} requests of this kind wait already")
-        left = None if deadline is None else deadline - time.monotonic()
-        gone = threading.Event()
-        awaited = copy_context()
-        awaited.run(is_awaited.set, lambda: not gone.is_set())
+        if self._waiting >= _MAX_VIEWS:
+            raise OverloadedError(f"{_MAX_VIEWS} requests of this kind wait already")
+        timeout = None if deadline is None else deadline - time.monotonic()
+        disconnection = threading.Event()
+        context = copy_context()
+        context.run(is_awaited.set, lambda: not disconnection.is_set())
         self._waiting += 1
         try:
-            future = self._thread.submit(awaited.run, work)
-            return await asyncio.wait_for(asyncio.wrap_future(future), left)
+            future = self._thread.submit(context.run, work)
+            return await asyncio.wait_for(asyncio.wrap_future(future), timeout)
         except TimeoutError:
-            raise LateError("the deadline passed before the request was computed") from None
+            raise DeadlineError("the deadline passed before the request was computed") from None
         finally:
-            gone.set()
+            disconnection.set()
             self._waiting -= 1
 
     def close(self) -> None:

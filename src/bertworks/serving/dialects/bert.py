@@ -16,10 +16,10 @@ from ...inference.settings import GenerationSettings
 from ...tasks.answering.task import AnsweringTask
 from ...tasks.pretraining.candidates import encode_candidates, make_variants, rank
 from ...text.tokenizer import Tokenizer
-from ..job import job_of, placed, text_of_row, text_rows
-from ..request_error import invalid
+from ..job import locate_texts, open_job, text_of_row, text_rows
+from ..request_error import invalid_field_error
 from ..responses import reply
-from ..runners.pretraining import Masked, MaskedRunner
+from ..runners.pretraining import MaskedRunner, MaskedText
 from ..runners.tasks import AnswerRunner, TaskRunner
 from ..scores import score_texts
 from .schemas import Ids, StrictRequest, TopK, Truncate
@@ -112,7 +112,7 @@ class GenerateRequest(StrictRequest):
 
 
 class GeneratedText(BaseModel):
-    generated: str
+    generated_text: str
 
 
 class RowsRequest(StrictRequest):
@@ -123,52 +123,53 @@ class RowsRequest(StrictRequest):
     )
 
 
-_MOST_CANDIDATES = 1000
-
+_MAX_CANDIDATES = 1000
 
 router = APIRouter(tags=["BERT"])
 
 
 @router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})
 async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
-    job = await job_of(request, body.model)
-    runner = job.served.runner("fill-mask", MaskedRunner)
+    job = await open_job(request, body.model)
+    runner = job.loaded_model.task_runner("fill-mask", MaskedRunner)
     texts = job.texts("inputs", body.inputs)
-    tokenizer = job.served.model.tokenizer
+    tokenizer = job.loaded_model.model.tokenizer
     mask = tokenizer.id_to_token(tokenizer.mask_id)
-    for place, text in texts:
+    for location, text in texts:
         if mask not in text:
-            raise invalid(place, f"there is no {mask} in the text")
+            raise invalid_field_error(location, f"there is no {mask} in the text")
     candidates = body.candidates
-    pieces = {} if candidates is None else _pieces(tokenizer, candidates)
+    pieces = {} if candidates is None else _tokenize_candidates(tokenizer, candidates)
     items = [
-        Masked(place, variant.text, None, body.top_k, variant.scored_pieces)
-        for place, text in texts
+        MaskedText(location, variant.text, None, body.top_k, variant.scored_pieces)
+        for location, text in texts
         for variant in make_variants(text, mask, pieces)
     ]
     job.service.check_count("inputs", len(items))
     answers = iter(await job.compute(runner, items, limit=runner.task.max_length))
-    filled = []
+    results = []
     for _, text in texts:
         answer = next(answers)
         scores = chain([answer["candidates"]], (other["candidates"] for other in answers))
         ranked = rank(text.count(mask), pieces, scores)
         more = {} if candidates is None else {"candidates": ranked}
-        filled.append({"masks": answer["masks"], **more})
-    return reply(request, filled)
+        results.append({"masks": answer["masks"], **more})
+    return reply(request, results)
 
 
 @router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
 async def next_sentence(body: NextSentenceRequest, request: Request) -> Response:
-    job = await job_of(request, body.model)
-    runner = job.served.runner("next-sentence", MaskedRunner)
+    job = await open_job(request, body.model)
+    runner = job.loaded_model.task_runner("next-sentence", MaskedRunner)
     rows = text_rows(job.service, body.inputs)
-    for place, row in rows:
+    for location, row in rows:
         if len(row) != 2:
-            raise invalid(place, "two texts, of which the second may follow the first", 422)
+            raise invalid_field_error(
+                location, "two texts, of which the second may follow the first", 422
+            )
     answers = await job.compute(
         runner,
-        [Masked(place, *row) for place, row in rows],
+        [MaskedText(location, *row) for location, row in rows],
         [" ".join(row) for _, row in rows],
         limit=runner.task.max_length,
     )
@@ -178,39 +179,41 @@ async def next_sentence(body: NextSentenceRequest, request: Request) -> Response
 
 @router.post("/classify", responses={200: {"model": list[dict[str, Any]]}})
 async def classify(body: ClassifyRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    given: Any = body.inputs
-    if given and isinstance(given, list) and isinstance(given[0], str):
-        given = [[text] for text in given]  # here a list of strings is a batch, not a pair
-    rows = text_rows(job.service, given)
-    found = await score_texts(job, "classify", rows, truncate=body.truncate, windows=body.windows)
-    return reply(request, [scored.prediction for scored in found])
+    job = await open_job(request, body.model, "predict")
+    inputs: Any = body.inputs
+    if inputs and isinstance(inputs, list) and isinstance(inputs[0], str):
+        inputs = [[text] for text in inputs]  # here a list of strings is a batch, not a pair
+    rows = text_rows(job.service, inputs)
+    predictions = await score_texts(
+        job, "classify", rows, truncate=body.truncate, windows=body.windows
+    )
+    return reply(request, [prediction.prediction for prediction in predictions])
 
 
 @router.post("/tag", responses={200: {"model": list[dict[str, Any]]}})
 async def tag(body: TagRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    runner = job.served.runner("tag", TaskRunner)
+    job = await open_job(request, body.model, "predict")
+    runner = job.loaded_model.task_runner("tag", TaskRunner)
     texts = job.texts("inputs", body.inputs)
     return reply(request, await job.predictions(runner, texts))
 
 
 @router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
 async def answer(body: AnswerRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    runner = job.served.runner("answer", AnswerRunner)
-    asked = body.inputs if isinstance(body.inputs, list) else [body.inputs]
-    job.service.check_count("inputs", len(asked))
-    for at, one in enumerate(asked):
-        job.service.check_text(f"inputs[{at}].question", one.question)
-        job.service.check_text(f"inputs[{at}].context", one.context)
+    job = await open_job(request, body.model, "predict")
+    runner = job.loaded_model.task_runner("answer", AnswerRunner)
+    questions = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    job.service.check_count("inputs", len(questions))
+    for index, item in enumerate(questions):
+        job.service.check_text(f"inputs[{index}].question", item.question)
+        job.service.check_text(f"inputs[{index}].context", item.context)
     task = runner.task
-    pairs = placed("inputs", [[one.question, one.context] for one in asked])
-    found = await job.predictions(runner, pairs)
+    pairs = locate_texts("inputs", [[item.question, item.context] for item in questions])
+    spans_of_rows = await job.predictions(runner, pairs)
     if body.null_threshold is not None:
-        changed = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
-        task = AnsweringTask(task.tokenizer, changed)
-    predictions = [task.answer(*spans) for spans in found]
+        settings = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
+        task = AnsweringTask(task.tokenizer, settings)
+    predictions = [task.answer(*spans) for spans in spans_of_rows]
     for prediction in predictions:
         prediction["alternatives"] = prediction["alternatives"][: body.n_best]
     return reply(request, predictions)
@@ -218,47 +221,47 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
 
 @router.post("/generate", responses={200: {"model": list[GeneratedText]}})
 async def generate(body: GenerateRequest, request: Request) -> Response:
-    job = await job_of(request, body.model)
-    job.served.check("generate")
+    job = await open_job(request, body.model)
+    job.loaded_model.check_verb("generate")
     limits = job.service.settings
     if body.max_new_tokens > limits.max_new_tokens:
-        raise invalid("max_new_tokens", f"at most {limits.max_new_tokens}")
+        raise invalid_field_error("max_new_tokens", f"at most {limits.max_new_tokens}")
     values = body.model_dump(exclude={"model", "inputs", "copies"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
-    runner = job.served.generate(limits.batch_tokens)
-    found = await job.compute(
+    runner = job.loaded_model.generation_runner(limits.batch_tokens)
+    continuations = await job.compute(
         runner,
         job.texts("inputs", body.inputs),
-        limit=job.served.model.encoder.config.max_seqlen,
-        prepare=partial(runner.prepare, settings=settings, seen=Counter(), copies=body.copies),
+        limit=job.loaded_model.model.encoder.config.max_seqlen,
+        prepare=partial(runner.prepare, settings=settings, counts=Counter(), copies=body.copies),
     )
-    return reply(request, [{"generated": text} for text in found])
+    return reply(request, [{"generated_text": text} for text in continuations])
 
 
 @router.post("/predict-rows", responses={200: {"model": list[dict[str, Any]]}})
 async def predict_rows(body: RowsRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    runner = job.served.runner("predict-rows", TaskRunner)
+    job = await open_job(request, body.model, "predict")
+    runner = job.loaded_model.task_runner("predict-rows", TaskRunner)
     job.service.check_count("rows", len(body.rows))
-    rows = placed("rows", body.rows)
-    for place, row in rows:
+    rows = locate_texts("rows", body.rows)
+    for location, row in rows:
         if isinstance(row, list) and not 1 <= len(row) <= 2:
-            raise invalid(place, f"one text or two, not {len(row)}", 422)
+            raise invalid_field_error(location, f"one text or two, not {len(row)}", 422)
         if text := text_of_row(row if isinstance(row, dict) else {"text": row}):
-            job.service.check_text(place, text)
-    found = await job.predictions(runner, rows)
-    return reply(request, [getattr(answer, "prediction", answer) for answer in found])
+            job.service.check_text(location, text)
+    predictions = await job.predictions(runner, rows)
+    return reply(request, [getattr(each, "prediction", each) for each in predictions])
 
 
-def _pieces(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+def _tokenize_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
     """Return the piece ids of each candidate.
 
     Raises:
         RequestError: there are no candidates or too many, or one has no pieces in the vocabulary.
     """
-    if not 1 <= len(candidates) <= _MOST_CANDIDATES:
-        raise invalid("candidates", f"from 1 to {_MOST_CANDIDATES} words")
+    if not 1 <= len(candidates) <= _MAX_CANDIDATES:
+        raise invalid_field_error("candidates", f"from 1 to {_MAX_CANDIDATES} words")
     try:
         return encode_candidates(tokenizer, candidates)
     except DataError as error:
-        raise invalid(error.where or "candidates", error.what) from None
+        raise invalid_field_error(error.where or "candidates", error.what) from None

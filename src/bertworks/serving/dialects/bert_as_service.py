@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 from ... import __version__
 from ...inference.features import Embedder
 from ...settings.literals import Pooling, Precision
-from ..job import job_of, placed
-from ..request_error import invalid
-from ..responses import encoded, reply
-from ..service import Service, service_of
+from ..job import locate_texts, open_job
+from ..request_error import invalid_field_error
+from ..responses import encode_vectors, reply
+from ..service import Service, get_service
 from .schemas import LenientRequest, Truncate
 
 Words = list[str]
@@ -96,46 +96,48 @@ router = APIRouter(tags=["bert-as-service"])
 
 @router.post("/encode", responses={200: {"model": EncodeAnswer}})
 async def encode(body: EncodeRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
+    job = await open_job(request, body.model, "embed")
     if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
         kind = "lists of words" if body.is_tokenized else "texts"
-        raise invalid("texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422)
+        raise invalid_field_error(
+            "texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422
+        )
     job.service.check_texts("texts", ["".join(text) for text in body.texts])
     settings: dict[str, Any] = {"combine": body.combine}
     if body.layers is not None:
         settings["layers"] = tuple(body.layers)
     if body.pooling is not None:
         settings["pooling"] = body.pooling
-    found = await job.vectors(
-        placed("texts", body.texts),
-        normalize=job.served.normalizes if body.normalize is None else body.normalize,
+    vectors = await job.vectors(
+        locate_texts("texts", body.texts),
+        normalize=job.loaded_model.normalizes if body.normalize is None else body.normalize,
         truncate=body.truncate,
         precision=body.precision,
         **settings,
     )
-    results = await encoded(found, body.encoding_format)
+    results = await encode_vectors(vectors, body.encoding_format)
     return reply(request, {"id": body.id, "results": results, "status": 200})
 
 
 @router.get("/status/server", responses={200: {"model": ServerStatus}})
 async def server_status(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits in bert-as-service's format."""
-    job = await job_of(request, model)
-    service, served = job.service, job.served
-    embedder: Embedder = served.embed().embedder
-    layers = served.model.encoder.config.num_hidden_layers
+    job = await open_job(request, model)
+    service, loaded_model = job.service, job.loaded_model
+    embedder: Embedder = loaded_model.embed_runner().embedder
+    layers = loaded_model.model.encoder.config.num_hidden_layers
     port = _port(request)
     value = {
         "status": 200,
         "client": job.context.client,
-        "model_dir": served.source,
-        "ckpt_name": served.name,
+        "model_dir": loaded_model.source,
+        "ckpt_name": loaded_model.name,
         "max_seq_len": embedder.limit,
         "pooling_layer": [layer - layers - 1 for layer in embedder.layers],
         "pooling_strategy": _STRATEGIES.get(embedder.pooling),
-        "cpu": served.device == "cpu",
+        "cpu": loaded_model.device == "cpu",
         "fp16": False,
-        "do_lower_case": served.model.tokenizer.lowercase,
+        "do_lower_case": loaded_model.model.tokenizer.lowercase,
         "mask_cls_sep": False,
         "show_tokens_to_client": False,
         "num_worker": 1,
@@ -148,11 +150,11 @@ async def server_status(request: Request, model: str | None = None) -> Response:
         "port_out": port,
         "python_version": platform.python_version(),
         "server_version": __version__,
-        "server_start_time": _clock(service.started_at),
+        "server_start_time": _clock(service.start_time),
         "server_current_time": _clock(time.time()),
         "statistic": {
-            "num_data_request": service.metrics.requests("/encode"),
-            "num_total_request": service.metrics.requests(),
+            "num_data_request": service.metrics.count_requests("/encode"),
+            "num_total_request": service.metrics.count_requests(),
         },
     }
     return reply(request, value)
@@ -161,7 +163,7 @@ async def server_status(request: Request, model: str | None = None) -> Response:
 @router.get("/status/client", responses={200: {"model": ClientStatus}})
 async def client_status(request: Request) -> Response:
     """Count the requests of /encode. (In bert-as-service its own client sends them.)"""
-    service: Service = service_of(request)
+    service: Service = get_service(request)
     port = _port(request)
     address: Any = request.scope.get("server") or ("", 0)
     value = {
@@ -171,7 +173,7 @@ async def client_status(request: Request) -> Response:
         "port": port,
         "port_out": port,
         "output_fmt": "list",
-        "num_request": service.metrics.requests("/encode"),
+        "num_request": service.metrics.count_requests("/encode"),
         "num_pending_request": service.queue.load.requests,
         "pending_request": [],
         "timeout": -1,

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from ...text.tokenizer import Tokenizer
-from ..job import job_of, placed
+from ..job import locate_texts, open_job
 from ..responses import reply
-from ..scores import ranks
+from ..scores import rank_texts
 from .schemas import LenientRequest, Truncate, Usage
 
 
@@ -80,9 +80,9 @@ router = APIRouter(tags=["Cohere, Jina"])
 
 @router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
 async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
+    job = await open_job(request, body.model, "predict")
     documents = [one if isinstance(one, str) else one.text for one in body.documents]
-    found = await ranks(
+    ranking = await rank_texts(
         job,
         body.query,
         documents,
@@ -92,17 +92,17 @@ async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
     )
     results = [
         {
-            "index": at,
+            "index": index,
             "relevance_score": score,
-            **({"document": {"text": documents[at]}} if body.return_documents else {}),
+            **({"document": {"text": documents[index]}} if body.return_documents else {}),
         }
-        for at, score in found[: body.top_n]
+        for index, score in ranking[: body.top_n]
     ]
     tokens = job.context.tokens
     value = {
         "object": "rerank",
         "id": job.context.id,
-        "model": job.served.name,
+        "model": job.loaded_model.name,
         "results": results,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
@@ -111,32 +111,39 @@ async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
 
 @router.post("/v2/rerank", responses={200: {"model": V2RerankAnswer}}, name="rerank")
 async def rerank_v2(body: V2RerankRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
+    job = await open_job(request, body.model, "predict")
     documents = [one if isinstance(one, str) else one.text for one in body.documents]
     truncate = body.truncate
     if body.max_tokens_per_doc is not None:
-        job.served.check("rerank")
+        job.loaded_model.check_verb("rerank")
         job.service.check_texts("documents", documents)
-        whole = documents
+        full_documents = documents
         documents = await asyncio.to_thread(
-            _shortened, job.served.model.tokenizer, whole, body.max_tokens_per_doc
+            _truncate_texts,
+            job.loaded_model.model.tokenizer,
+            full_documents,
+            body.max_tokens_per_doc,
         )
-        job.context.truncation.truncated += sum(map(operator.ne, whole, documents))
+        job.context.truncation.truncated += sum(map(operator.ne, full_documents, documents))
         truncate = True if truncate is None else truncate
-    found = await ranks(job, body.query, documents, field="documents", truncate=truncate, raw=False)
+    ranking = await rank_texts(
+        job, body.query, documents, field="documents", truncate=truncate, raw=False
+    )
     value = {
         "id": job.context.id,
-        "results": [{"index": at, "relevance_score": score} for at, score in found[: body.top_n]],
+        "results": [
+            {"index": index, "relevance_score": score} for index, score in ranking[: body.top_n]
+        ],
         "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 0}},
     }
     return reply(request, value)
 
 
-def _shortened(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[str]:
-    """Return texts without what follows their first `most` tokens."""
-    places = [text.where for text in placed("documents", texts)]
-    shortened = []
-    for text, segment in zip(texts, tokenizer.segments(texts, where=places), strict=True):
-        end = int(segment[:most].offsets[-1, 1]) if len(segment) > most else len(text)
-        shortened.append(text[:end])
-    return shortened
+def _truncate_texts(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> list[str]:
+    """Return texts without what follows their first `max_tokens` tokens."""
+    locations = [text.where for text in locate_texts("documents", texts)]
+    truncated_texts = []
+    for text, segment in zip(texts, tokenizer.segments(texts, where=locations), strict=True):
+        end = int(segment[:max_tokens].offsets[-1, 1]) if len(segment) > max_tokens else len(text)
+        truncated_texts.append(text[:end])
+    return truncated_texts

@@ -19,12 +19,12 @@ from ...explorer.explaining import LIMITS
 from ...explorer.layers import Matrix
 from ...explorer.needs import missing
 from ...explorer.page import POLICY, assets
-from ..job import job_of
+from ..job import open_job
 from ..models import Models
 from ..request_error import RequestError
 from ..responses import reply
 from ..security import PAGE_FILES
-from ..service import Service, service_of
+from ..service import Service, get_service
 from .schemas import StrictRequest
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
@@ -42,7 +42,7 @@ _HEADERS = {
 router = APIRouter(tags=["explorer"])
 
 
-def page_of(request: Request) -> Response | None:
+def get_page(request: Request) -> Response | None:
     """Return the explorer's page if the client accepts HTML, else None."""
     return _file("index.html") if "text/html" in request.headers.get("accept", "") else None
 
@@ -155,45 +155,56 @@ VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
 @router.get("/explore/models")
 async def models(request: Request, model: str | None = None) -> Response:
     """List the models with their views, and why they lack the others; load `model` first."""
-    service = service_of(request)
+    service = get_service(request)
     if model is not None:
-        await job_of(request, model)
-    every = service.models
-    found = await asyncio.to_thread(lambda: [_entry(every, name) for name in every.sources])
-    return reply(request, {**LIMITS, "models": found})
+        await open_job(request, model)
+    served_models = service.models
+    entries = await asyncio.to_thread(
+        lambda: [_entry(served_models, name) for name in served_models.sources]
+    )
+    return reply(request, {**LIMITS, "models": entries})
 
 
-def _entry(every: Models, name: str) -> dict[str, Any]:
-    served = next((one for one in every.all_loaded() if one.name == name), None)
-    entry = {"name": name, "default": name == every.default, "loaded": served is not None}
-    if served is None:
+def _entry(served_models: Models, name: str) -> dict[str, Any]:
+    loaded_model = next((one for one in served_models.list_loaded() if one.name == name), None)
+    entry = {
+        "name": name,
+        "default": name == served_models.default,
+        "loaded": loaded_model is not None,
+    }
+    if loaded_model is None:
         return entry
-    described = explorer.describe(served.model, name)
-    for view, reason in described["views"].items():
-        described["views"][view] = reason and reason + _elsewhere(every, view)
-    return {**entry, **described, "source": served.source, "verbs": sorted(served.verbs)}
+    description = explorer.describe(loaded_model.model, name)
+    for view, reason in description["views"].items():
+        description["views"][view] = reason and reason + _other_models(served_models, view)
+    return {
+        **entry,
+        **description,
+        "source": loaded_model.source,
+        "verbs": sorted(loaded_model.verbs),
+    }
 
 
-def _elsewhere(every: Models, view: str) -> str:
+def _other_models(served_models: Models, view: str) -> str:
     """Return a sentence that names the loaded models with a view; empty if there are none."""
-    names = [one.name for one in every.all_loaded() if missing(one.model, view) is None]
+    names = [one.name for one in served_models.list_loaded() if missing(one.model, view) is None]
     return f" On this server: {', '.join(names)}." if names else ""
 
 
 def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str, Any]]) -> None:
     async def answer(body: Any, request: Request) -> Response:
-        job = await job_of(request, body.model)
+        job = await open_job(request, body.model)
         values = body.model_dump(exclude={"model"})
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
         _check(job.service, values)
-        if (reason := missing(job.served.model, view, job.served.name)) is not None:
-            message = str(reason) + _elsewhere(job.service.models, view)
+        if (reason := missing(job.loaded_model.model, view, job.loaded_model.name)) is not None:
+            message = str(reason) + _other_models(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
-        found = await job.service.lane.run(
-            lambda: compute(job.served.model, **values), job.context.deadline
+        result = await job.service.view_executor.run(
+            lambda: compute(job.loaded_model.model, **values), job.context.deadline
         )
-        return reply(request, found)
+        return reply(request, result)
 
     answer.__annotations__["body"] = schema
     answer.__doc__ = (compute.__doc__ or "").partition("\n")[0]

@@ -44,7 +44,7 @@ def in_infinity_format(
         "object": "rerank",
         "id": job.context.id,
         "created": int(time.time()),
-        "model": job.served.name,
+        "model": job.loaded_model.name,
         "results": results,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

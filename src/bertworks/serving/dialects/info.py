@@ -7,22 +7,22 @@ from typing import Any
 from ... import __version__
 from ...tasks.tagging.task import TaggingTask
 from ...tasks.task import Task
-from ..loaded_model import Served
+from ..loaded_model import LoadedModel
 from ..service import Service
 
 
-def describe_server(service: Service, served: Served) -> dict[str, Any]:
+def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, Any]:
     """Return the content of `/info` for a model."""
     limits = service.settings
-    parameter = next(served.model.network.parameters())
+    parameter = next(loaded_model.model.network.parameters())
     return {
-        "model_id": served.source,
+        "model_id": loaded_model.source,
         "model_sha": None,
         "model_dtype": str(parameter.dtype).removeprefix("torch."),
-        "served_model_name": served.name,
-        "model_type": model_type(served),
+        "served_model_name": loaded_model.name,
+        "model_type": model_type(loaded_model),
         "max_concurrent_requests": limits.max_concurrent_requests,
-        "max_input_length": served.embed().embedder.limit,
+        "max_input_length": loaded_model.embed_runner().embedder.limit,
         "max_batch_tokens": service.queue.batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": limits.max_texts,
@@ -31,17 +31,17 @@ def describe_server(service: Service, served: Served) -> dict[str, Any]:
         "version": __version__,
         "sha": None,
         "docker_label": None,
-        "task": None if served.task is None else served.task.name,
-        "verbs": sorted(served.verbs),
-        "precision": served.engine().precision,
-        "prompts": dict(served.prompts.texts),
-        "default_prompt_name": served.prompts.default,
-        "similarity_fn_name": served.model.similarity_function,
+        "task": None if loaded_model.task is None else loaded_model.task.name,
+        "verbs": sorted(loaded_model.verbs),
+        "precision": loaded_model.engine_settings().precision,
+        "prompts": dict(loaded_model.prompts.texts),
+        "default_prompt_name": loaded_model.prompts.default,
+        "similarity_fn_name": loaded_model.model.similarity_function,
         "models": service.models.available,
         "unavailable_models": {
             name: str(failure.error) for name, failure in service.models.failures.items()
         },
-        "row_context": row_context(served.task),
+        "row_context": row_context(loaded_model.task),
     }
 
 
@@ -63,16 +63,16 @@ def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
     return None if method in (None, Task.add_context) else {}
 
 
-def model_type(served: Served) -> dict[str, Any]:
+def model_type(loaded_model: LoadedModel) -> dict[str, Any]:
     """Return the model's type in text-embeddings-inference's format."""
-    labels = served.model.labels or ("LABEL_0",)
+    labels = loaded_model.model.labels or ("LABEL_0",)
     names = {
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
     }
-    if "rerank" in served.verbs:
+    if "rerank" in loaded_model.verbs:
         return {"reranker": names}
-    if "classify" in served.verbs:
+    if "classify" in loaded_model.verbs:
         return {"classifier": names}
-    pooling = served.embed().embedder.pooling
+    pooling = loaded_model.embed_runner().embedder.pooling
     return {"embedding": {"pooling": pooling}}

@@ -7,9 +7,9 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from ..job import job_of
-from ..responses import encoded, reply
-from ..service import Service, service_of
+from ..job import open_job
+from ..responses import encode_vectors, reply
+from ..service import Service, get_service
 from .schemas import Ids, LenientRequest, Prompt, Truncate, Usage
 
 
@@ -61,7 +61,7 @@ class OpenAIError(BaseModel):
     error: OpenAIErrorBody
 
 
-MOST_TOKENS = 300_000
+MAX_TOKENS = 300_000
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -69,10 +69,10 @@ router = APIRouter(tags=["OpenAI"])
 @router.post("/v1/embeddings", responses={200: {"model": EmbeddingsAnswer}})
 @router.post("/embeddings", responses={200: {"model": EmbeddingsAnswer}})
 async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
+    job = await open_job(request, body.model, "embed")
     context = job.context
-    context.truncation.max_tokens = MOST_TOKENS
-    found = await job.vectors(
+    context.truncation.max_tokens = MAX_TOKENS
+    vectors = await job.vectors(
         job.texts("input", body.input),
         normalize=True,
         truncate=body.truncate,
@@ -80,27 +80,27 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         prompt_name=body.prompt_name,
     )
     data = [
-        {"object": "embedding", "index": at, "embedding": vector}
-        for at, vector in enumerate(await encoded(found, body.encoding_format))
+        {"object": "embedding", "index": index, "embedding": vector}
+        for index, vector in enumerate(await encode_vectors(vectors, body.encoding_format))
     ]
     usage = {"prompt_tokens": context.tokens, "total_tokens": context.tokens}
-    value = {"object": "list", "data": data, "model": job.served.name, "usage": usage}
+    value = {"object": "list", "data": data, "model": job.loaded_model.name, "usage": usage}
     return reply(request, value)
 
 
 @router.get("/v1/models", responses={200: {"model": ModelList}})
 async def models(request: Request) -> Response:
-    service = service_of(request)
+    service = get_service(request)
     data = [_entry(service, name) for name in service.models.available]
     return reply(request, {"object": "list", "data": data})
 
 
 @router.get("/v1/models/{name:path}", responses={200: {"model": ModelEntry}})
 async def model(name: str, request: Request) -> Response:
-    service = service_of(request)
-    return reply(request, _entry(service, service.models.name(name)))
+    service = get_service(request)
+    return reply(request, _entry(service, service.models.resolve_name(name)))
 
 
 def _entry(service: Service, name: str) -> dict[str, object]:
-    created = service.started_at
+    created = service.start_time
     return {"id": name, "object": "model", "created": created, "owned_by": "bertworks"}

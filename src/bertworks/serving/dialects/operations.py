@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from ..docs_page import docs_page
-from ..job import job_of
+from ..job import open_job
 from ..request_error import RequestError
 from ..responses import reply
-from ..service import service_of
+from ..service import get_service
 from . import explorer
 from .info import describe_server
 
@@ -19,14 +19,14 @@ router = APIRouter(tags=["operations"])
 @router.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
     """Return the explorer's page to a browser, and the health status to other clients."""
-    return explorer.page_of(request) or await health(request)
+    return explorer.get_page(request) or await health(request)
 
 
 @router.get("/health", response_class=Response)
 @router.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
     """Return 200 if the server is alive, else 503."""
-    if service_of(request).queue.broken is not None:
+    if get_service(request).queue.fatal_error is not None:
         raise RequestError(503, "Unhealthy", "unhealthy")
     return Response(status_code=200)
 
@@ -37,8 +37,8 @@ async def ready(request: Request) -> Response:
 
     It is ready when the models are loaded (with `lazy`, at once), and until it starts to stop.
     """
-    service = service_of(request)
-    if not service.ready or service.draining or service.queue.broken is not None:
+    service = get_service(request)
+    if not service.ready or service.draining or service.queue.fatal_error is not None:
         raise RequestError(503, "Unhealthy", "not ready")
     return Response(status_code=200)
 
@@ -46,19 +46,19 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Return the metrics for Prometheus."""
-    text = service_of(request).metrics.text()
+    text = get_service(request).metrics.to_text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
     """Return a page that lists every route with an example."""
-    model = next(iter(service_of(request).models.sources))
+    model = next(iter(get_service(request).models.sources))
     return HTMLResponse(docs_page(request.app.openapi(), str(request.base_url), model))
 
 
 @router.get("/info")
 async def info(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits."""
-    job = await job_of(request, model)
-    return reply(request, describe_server(job.service, job.served))
+    job = await open_job(request, model)
+    return reply(request, describe_server(job.service, job.loaded_model))

@@ -14,12 +14,12 @@ from pydantic import BaseModel, Field
 from ...errors import DataError
 from ...inference.similarity import similarities
 from ...text.tokenizer import Tokenizer
-from ..job import job_of, text_rows
+from ..job import open_job, text_rows
 from ..loaded_model import WrongModelError
-from ..request_error import RequestError, invalid
-from ..responses import encoded, reply
+from ..request_error import RequestError, invalid_field_error
+from ..responses import encode_vectors, reply
 from ..runners.embedding import TokenStatesRunner
-from ..scores import label_scores, ranks, score_texts
+from ..scores import rank_labels, rank_texts, score_texts
 from .infinity import InfinityRanks, in_infinity_format
 from .info import model_type
 from .schemas import Ids, LenientRequest, Prompt, Side, Truncate
@@ -145,8 +145,8 @@ router = APIRouter(tags=["text-embeddings-inference"])
 
 @router.post("/embed", responses={200: {"model": list[list[float]]}})
 async def embed(body: EmbedRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
-    found = await job.vectors(
+    job = await open_job(request, body.model, "embed")
+    vectors = await job.vectors(
         job.texts("inputs", body.inputs),
         normalize=body.normalize,
         truncate=body.truncate,
@@ -154,13 +154,13 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
         dimensions=body.dimensions,
         prompt_name=body.prompt_name,
     )
-    return reply(request, await encoded(found))
+    return reply(request, await encode_vectors(vectors))
 
 
 @router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
 async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
-    found = await job.vectors(
+    job = await open_job(request, body.model, "embed")
+    vectors = await job.vectors(
         job.texts("inputs", body.inputs),
         kind=TokenStatesRunner,
         normalize=False,
@@ -168,41 +168,45 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
         side=body.truncation_direction,
         prompt_name=body.prompt_name,
     )
-    return reply(request, await encoded(found))
+    return reply(request, await encode_vectors(vectors))
 
 
 @router.post("/embed_sparse")
 async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
     """Always an error: no model here makes sparse vectors."""
-    job = await job_of(request, body.model)
+    job = await open_job(request, body.model)
     raise WrongModelError(
-        f"the model {job.served.name!r} makes no sparse vectors (it has no SPLADE pooling)",
+        f"the model {job.loaded_model.name!r} makes no sparse vectors (it has no SPLADE pooling)",
         fix="Use /embed.",
     )
 
 
 @router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
 async def predict(body: PredictRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
-    job.served.check("classify")
+    job = await open_job(request, body.model, "predict")
+    job.loaded_model.check_verb("classify")
     rows = text_rows(job.service, body.inputs)
     check_pairs(body)
-    found = await score_texts(job, "classify", rows, truncate=body.truncate)
-    labels = [label_scores(job.served, scored, raw=body.raw_scores) for scored in found]
+    predictions = await score_texts(job, "classify", rows, truncate=body.truncate)
+    labels = [
+        rank_labels(job.loaded_model, prediction, raw=body.raw_scores) for prediction in predictions
+    ]
     return reply(request, labels[0] if rows[0].where == "inputs" else labels)
 
 
 @router.post("/rerank", responses={200: {"model": list[Rank] | InfinityRanks}})
 async def rerank(body: RerankRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "predict")
+    job = await open_job(request, body.model, "predict")
     check_pairs(body)
     if body.texts is None and body.documents is None:
-        raise invalid("texts", "must be given", 422)
+        raise invalid_field_error("texts", "must be given", 422)
     if body.texts is not None and body.documents is not None:
-        raise invalid("documents", "cannot be given with texts: it is their name in infinity", 422)
+        raise invalid_field_error(
+            "documents", "cannot be given with texts: it is their name in infinity", 422
+        )
     texts = body.documents if body.texts is None else body.texts
     assert texts is not None, "one of both is given"
-    ranking = await ranks(
+    ranking = await rank_texts(
         job,
         body.query,
         texts,
@@ -223,46 +227,46 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
 
 @router.post("/similarity", responses={200: {"model": list[float]}})
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
-    job = await job_of(request, body.model, "embed")
-    given, more = body.inputs, body.parameters or SimilarityParameters()
+    job = await open_job(request, body.model, "embed")
+    inputs, parameters = body.inputs, body.parameters or SimilarityParameters()
     first, *others = await job.vectors(
         [
-            *job.texts("source_sentence", given.source_sentence),
-            *job.texts("sentences", given.sentences),
+            *job.texts("source_sentence", inputs.source_sentence),
+            *job.texts("sentences", inputs.sentences),
         ],
-        normalize=job.served.normalizes,
-        truncate=more.truncate,
-        side=more.truncation_direction,
-        prompt_name=more.prompt_name,
+        normalize=job.loaded_model.normalizes,
+        truncate=parameters.truncate,
+        side=parameters.truncation_direction,
+        prompt_name=parameters.prompt_name,
     )
-    function = job.served.model.similarity_function
-    (found,) = similarities(first[None], np.stack(others), function)
-    return reply(request, found)
+    function = job.loaded_model.model.similarity_function
+    (scores,) = similarities(first[None], np.stack(others), function)
+    return reply(request, scores)
 
 
 @router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-    job = await job_of(request, body.model)
+    job = await open_job(request, body.model)
     prompt = job.prompt(body.prompt_name) if body.prompt_name else ""
-    texts = [prompt + one.text for one in job.texts("inputs", body.inputs)]
-    found = await asyncio.to_thread(
-        tokens_of, job.served.model.tokenizer, texts, special=body.add_special_tokens
+    texts = [prompt + text.text for text in job.texts("inputs", body.inputs)]
+    tokens = await asyncio.to_thread(
+        describe_tokens, job.loaded_model.model.tokenizer, texts, special=body.add_special_tokens
     )
-    return reply(request, found)
+    return reply(request, tokens)
 
 
 @router.post("/decode", responses={200: {"model": list[str]}})
 async def decode(body: DecodeRequest, request: Request) -> Response:
-    job = await job_of(request, body.model)
+    job = await open_job(request, body.model)
     ids: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
     job.service.check_texts("ids", ids)
     decode_one = partial(
-        job.served.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
+        job.loaded_model.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
     )
     try:
         texts = await asyncio.to_thread(lambda: [decode_one(row) for row in ids])
     except DataError as error:
-        raise invalid("ids", str(error), 422, "Tokenizer") from None
+        raise invalid_field_error("ids", str(error), 422, "Tokenizer") from None
     return reply(request, texts)
 
 
@@ -277,8 +281,8 @@ async def predict_by_model_type(request: Request) -> Response:
     if not isinstance(body, dict):
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")
-    job = await job_of(request, name if isinstance(name, str) else None)
-    kind = next(iter(model_type(job.served)))
+    job = await open_job(request, name if isinstance(name, str) else None)
+    kind = next(iter(model_type(job.loaded_model)))
     if kind == "reranker":
         return await rerank(RerankRequest.model_validate(body), request)
     if kind == "classifier":
@@ -291,21 +295,25 @@ async def predict_by_model_type(request: Request) -> Response:
 def check_pairs(body: PairsRequest) -> None:
     """Refuse a prompt, and truncation on the left, for rows that may be pairs."""
     if body.prompt_name is not None:
-        raise invalid("prompt_name", "prompts are for vectors, not for labels and ranks")
+        raise invalid_field_error(
+            "prompt_name", "prompts are for vectors, not for labels and ranks"
+        )
     if body.truncation_direction.lower() == "left":
-        raise invalid("truncation_direction", "rows of labels and ranks are truncated on the right")
+        raise invalid_field_error(
+            "truncation_direction", "rows of labels and ranks are truncated on the right"
+        )
 
 
-def tokens_of(
+def describe_tokens(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
 ) -> list[list[dict[str, Any]]]:
     """Return the tokens of each text, with their byte offsets in it."""
-    found = []
-    places = [f"inputs[{at}]" for at in range(len(texts))]
-    for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=places), strict=True):
-        data = [0]
+    tokens_of_texts = []
+    locations = [f"inputs[{index}]" for index in range(len(texts))]
+    for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=locations), strict=True):
+        byte_offsets = [0]
         if not text.isascii():
-            data = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
+            byte_offsets = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
         tokens = []
         for number, (start, end), is_special in zip(
             encoding.input_ids.tolist(),
@@ -315,15 +323,17 @@ def tokens_of(
         ):
             if is_special and not special:
                 continue
-            first, past = (start, end) if text.isascii() else (data[start], data[end])
+            start_byte, end_byte = (
+                (start, end) if text.isascii() else (byte_offsets[start], byte_offsets[end])
+            )
             tokens.append(
                 {
                     "id": number,
                     "text": tokenizer.id_to_token(number) if is_special else text[start:end],
                     "special": is_special,
-                    "start": None if is_special else first,
-                    "stop": None if is_special else past,
+                    "start": None if is_special else start_byte,
+                    "stop": None if is_special else end_byte,
                 }
             )
-        found.append(tokens)
-    return found
+        tokens_of_texts.append(tokens)
+    return tokens_of_texts

@@ -29,14 +29,14 @@ class Runner(Protocol):
         ...
 
     def run(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """Return for each example its result, or the remaining work as `Unfinished`.
+        """Return for each example its result, or the remaining work as `RemainingWork`.
 
         Errors are handled as in `prepare`; a `MemoryError` halves the limit of tokens.
         """
         ...
 
 
-class Unfinished(NamedTuple):
+class RemainingWork(NamedTuple):
     """The remaining work of a row that needs several batches; other rows run in between."""
 
     example: Sized
@@ -87,7 +87,7 @@ class Truncation:
             raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
 
 
-def too_long(tokens: int, limit: int, where: str) -> LengthError:
+def text_too_long_error(tokens: int, limit: int, where: str) -> LengthError:
     """Return the error for a text that is too long."""
     return LengthError(
         f"{tokens} tokens, but at most {limit} fit",

@@ -17,7 +17,7 @@ from .base import (
     Text,
     Truncation,
     memory_errors,
-    too_long,
+    text_too_long_error,
 )
 
 
@@ -41,26 +41,26 @@ class EmbedRunner:
         where = [item.where for item in items]
         texts = [item.text for item in items]
         if texts and isinstance(texts[0], list) and texts[0] and isinstance(texts[0][0], int):
-            segments = self._of_ids(items)
+            segments = self._segments_of_ids(items)
         else:
             segments = self.tokenizer.segments(texts, where=where)
         limit = self.embedder.limit
-        around = self.tokenizer.num_special_tokens(pair=False)
-        made = []
-        for at, segment in enumerate(segments):
-            tokens = len(segment) + around
+        num_special_tokens = self.tokenizer.num_special_tokens(pair=False)
+        encoded_texts = []
+        for index, segment in enumerate(segments):
+            tokens = len(segment) + num_special_tokens
             if tokens > limit and truncation.side is None:
-                raise too_long(tokens, limit, where[at])
+                raise text_too_long_error(tokens, limit, where[index])
             if tokens > limit:
                 truncation.truncated += 1
-            room = limit - around
-            kept = segment[:room] if truncation.side == "right" else segment[-room:]
-            made.append(EncodedText(at, self.tokenizer.frame(kept)))
-            truncation.count(made[-1].num_tokens)
-        return made
+            room = limit - num_special_tokens
+            part = segment[:room] if truncation.side == "right" else segment[-room:]
+            encoded_texts.append(EncodedText(index, self.tokenizer.frame(part)))
+            truncation.count(encoded_texts[-1].num_tokens)
+        return encoded_texts
 
-    def _of_ids(self, items: Sequence[Text]) -> list[Segment]:
-        found = []
+    def _segments_of_ids(self, items: Sequence[Text]) -> list[Segment]:
+        segments = []
         for where, ids in items:
             if min(ids) < 0 or max(ids) >= self.tokenizer.vocab_size:
                 raise DataError(
@@ -70,29 +70,31 @@ class EmbedRunner:
                 )
             count = len(ids)
             zeros = np.zeros((count, 2), np.int32)
-            found.append(Segment(np.array(ids, np.int32), zeros, np.arange(count, dtype=np.int32)))
-        return found
+            segments.append(
+                Segment(np.array(ids, np.int32), zeros, np.arange(count, dtype=np.int32))
+            )
+        return segments
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
         with memory_errors():
-            return list(self.embedder.vectors(_numbered(examples)))
+            return list(self.embedder.vectors(_number_rows(examples)))
 
 
 class TokenStatesRunner(EmbedRunner):
     """Computes a vector for each token of a text: float32 `[tokens, width]`."""
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, "tokens width"]]:
-        found: list[Any] = [None] * len(examples)
+        results: list[Any] = [None] * len(examples)
         with memory_errors():
-            for part, packed in self.embedder.batches(_numbered(examples)):
+            for part, packed in self.embedder.batches(_number_rows(examples)):
                 states = self.embedder.of_tokens(packed)
                 check_finite(states, lambda _: "a text")
                 edges = packed.cu_seqlens.tolist()
                 vectors = states.cpu().numpy()
-                for at, text in enumerate(part):
-                    found[text.index] = vectors[edges[at] : edges[at + 1]]
-        return found
+                for index, text in enumerate(part):
+                    results[text.index] = vectors[edges[index] : edges[index + 1]]
+        return results
 
 
-def _numbered(examples: Sequence[EncodedText]) -> list[EncodedText]:
-    return [replace(example, index=at) for at, example in enumerate(examples)]
+def _number_rows(examples: Sequence[EncodedText]) -> list[EncodedText]:
+    return [replace(example, index=index) for index, example in enumerate(examples)]

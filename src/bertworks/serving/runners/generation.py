@@ -15,20 +15,20 @@ from ...nn.kv_cache import KeyValueCache
 from ...tasks.pretraining.network import PretrainingNetwork
 from ...text.tokenizer import Tokenizer
 from .base import (
+    RemainingWork,
     Text,
-    Unfinished,
     memory_errors,
-    too_long,
+    text_too_long_error,
 )
 
 _STEPS = 16
 """The most new tokens of a text in one batch, for which other requests have to wait."""
 
-_MEMORY_BATCHES = 8
+_CACHE_BATCHES = 8
 """Keys and values are kept for this many batches; other texts are recomputed in each batch."""
 
 
-class Continued(NamedTuple):
+class PartialContinuation(NamedTuple):
     """A text that is being continued."""
 
     text: Continuation
@@ -54,20 +54,21 @@ class GenerateRunner:
         batch_tokens: int,
     ) -> None:
         self.network, self.tokenizer, self.engine = network, tokenizer, engine
-        self._most_kept = _MEMORY_BATCHES * batch_tokens
-        self._kept: WeakSet[KeyValueCache] = WeakSet()
+        self._max_cached_tokens = _CACHE_BATCHES * batch_tokens
+        self._caches: WeakSet[KeyValueCache] = WeakSet()
 
     def prepare(
         self,
         items: Sequence[Text],
         settings: GenerationSettings | None = None,
-        seen: Counter[Any] | None = None,
+        counts: Counter[Any] | None = None,
         copies: Mapping[str, int] | None = None,
-    ) -> list[Continued]:
+    ) -> list[PartialContinuation]:
         """Tokenise prompts.
 
         Args:
-            seen: counts equal prompts of a request, so that each has different random draws.
+            counts: the numbers of equal prompts of a request, so that each has
+                different random draws.
             copies: how often a prompt was in earlier requests.
 
         Raises:
@@ -75,8 +76,8 @@ class GenerateRunner:
             DataError: a prompt has no tokens.
         """
         settings = settings or GenerationSettings()
-        seen = Counter() if seen is None else seen
-        made = []
+        counts = Counter() if counts is None else counts
+        continuations = []
         limit = self.network.encoder.config.max_seqlen
         rows = self.tokenizer.piece_ids(
             [item.text for item in items], where=[item.where for item in items]
@@ -86,31 +87,35 @@ class GenerateRunner:
             if not ids:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
-                raise too_long(len(ids), limit - 1, item.where)
-            earlier = (copies or {}).get(item.text, 0)
-            made.append(Continued(begin(item.where, ids, seen[ids] + earlier, settings, limit)))
-            seen[ids] += 1
-        return made
+                raise text_too_long_error(len(ids), limit - 1, item.where)
+            previous_copies = (copies or {}).get(item.text, 0)
+            continuations.append(
+                PartialContinuation(
+                    begin(item.where, ids, counts[ids] + previous_copies, settings, limit)
+                )
+            )
+            counts[ids] += 1
+        return continuations
 
-    def run(self, examples: Sequence[Continued]) -> list[str | Unfinished]:
+    def run(self, examples: Sequence[PartialContinuation]) -> list[str | RemainingWork]:
         """Return the continuations; they do not depend on other requests."""
         texts = [example.text for example in examples]
         with memory_errors():
             pieces = self.tokenizer.vocab_size
-            found = continue_texts(self.network, texts, self.engine, _STEPS, pieces=pieces)
-        self._kept -= {text.memory for text in texts if text.memory is not None}
+            continuations = continue_texts(self.network, texts, self.engine, _STEPS, pieces=pieces)
+        self._caches -= {text.memory for text in texts if text.memory is not None}
         return [
             self.tokenizer.decode(text.new)
             if text.is_over
-            else Unfinished(Continued(self._bounded(text)))
-            for text in found
+            else RemainingWork(PartialContinuation(self._limit_caches(text)))
+            for text in continuations
         ]
 
-    def _bounded(self, text: Continuation) -> Continuation:
+    def _limit_caches(self, text: Continuation) -> Continuation:
         """Return the text, without its memory (KV cache) if all memories would be too large."""
         assert text.memory is not None
-        kept = sum(int(memory.lengths.sum()) for memory in self._kept)
-        if kept + len(text.tokens) > self._most_kept:
+        cached_tokens = sum(int(memory.lengths.sum()) for memory in self._caches)
+        if cached_tokens + len(text.tokens) > self._max_cached_tokens:
             return replace(text, memory=None)
-        self._kept.add(text.memory)
+        self._caches.add(text.memory)
         return text

@@ -15,7 +15,7 @@ from .base import TaskRow, Truncation, memory_errors
 from .tasks import TaskRunner
 
 
-class Masked(NamedTuple):
+class MaskedText(NamedTuple):
     """A text with masks, or a pair of texts.
 
     Attributes:
@@ -33,10 +33,10 @@ class Masked(NamedTuple):
 
 
 class MaskedRow(NamedTuple):
-    """A tokenised `Masked`."""
+    """A tokenised `MaskedText`."""
 
     example: PretrainingExample
-    item: Masked
+    item: MaskedText
 
     @property
     def num_tokens(self) -> int:
@@ -50,26 +50,26 @@ class MaskedRunner(TaskRunner):
 
     def prepare(
         self,
-        items: Sequence[Masked],
+        items: Sequence[MaskedText],
         task: Task[Any] | None = None,
         truncation: Truncation | None = None,
     ) -> list[MaskedRow]:
         rows = [TaskRow(item.where, self.task.text_row(item.text, item.pair)) for item in items]
-        made = super().prepare(rows, task, truncation)
-        return [MaskedRow(example, item) for item, example in zip(items, made, strict=True)]
+        examples = super().prepare(rows, task, truncation)
+        return [MaskedRow(example, item) for item, example in zip(items, examples, strict=True)]
 
     def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
         task = copy.copy(self.task)
         task.top_k = max(one.item.top_k for one in examples)
-        asked = {one.example.row: one.item for one in examples}
-        found: dict[int | None, Prediction] = {}
+        items = {one.example.row: one.item for one in examples}
+        predictions: dict[int | None, Prediction] = {}
         tokenised = [one.example for one in examples]
         with memory_errors():
             for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
                 for row, answer in task.decode(outputs, batch).items():
-                    masks = [pieces[: asked[row].top_k] for pieces in answer["masks"]]
-                    found[row] = {**answer, "masks": masks, "candidates": []}
-                if any(item.candidates for item in asked.values()):
+                    masks = [pieces[: items[row].top_k] for pieces in answer["masks"]]
+                    predictions[row] = {**answer, "masks": masks, "candidates": []}
+                if any(item.candidates for item in items.values()):
                     for row, pieces in probabilities_at_masks(outputs["mlm_logits"], batch):
-                        found[row]["candidates"] = score(pieces, asked[row].candidates)
-        return [found[row] for row in asked]
+                        predictions[row]["candidates"] = score(pieces, items[row].candidates)
+        return [predictions[row] for row in items]

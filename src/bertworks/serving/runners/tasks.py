@@ -19,7 +19,7 @@ from ...tasks.texts import TextTask
 from .base import WHOLE, Truncation, memory_errors
 
 
-class Scored(NamedTuple):
+class ScoredPrediction(NamedTuple):
     """A prediction of a task on texts, and its logits."""
 
     prediction: Prediction
@@ -27,7 +27,7 @@ class Scored(NamedTuple):
 
 
 class TaskRunner:
-    """Computes a task's prediction for each row; for a task on texts, `Scored`."""
+    """Computes a task's prediction for each row; for a task on texts, `ScoredPrediction`."""
 
     def __init__(self, task: Task[Any], network: Network, engine: EngineSettings) -> None:
         self.task, self.network = task, network
@@ -51,22 +51,22 @@ class TaskRunner:
         """
         first = self._rows
         self._rows += len(items)
-        made = (task or self.task).examples(
+        examples = (task or self.task).examples(
             [item.row for item in items],
             first,
             where=[item.where for item in items],
             labelled=False,
         )
         if truncation is not None:
-            truncation.truncated += sum(example.truncated_tokens > 0 for example in made)
-        return made
+            truncation.truncated += sum(example.truncated_tokens > 0 for example in examples)
+        return examples
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         with memory_errors():
             for outputs, batch in outputs_of(self.network, self.task, examples, self.engine):
-                found.update(self.answers(outputs, batch))
-        return [found[_number(example)] for example in examples]
+                results.update(self.answers(outputs, batch))
+        return [results[_row_number(example)] for example in examples]
 
     def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
         """Return the result of each row, by the row's number."""
@@ -76,7 +76,7 @@ class TaskRunner:
         logits = outputs["logits" if "logits" in outputs else "values"]
         rows = logits.float().cpu().numpy().reshape(len(answers), -1)
         scored = zip(answers.items(), rows, strict=True)  # both in the order of the batch
-        return {row: Scored(answer, logits) for (row, answer), logits in scored}
+        return {row: ScoredPrediction(answer, logits) for (row, answer), logits in scored}
 
 
 class AnswerRunner(TaskRunner):
@@ -88,7 +88,7 @@ class AnswerRunner(TaskRunner):
         return {spans[0].index: spans for spans in self.task.spans(outputs, batch)}
 
 
-def _number(example: Any) -> int:
+def _row_number(example: Any) -> int:
     """Return the number of an example's row."""
     number: int | None = example.row if isinstance(example, PretrainingExample) else example.index
     assert number is not None, "it was made from a row"
