@@ -450,7 +450,7 @@ def test_ready_is_not_health(saved, start) -> None:
 def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start) -> None:
     names = ("encoder", "classifier", "tagger")
     sources = {name: saved[name] for name in names}
-    size = Models({"encoder": saved["encoder"]}, device="cpu").get().bytes
+    size = Models({"encoder": saved["encoder"]}, device="cpu").get().num_bytes
     with start(sources, max_memory=int(2.5 * size)) as server:
         models = server.service.models
         assert models.list_loaded() == []
