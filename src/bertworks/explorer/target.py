@@ -316,7 +316,7 @@ class Target:
     def _shares(self, logits: Tensor) -> Float[Tensor, "rows names"]:
         """The probabilities of logits."""
         if self.kind == "value":
-            return logits.double().cpu().apply_(self._task.value_of)
+            return logits.double().cpu().apply_(self._task.output_to_value)
         if self.kind == "replaced" or (self.kind == "label" and self._task.settings.multi_label):
             return torch.sigmoid(logits)
         shares = torch.softmax(logits, 1)

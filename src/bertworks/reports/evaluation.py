@@ -200,7 +200,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
         for name, table in tables.items()
     ]
     if (split := rest.pop("split", None)) is not None:
-        rest["dev"] = DevShare(**split).text
+        rest["dev"] = DevShare(**split).description
     columns = ("", "Rows", "Tokens", *_LENGTHS, "Truncated rows", "Truncated tokens")
     if "num_shared_rows" in rest:
         shared = rest.pop("num_shared_rows")

@@ -19,11 +19,11 @@ MAX_POINTS = 1000
 EXCERPT_LENGTH = 300
 
 
-class _Part(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Confusion(_Part):
+class Confusion(_FrozenModel):
     """How often each label was predicted for each gold label."""
 
     unit: str  # the unit of the counts, such as "rows"
@@ -56,7 +56,7 @@ class Confusion(_Part):
         return cls(unit=unit, labels=tuple(labels), cells=cells)
 
 
-class Scores(_Part):
+class Scores(_FrozenModel):
     """The metrics of one label, type, or group of rows, and its count."""
 
     name: str
@@ -64,7 +64,7 @@ class Scores(_Part):
     metrics: dict[str, float]
 
 
-class ScoreTable(_Part):
+class ScoreTable(_FrozenModel):
     """A table of scores, one line per group."""
 
     grouping: str  # what the lines are grouped by, such as "label"
@@ -100,7 +100,7 @@ class ScoreTable(_Part):
         return "\n".join("".join(line) for line in (head, *lines))
 
 
-class CalibrationBin(_Part):
+class CalibrationBin(_FrozenModel):
     """Predictions whose probability is above `low` and at most `high`."""
 
     low: float
@@ -110,7 +110,7 @@ class CalibrationBin(_Part):
     accuracy: float
 
 
-class Calibration(_Part):
+class Calibration(_FrozenModel):
     """Whether predictions made with 80 % confidence are correct 80 % of the time."""
 
     unit: str  # the unit of the counts, such as "rows"
@@ -129,7 +129,7 @@ class Calibration(_Part):
         )
 
 
-class Mistake(_Part):
+class Mistake(_FrozenModel):
     """A row that was predicted wrongly."""
 
     row: int  # the row's number, from 1
@@ -147,7 +147,7 @@ class Mistake(_Part):
     mark: tuple[int, int] | None = None
 
 
-class Breakdown(_Part):
+class Breakdown(_FrozenModel):
     """The details of an evaluation; parts that the task does not have are empty.
 
     Attributes:

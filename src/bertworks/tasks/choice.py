@@ -353,15 +353,15 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         `choice` is a number that counts from `first_number`, as in the training table; from 0 if
         its labels are letters.
         """
-        chances = torch.softmax(outputs["logits"].double(), -1).cpu()
+        shares = torch.softmax(outputs["logits"].double(), -1).cpu()
         predictions: dict[int, Prediction] = {}
-        for example, row in zip(batch.examples, chances.tolist(), strict=True):
-            chances = row[: len(example.sequences)]
-            best = max(range(len(chances)), key=chances.__getitem__)
+        for example, row in zip(batch.examples, shares.tolist(), strict=True):
+            probabilities = row[: len(example.sequences)]
+            best = max(range(len(probabilities)), key=probabilities.__getitem__)
             predictions[example.index] = {
                 "choice": best + self.settings.first,
                 "text": example.texts[1 + best],
-                "probabilities": chances,
+                "probabilities": probabilities,
             }
         return predictions
 

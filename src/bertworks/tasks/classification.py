@@ -80,7 +80,7 @@ class ClassificationOptions(_LabelFields, TextOptions):
     )
 
     @model_validator(mode="after")
-    def _one_label_or_several(self) -> Self:
+    def _check_label_options(self) -> Self:
         if self.label_separator != "," and not self.multi_label:
             raise ValueError(f"label_separator={self.label_separator!r} needs multi_label=true")
         if self.multi_label and self.no_label is not None:
@@ -109,7 +109,7 @@ class ClassificationSettings(_LabelFields, TextSettings):
         return self.positive_label
 
     @model_validator(mode="after")
-    def _labels_are_names(self) -> Self:
+    def _check_labels(self) -> Self:
         if len(self.labels) < 2 and not self.multi_label:
             raise ValueError("a classifier needs two classes at least")
         if len(set(self.labels)) < len(self.labels):
@@ -261,7 +261,7 @@ class ClassificationTask(ClassifierTask[LabelledExample], TextTask):
                 set and the encoder cannot predict next pieces.
         """
         settings = self.settings
-        config = settings.geometry(config)
+        config = settings.encoder_config(config)
         predicts_next = config.attention == "causal" and config.tie_word_embeddings
         if settings.lm_weight and (not predicts_next or config.mlm_transform or config.mlm_bias):
             raise SettingsError(
@@ -317,7 +317,7 @@ class ClassificationTask(ClassifierTask[LabelledExample], TextTask):
         logits = outputs["logits"].double().tolist()
         for example, row in zip(batch.examples, logits, strict=True):
             probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
-            likely = [name for name, chance in probabilities.items() if chance > 0.5]
+            likely = [name for name, value in probabilities.items() if value > 0.5]
             predictions[example.index] = {"labels": likely, "probabilities": probabilities}
         return predictions
 

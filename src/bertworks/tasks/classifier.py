@@ -100,13 +100,13 @@ class ClassifierTask(LabelledTask[ExampleT]):
         """
         name = read_label_name(row, column, where)
         name = self._spellings.get(name, name)
-        if name not in self.numbers:
+        if name not in self.label_indices:
             raise DataError(
                 f"the label {truncate_repr(name)} was not seen in training",
                 where=where,
-                fix=f"{did_you_mean(name, self.numbers)}.",
+                fix=f"{did_you_mean(name, self.label_indices)}.",
             )
-        return self.numbers[name]
+        return self.label_indices[name]
 
     @property
     def no_label(self) -> str | None:
@@ -118,7 +118,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
         if not isinstance(label, str):
             return None
         marks = MARKS if self.no_label is None else (self.no_label,)
-        return find_mark(row.get(label), {*marks} - {""} - self.numbers.keys())
+        return find_mark(row.get(label), {*marks} - {""} - self.label_indices.keys())
 
     def find_other_spelling(self, row: Row) -> Mapping[str, str]:
         label = self.columns[LABEL]
@@ -143,15 +143,15 @@ class ClassifierTask(LabelledTask[ExampleT]):
         """Return for each row its `label`, and the `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
         shares = torch.softmax(outputs["logits"].double().cpu(), -1).tolist()
-        for example, chances in zip(batch.examples, shares, strict=True):
-            probabilities = dict(zip(self.labels, chances, strict=True))
+        for example, row in zip(batch.examples, shares, strict=True):
+            probabilities = dict(zip(self.labels, row, strict=True))
             label = max(probabilities, key=probabilities.__getitem__)
             predictions[example.index] = {"label": label, "probabilities": probabilities}
         return predictions
 
     def count_targets(self, examples: Sequence[ExampleT]) -> Mapping[str, int]:
         counts = Counter(example.target for example in examples)
-        return {name: counts[number] for name, number in self.numbers.items()}
+        return {name: counts[number] for name, number in self.label_indices.items()}
 
     def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
         """Return the entropy of the labels' shares."""
@@ -171,5 +171,5 @@ class ClassifierTask(LabelledTask[ExampleT]):
 
     def evaluator(self) -> Evaluator:
         positive = self.positive if len(self.labels) == 2 else None
-        number = None if positive is None else self.numbers[positive]
+        number = None if positive is None else self.label_indices[positive]
         return SingleLabelEvaluator(ClassificationScores(self.labels, number))

@@ -69,13 +69,13 @@ class DevShare:
         strata = [example.target_bytes if task.is_stratified else b"" for example in examples]
         groupings = task.source_columns(table)
         for columns in groupings:
-            sources = [_source(row.values, columns) for row in table]
-            rows = _choose(sources, strata, share, seed)
+            sources = [_source_key(row.values, columns) for row in table]
+            rows = _choose_rows(sources, strata, share, seed)
             is_near = abs(len(rows) - share * len(strata)) <= share * len(strata) / 2
             if is_near or (rows and columns == groupings[-1]):
                 return cls(share, seed, columns, [row + 1 for row in rows])
         fix = "Give a larger share, or a table."
-        if not _choose(sources, strata, 1, seed):
+        if not _choose_rows(sources, strata, 1, seed):
             kept = f"rows with the same {', '.join(groupings[-1])} are kept together"
             fix = f"Give a table: {kept}, and too few others remain for training."
         raise DataError(
@@ -84,7 +84,7 @@ class DevShare:
             fix=fix,
         )
 
-    def part(
+    def divide(
         self, train: Sequence[LabelledExample], dev: Sequence[LabelledExample]
     ) -> tuple[list[LabelledExample], list[LabelledExample]]:
         """Split the examples of all rows into those for training and those for evaluation."""
@@ -95,7 +95,7 @@ class DevShare:
         )
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """A description of the choice for the user."""
         return (
             f"{len(self.rows):,} rows split off the training rows (dev={self.share:g}, "
@@ -104,11 +104,11 @@ class DevShare:
         )
 
 
-def _source(row: Mapping[str, Any], columns: Sequence[str]) -> bytes:
+def _source_key(row: Mapping[str, Any], columns: Sequence[str]) -> bytes:
     return repr([row.get(column) for column in columns]).encode("utf-8", "surrogatepass")
 
 
-def _choose(
+def _choose_rows(
     sources: Sequence[bytes], strata: Sequence[Hashable], share: float, seed: int
 ) -> list[int]:
     """Return the numbers of the chosen rows, from 0, ascending.

@@ -69,7 +69,7 @@ class DistilledTask(ClassificationTask):
     def network(self, config: EncoderConfig) -> DistilledNetwork:
         settings = self.settings
         return DistilledNetwork(
-            settings.geometry(config),
+            settings.encoder_config(config),
             len(settings.labels),
             settings.dropout,
             self.temperature,

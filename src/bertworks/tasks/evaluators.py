@@ -56,12 +56,12 @@ class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
         self._loss += cross_entropy_sum(logits, labels).item()
         gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
         self._count += len(gold)
-        sure = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
-        self._scores.add(gold, predicted, sure)
+        confidence = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        self._scores.add(gold, predicted, confidence)
         for row in np.flatnonzero(gold != predicted).tolist():
             example = batch.examples[row]
             shown = self.display_texts(example, gold[row], predicted[row])
-            self._scores.add_mistake(example, *shown, float(sure[row]))
+            self._scores.add_mistake(example, *shown, float(confidence[row]))
 
 
 class MultiLabelEvaluator(Evaluator):
@@ -91,11 +91,11 @@ class MultiLabelEvaluator(Evaluator):
         self._labels.append(gold)
         self._logits.append(np.asarray(logits))
         # The confidence of each row's most confident wrong decision, for a label or against it.
-        sure = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
-        for row in np.flatnonzero(sure).tolist():
+        confidence = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
+        for row in np.flatnonzero(confidence).tolist():
             example = batch.examples[row]
             names = self._join_labels(gold[row]), self._join_labels(predicted[row])
-            self._worst.add(float(sure[row]), example, example.display_text, *names)
+            self._worst.add(float(confidence[row]), example, example.display_text, *names)
 
     def _join_labels(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
@@ -130,7 +130,7 @@ class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
     """`loss` (the mean squared error), and the correlations of `RegressionScores`.
 
     Args:
-        value_of: the function from the network's output for a row to its value.
+        output_to_value: the function from the network's output for a row to its value.
 
     Raises:
         BertworksError: SciPy is not installed.
@@ -138,15 +138,15 @@ class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
 
     metrics: ClassVar[tuple[str, ...]] = ("loss", "pearson", "spearman")
 
-    def __init__(self, value_of: Callable[[float], float] = float) -> None:
+    def __init__(self, output_to_value: Callable[[float], float] = float) -> None:
         super().__init__(RegressionScores())
-        self._value_of = value_of
+        self._output_to_value = output_to_value
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         labels, values = batch.targets["labels"].double(), outputs["values"].double()
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, gold, predicted in rows:
-            self._scores.add(example, example.display_text, gold, self._value_of(predicted))
+            self._scores.add(example, example.display_text, gold, self._output_to_value(predicted))
 
     def result(self) -> dict[str, float]:
         return {"loss": self._scores.mean_squared_error(), **self._scores.result()}

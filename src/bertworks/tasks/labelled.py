@@ -33,7 +33,7 @@ class TaskOptions(LabelledTableOptions):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _numbers_are_names(cls, value: Any, info: ValidationInfo) -> Any:
+    def _convert_numbers_to_names(cls, value: Any, info: ValidationInfo) -> Any:
         """Turn numbers into names: YAML reads a column or label named `1` as a number."""
         is_name = info.field_name is not None and info.field_name.endswith(
             ("_column", "_columns", "_label")
@@ -123,7 +123,7 @@ class LabelledTask(Task[ExampleT]):
         return self.settings.model_dump(mode="json")
 
     @cached_property
-    def numbers(self) -> dict[str, int]:
+    def label_indices(self) -> dict[str, int]:
         """The indices of the classes or tags, by name."""
         return {name: number for number, name in enumerate(self.labels)}
 
@@ -230,7 +230,7 @@ class LabelledTask(Task[ExampleT]):
             DataError: a column is missing and cannot be detected, or the labels are invalid.
         """
         columns = cls.schema.find(rows, options.columns_by_role(cls.schema), labelled=True)
-        values = options.values_for(cls.settings_class) | cls.settings_of(columns)
+        values = options.values_for(cls.settings_class) | cls.columns_as_settings(columns)
         return cls(
             tokenizer,
             cls.settings_class.parse(values | cls.settings_from_rows(rows, columns, options)),
@@ -258,7 +258,7 @@ class LabelledTask(Task[ExampleT]):
         return [name for role in roles for name in names_of(columns.get(role))]
 
     @classmethod
-    def settings_of(cls, columns: RoleColumns) -> dict[str, Any]:
+    def columns_as_settings(cls, columns: RoleColumns) -> dict[str, Any]:
         """Return the columns as settings: as `columns`, or one setting per role."""
         if "columns" in cls.settings_class.model_fields:
             return {"columns": columns}
@@ -293,7 +293,9 @@ class LabelledTask(Task[ExampleT]):
             if column and set(names_of(column)) <= set(rows.columns)
         }
         columns = self.schema.find(rows, present, labelled=labelled)
-        return type(self)(self.tokenizer, self.settings.with_values(**self.settings_of(columns)))
+        return type(self)(
+            self.tokenizer, self.settings.with_values(**self.columns_as_settings(columns))
+        )
 
     def _has_more(self, rows: Rows) -> bool:
         """Whether a table may have columns of optional roles other than those that are known."""

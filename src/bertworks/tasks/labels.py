@@ -149,7 +149,7 @@ def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     These are labels of one row that are close to a more frequent one, and the rarer of two labels
     that differ only in letter case or blanks. Names that differ in a number are different.
     """
-    if len(counts) > _MOST_COMPARED:
+    if len(counts) > _MAX_COMPARED_LABELS:
         return []
     by_spelling: dict[str, str] = {}
     pairs = []
@@ -157,18 +157,22 @@ def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
         other = by_spelling.setdefault(re.sub(r"[\s_]+", "", name.casefold()), name)
         if other == name and counts[name] == 1 and len(name) >= 4:
             frequent = [label for label in by_spelling.values() if counts[label] > 1]
-            same_numbers = [label for label in frequent if _digits(label) == _digits(name)]
-            other = next(iter(difflib.get_close_matches(name, same_numbers, 1, _CLOSE)), name)
+            same_numbers = [
+                label for label in frequent if _keep_digits(label) == _keep_digits(name)
+            ]
+            other = next(
+                iter(difflib.get_close_matches(name, same_numbers, 1, _MIN_SIMILARITY)), name
+            )
         if other != name:
             pairs.append((name, other))
     return pairs
 
 
-_CLOSE = 0.85  # difflib's ratio of `loaction` and `location` is 0.875
-_MOST_COMPARED = 500  # labels; with more, each of which may be rare, comparing takes long
+_MIN_SIMILARITY = 0.85  # difflib's ratio of `loaction` and `location` is 0.875
+_MAX_COMPARED_LABELS = 500  # labels; with more, each of which may be rare, comparing takes long
 
 
-def _digits(name: str) -> str:
+def _keep_digits(name: str) -> str:
     return "".join(filter(str.isdigit, name))
 
 

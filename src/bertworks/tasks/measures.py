@@ -35,12 +35,12 @@ class MergeableState:
 
     def state(self) -> dict[str, Any]:
         """Return the state in types that can be sent to another process."""
-        return {name: _plain(getattr(self, name)) for name in self.state_fields}
+        return {name: _state_of(getattr(self, name)) for name in self.state_fields}
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add the state of another object of the same class."""
         for name, other in state.items():
-            setattr(self, name, _sum(getattr(self, name), other))
+            setattr(self, name, _merge(getattr(self, name), other))
 
 
 class Measure(MergeableState, ABC):
@@ -59,64 +59,64 @@ class Measure(MergeableState, ABC):
         return Breakdown()
 
 
-def _plain(value: Any) -> Any:
+def _state_of(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _state_of(part) for key, part in value.items()}
     return value.state() if isinstance(value, MergeableState) else value
 
 
-def _sum(mine: Any, other: Any) -> Any:
-    if isinstance(mine, dict):
-        return {key: _sum(mine[key], other[key]) for key in mine}
-    if not isinstance(mine, MergeableState):
-        return mine + other
-    mine.merge(other)
-    return mine
+def _merge(own: Any, other: Any) -> Any:
+    if isinstance(own, dict):
+        return {key: _merge(own[key], other[key]) for key in own}
+    if not isinstance(own, MergeableState):
+        return own + other
+    own.merge(other)
+    return own
 
 
 class CalibrationCounter(MergeableState):
     """Counts how often predictions are correct, by their probability."""
 
-    state_fields = ("_count", "_right", "_sure")
+    state_fields = ("_count", "_num_correct", "_confidence_sum")
 
     def __init__(self) -> None:
         self._count = np.zeros(NUM_BINS, np.int64)
-        self._right = np.zeros(NUM_BINS, np.int64)
-        self._sure = np.zeros(NUM_BINS)
+        self._num_correct = np.zeros(NUM_BINS, np.int64)
+        self._confidence_sum = np.zeros(NUM_BINS)
 
-    def add(self, probabilities: np.ndarray, right: np.ndarray) -> None:
+    def add(self, probabilities: np.ndarray, is_correct: np.ndarray) -> None:
         """Count predictions; those whose probability is not finite are ignored.
 
         Args:
             probabilities: `[n]` probabilities of the predictions.
-            right: `[n]` whether each prediction is correct.
+            is_correct: `[n]` whether each prediction is correct.
         """
         finite = np.isfinite(probabilities)
-        probabilities, right = probabilities[finite], right[finite]
+        probabilities, is_correct = probabilities[finite], is_correct[finite]
         # Bin m is ((m - 1) / NUM_BINS, m / NUM_BINS].
         bins = np.clip(np.ceil(probabilities * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
         self._count += np.bincount(bins, minlength=NUM_BINS)
-        self._right += np.bincount(bins[right], minlength=NUM_BINS)
-        self._sure += np.bincount(bins, probabilities, NUM_BINS)
+        self._num_correct += np.bincount(bins[is_correct], minlength=NUM_BINS)
+        self._confidence_sum += np.bincount(bins, probabilities, NUM_BINS)
 
     def result(self, unit: str) -> Calibration | None:
         """Return the calibration; None if nothing was added."""
         total = int(self._count.sum())
         if not total:
             return None
-        gaps = np.abs(self._right - self._sure)
+        gaps = np.abs(self._num_correct - self._confidence_sum)
         return Calibration(
             unit=unit,
             expected_error=float(gaps.sum() / total),
-            confidence=float(self._sure.sum() / total),
-            accuracy=float(self._right.sum() / total),
+            confidence=float(self._confidence_sum.sum() / total),
+            accuracy=float(self._num_correct.sum() / total),
             bins=tuple(
                 CalibrationBin(
                     low=at / NUM_BINS,
                     high=(at + 1) / NUM_BINS,
                     count=int(self._count[at]),
-                    confidence=float(self._sure[at] / self._count[at]),
-                    accuracy=float(self._right[at] / self._count[at]),
+                    confidence=float(self._confidence_sum[at] / self._count[at]),
+                    accuracy=float(self._num_correct[at] / self._count[at]),
                 )
                 for at in np.flatnonzero(self._count).tolist()
             ),

@@ -57,7 +57,7 @@ _MODULES: Mapping[Activation, str] = {
 }
 """Their names in sentence-transformers' files."""
 
-_MOST = float(np.finfo(np.float32).max)  # targets are float32
+_MAX_TARGET = float(np.finfo(np.float32).max)  # targets are float32
 
 
 class RegressionSettings(TextSettings):
@@ -99,7 +99,10 @@ class RegressionTask(TextTask):
     def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
         if not checkpoint.has_head(cls.head) or not has_single_output(checkpoint):
             return None
-        settings = {**settings_of_checkpoint(checkpoint), "activation": _activation_of(checkpoint)}
+        settings = {
+            **settings_of_checkpoint(checkpoint),
+            "activation": _find_activation(checkpoint),
+        }
         return cls(checkpoint.tokenizer, RegressionSettings.parse(settings))
 
     def config_entries(self) -> dict[str, Any]:
@@ -113,12 +116,14 @@ class RegressionTask(TextTask):
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
         settings = self.settings
-        return RegressionNetwork(settings.geometry(config), 1, settings.dropout, settings.pooling)
+        return RegressionNetwork(
+            settings.encoder_config(config), 1, settings.dropout, settings.pooling
+        )
 
     def read_label(self, row: Row, column: str, where: str) -> float:
         number = read_finite_number(row, column, where)
-        if abs(number) > _MOST:
-            limit = f"{_MOST:.2g}"
+        if abs(number) > _MAX_TARGET:
+            limit = f"{_MAX_TARGET:.2g}"
             raise DataError(
                 f"{number:g} (column {column!r}) is beyond the numbers of float32, up to {limit}",
                 where=where,
@@ -136,10 +141,12 @@ class RegressionTask(TextTask):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `value`."""
         outcomes = zip(batch.examples, outputs["values"].double().tolist(), strict=True)
-        return {example.index: {"value": self.value_of(output)} for example, output in outcomes}
+        return {
+            example.index: {"value": self.output_to_value(output)} for example, output in outcomes
+        }
 
     @property
-    def value_of(self) -> Callable[[float], float]:
+    def output_to_value(self) -> Callable[[float], float]:
         """The function from the network's output for a row to its value."""
         return _ACTIVATIONS[self.settings.activation]
 
@@ -147,10 +154,10 @@ class RegressionTask(TextTask):
         return [(prediction["value"], None)]
 
     def evaluator(self) -> Evaluator:
-        return RegressionEvaluator(self.value_of)
+        return RegressionEvaluator(self.output_to_value)
 
 
-def _activation_of(checkpoint: Published) -> Activation:
+def _find_activation(checkpoint: Published) -> Activation:
     """Return the activation of another tool's model with a single output.
 
     Raises:

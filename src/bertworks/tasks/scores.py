@@ -243,6 +243,6 @@ class RegressionScores(Measure):
     def breakdown(self) -> Breakdown:
         gold, predicted = self._values()
         gold, predicted = gold[np.isfinite(predicted)], predicted[np.isfinite(predicted)]
-        some = np.linspace(0, len(gold) - 1, min(len(gold), MAX_POINTS)).astype(int)
-        pairs = zip(gold[some].tolist(), predicted[some].tolist(), strict=True)
+        indices = np.linspace(0, len(gold) - 1, min(len(gold), MAX_POINTS)).astype(int)
+        pairs = zip(gold[indices].tolist(), predicted[indices].tolist(), strict=True)
         return Breakdown(values=tuple(pairs), mistakes=self._worst.result())

@@ -66,7 +66,7 @@ class SplitSummary:
         )
 
     @property
-    def majority(self) -> float:
+    def majority_share(self) -> float:
         """The share of the most frequent target: the accuracy of always predicting it."""
         return max(self.labels.values()) / sum(self.labels.values())
 
@@ -137,7 +137,7 @@ class DataSummary:
         if self.dev is not None:
             lines += self.dev.lines(limit, of_rows=of_rows)
             if self.has_majority_baseline and any(self.dev.labels.values()):
-                lines.append(f"  majority baseline: {self.dev.majority:.1%}")
+                lines.append(f"  majority baseline: {self.dev.majority_share:.1%}")
             missing = [label for label, count in self.dev.labels.items() if not count]
             if missing:
                 lines.append(f"  labels that never occur: {', '.join(map(repr, missing))}")

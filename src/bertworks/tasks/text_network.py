@@ -64,16 +64,16 @@ class TextNetwork(Network):
         packed = batch.packed
         tokens = CHUNK_TOKENS if packed.sequence_number.any() else packed.num_tokens
         return pool_sequences(
-            apply_in_chunks(self._of_sequences, packed, tokens), packed, self.pooling
+            apply_in_chunks(self._sequence_logits, packed, tokens), packed, self.pooling
         )
 
-    def _of_sequences(self, packed: Sequences) -> Float[Tensor, "sequences outputs"]:
+    def _sequence_logits(self, packed: Sequences) -> Float[Tensor, "sequences outputs"]:
         logits: Tensor = self.head(self.encoder, self.encoder(packed), packed)
         return logits
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `logits` `[rows, outputs]`."""
-        return {"logits": self._of_sequences(padded)}
+        return {"logits": self._sequence_logits(padded)}
 
 
 def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
@@ -107,13 +107,13 @@ def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens
     if packed.num_tokens <= tokens:
         return function(packed)
 
-    def of_part(_: Tensor, part: Packed) -> Tensor:
+    def apply_to_chunk(_: Tensor, part: Packed) -> Tensor:
         return function(part)
 
     # `input_ids` is an argument because `checkpoint` saves the random state only of the devices of
     # its tensor arguments.
     results: list[Tensor] = [
-        checkpoint(of_part, part.input_ids, part, use_reentrant=False)
+        checkpoint(apply_to_chunk, part.input_ids, part, use_reentrant=False)
         if torch.is_grad_enabled()
         else function(part)
         for part in packed.split(tokens)

@@ -36,7 +36,7 @@ from .labelled import (
 from .text_network import Pooling, WindowPooling
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
-_SECOND = "pair"
+_PAIR = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
@@ -74,7 +74,7 @@ class TextOptions(_TextFields, TaskOptions):
     label_column: str | None = Field(None, description="column name or number; detected if omitted")
 
     @model_validator(mode="after")
-    def _windows_are_pooled(self) -> Self:
+    def _check_window_pooling(self) -> Self:
         if self.truncation != "windows" and self.window_pooling != "mean":
             raise ValueError(f"window_pooling={self.window_pooling!r} needs truncation='windows'")
         return self
@@ -117,7 +117,7 @@ class TextSettings(_TextFields, TaskSettings):
     )
 
     @model_validator(mode="after")
-    def _orders_and_windows_fit(self) -> Self:
+    def _check_orders_and_windows(self) -> Self:
         if self.both_orders and self.columns.pair is None:
             raise ValueError("both_orders=true is for pairs of texts")
         if self.truncation == "windows" and self.both_orders:
@@ -127,7 +127,7 @@ class TextSettings(_TextFields, TaskSettings):
         check_stride(self.stride, self.max_seq_length)
         return self
 
-    def geometry(self, config: EncoderConfig) -> EncoderConfig:
+    def encoder_config(self, config: EncoderConfig) -> EncoderConfig:
         """Return the configuration of the encoder, with this task's `classifier_pooling` if set.
 
         Raises:
@@ -155,7 +155,7 @@ class TextTask(LabelledTask[LabelledExample]):
     def text_row(self, text: str, pair: str | None = None) -> Row:
         columns = self.settings.columns
         if self.settings.is_pair_optional and pair is not None:
-            return {columns.text: text, _SECOND: pair}
+            return {columns.text: text, _PAIR: pair}
         if (pair is None) != (columns.pair is None):
             takes = "single texts" if columns.pair is None else "pairs of texts"
             raise DataError(f"the model takes {takes}", where=repr(text))
@@ -230,7 +230,7 @@ class TextTask(LabelledTask[LabelledExample]):
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns, either = self.settings.columns, self.settings.is_pair_optional
         if either and columns.pair is None and _has_pairs(rows, columns.text):
-            columns = columns.with_values(pair=_SECOND)
+            columns = columns.with_values(pair=_PAIR)
         if self.schema.has_required_columns(rows, dict(columns), labelled=labelled):
             return self.with_columns(columns, rows.name)
         has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
@@ -265,17 +265,16 @@ class TextTask(LabelledTask[LabelledExample]):
 
 def _has_pairs(rows: Rows, text: str) -> bool:
     """Whether a table has columns of both texts, and a row has a second one."""
-    has_columns = {text, _SECOND} <= set(rows.columns)
-    return has_columns and any(isinstance(row.get(_SECOND), str) for row in rows.sample)
+    has_columns = {text, _PAIR} <= set(rows.columns)
+    return has_columns and any(isinstance(row.get(_PAIR), str) for row in rows.sample)
 
 
 def _check_no_pairs(rows: Sequence[Row], where: Sequence[str]) -> None:
     """Raise a DataError if one of rows that are read as single texts has a second text."""
     for row, place in zip(rows, where, strict=True):
-        if isinstance(row.get(_SECOND), str):
+        if isinstance(row.get(_PAIR), str):
             raise DataError(
-                f"the column {_SECOND!r} holds a second text, but the rows are read as single "
-                "texts",
+                f"the column {_PAIR!r} holds a second text, but the rows are read as single texts",
                 where=place,
                 fix="Give single texts or pairs, not both; the columns of pairs are text and pair.",
             )

@@ -142,8 +142,8 @@ class TranslationTask(LabelledTask[LabelledExample]):
                 embeddings narrower than its hidden size.
         """
         check_length(self.settings.max_seq_length, config)
-        is_as_wide = config.per_direction_config.embedding_width == config.hidden_size
-        if not is_as_wide or config.positions == "rotary":
+        has_hidden_width = config.per_direction_config.embedding_width == config.hidden_size
+        if not has_hidden_width or config.positions == "rotary":
             raise SettingsError(
                 "a decoder takes the encoder's embeddings, with its positions and its width",
                 fix="Use a model without positions=rotary, attention=two-way and embedding_size.",

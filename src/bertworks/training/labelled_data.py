@@ -137,7 +137,7 @@ class LabelledData:
         if isinstance(dev, float):
             assert dev_examples is not None, "read above"
             split = DevShare.choose(reader, rows, dev_examples, dev, settings.dev_seed)
-            train_examples, dev_examples = split.part(train_examples, dev_examples)
+            train_examples, dev_examples = split.divide(train_examples, dev_examples)
             name, dev_name = f"{1 - dev:g} of {rows.name}", f"{dev:g} of {rows.name}"
         summary = DataSummary.from_examples(
             task,
@@ -149,7 +149,7 @@ class LabelledData:
 
     def lines(self) -> list[str]:
         """Return a description of the tables for the user."""
-        split = [] if self.split is None else [f"dev: {self.split.text}"]
+        split = [] if self.split is None else [f"dev: {self.split.description}"]
         return [*self.summary.lines(), *split]
 
     @cached_property

@@ -356,14 +356,14 @@ class TaggingTask(LabelledTask[TaggingExample]):
             is_known = [tag is not None for tag in read]
         else:
             spans = []
-            numbers = [self.numbers.get(tag) for tag in tags]
+            numbers = [self.label_indices.get(tag) for tag in tags]
             is_known = [True] * len(tags)
         for tag, number, known in zip(tags, numbers, is_known, strict=True):
             if number is None or not known:
                 raise DataError(
                     f"the tag {truncate_repr(tag)} was not seen in training",
                     where=where,
-                    fix=f"{did_you_mean(tag, self.numbers)}.",
+                    fix=f"{did_you_mean(tag, self.label_indices)}.",
                 )
         return np.array(numbers, np.int64), spans
 
