@@ -218,7 +218,7 @@ def test_a_long_document_is_read_as_far_ahead_as_the_limit():
 
     first, seen = next(tagger().add_context(read_rows(rows())))
     assert first.values["words"] == ["a", "b"]
-    assert len(seen["context_behind"]) == ROOM + 2
+    assert len(seen["context_after"]) == ROOM + 2
     assert read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"
 
 

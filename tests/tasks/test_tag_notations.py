@@ -16,9 +16,9 @@ import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import labelled_examples
-from bertworks.tasks.tagging.notation import find_notation, read_tag, span_doubt
+from bertworks.tasks.tagging.notation import find_notation, read_tag, span_warning
 from bertworks.tasks.tagging.settings import TaggingOptions
-from bertworks.tasks.tagging.tags import Span, spans_of
+from bertworks.tasks.tagging.tags import Span, find_spans
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -149,7 +149,7 @@ MARKS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-PER", "E-LOC", "B", "I", "E
 
 @given(tags=st.lists(st.sampled_from(MARKS), min_size=1, max_size=12))
 def test_spans_are_those_of_conlleval(tags):
-    assert [tuple(span) for span in spans_of(tags)] == conlleval(tags)
+    assert [tuple(span) for span in find_spans(tags)] == conlleval(tags)
 
 
 BARE = st.lists(st.sampled_from("BIO"), min_size=1, max_size=12)
@@ -228,7 +228,7 @@ def test_words_that_are_none_are_not_scored(made, data):
 def test_plain_tags_are_no_spans(tags):
     names = tags.split()
     assert find_notation(names) is None
-    assert span_doubt(dict.fromkeys(names, 1)) is None
+    assert span_warning(dict.fromkeys(names, 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -334,4 +334,6 @@ def test_every_tag_of_a_notation_is_read(tags):
         return
     for tag in tags:
         assert (read_tag(tag, notation.types) is None) == (tag in notation.unlabelled)
-    assert {span.type for tag in tags for span in spans_of([read_tag(tag, notation.types) or "O"])}
+    assert {
+        span.type for tag in tags for span in find_spans([read_tag(tag, notation.types) or "O"])
+    }

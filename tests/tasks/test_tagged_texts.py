@@ -182,7 +182,7 @@ def test_tokens_are_those_of_the_text(ours, parts):
     assert np.array_equal(words.segment.input_ids, segment.input_ids)
     assert np.array_equal(words.segment.offsets, segment.offsets)
     assert words.segment.word_ids.tolist() == sorted(words.segment.word_ids.tolist())
-    assert {*words.segment.word_ids.tolist()} == {*range(len(words.places))}
+    assert {*words.segment.word_ids.tolist()} == {*range(len(words.char_spans))}
 
 
 @pytest.mark.parametrize(
@@ -221,13 +221,13 @@ def test_words_are_spelled_as_in_training(text, words):
     spellings = find_spellings(SPELLED)
     assert spellings == ("'s", "0.0", "U.S.", "กรุงเทพ", "สมชาย", "んで", "北京")
     (read_text,) = Spellings(tokenizer, spellings).read([text])
-    assert read_text.of(text) == words
+    assert read_text.words_in(text) == words
 
 
 def test_the_case_of_spellings_matters_to_a_cased_tokenizer():
     tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=False)
     (words,) = Spellings(tokenizer, ("U.S.",)).read(["u.s. U.S."])
-    assert words.of("u.s. U.S.") == ["u", ".", "s", ".", "U.S."]
+    assert words.words_in("u.s. U.S.") == ["u", ".", "s", ".", "U.S."]
 
 
 def test_a_trained_tagger_saves_the_spellings_of_its_training_data():
@@ -343,9 +343,9 @@ def unigram(tmp_path_factory) -> Tokenizer:
 def test_words_of_other_tokenizers_are_in_order_and_whole(unigram, parts):
     text = "".join(parts)
     (words,) = Spellings(unigram, ("'s", "ที่")).read([text])
-    assert all(0 <= start < end <= len(text) for start, end in words.places)
-    assert all(end <= start for (_, end), (start, _) in pairwise(words.places))
-    assert {*words.segment.word_ids.tolist()} == {*range(len(words.places))}
+    assert all(0 <= start < end <= len(text) for start, end in words.char_spans)
+    assert all(end <= start for (_, end), (start, _) in pairwise(words.char_spans))
+    assert {*words.segment.word_ids.tolist()} == {*range(len(words.char_spans))}
     assert sorted(words.segment.word_ids.tolist()) == words.segment.word_ids.tolist()
 
 
@@ -360,4 +360,4 @@ def test_words_of_other_tokenizers_are_in_order_and_whole(unigram, parts):
 )
 def test_words_of_other_tokenizers_are_those_of_basic_tokenization(unigram, text, words):
     (read_text,) = Spellings(unigram, ("'s",)).read([text])
-    assert read_text.of(text) == words
+    assert read_text.words_in(text) == words

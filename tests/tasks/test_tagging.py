@@ -22,10 +22,10 @@ from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import (
     Span,
     best_path,
-    converted,
+    convert_tags,
+    find_spans,
     labels_of,
-    legal,
-    spans_of,
+    legal_transitions,
     write_spans,
 )
 from bertworks.tasks.tagging.task import TaggingTask
@@ -66,7 +66,7 @@ TYPES = ("LOC", "PER")
 )
 def test_marks_belong_to_their_letters(text, words):
     (read,) = Spellings(Tokenizer.from_vocabulary(PIECES)).read([text])
-    assert read.of(text) == words
+    assert read.words_in(text) == words
 
 
 @st.composite
@@ -107,11 +107,11 @@ def test_every_scheme_says_the_same_spans(made):
     wanted, length = made
     for scheme in ("bio", "bioes"):
         tags = write_spans(wanted, length, scheme)
-        assert spans_of(tags) == wanted
-    assert spans_of(as_read(as_bilou(wanted, length))) == wanted
+        assert find_spans(tags) == wanted
+    assert find_spans(as_read(as_bilou(wanted, length))) == wanted
     iob1 = as_iob1(wanted, length)
-    assert spans_of(iob1) == wanted
-    assert converted(iob1, "bio") == write_spans(wanted, length, "bio")
+    assert find_spans(iob1) == wanted
+    assert convert_tags(iob1, "bio") == write_spans(wanted, length, "bio")
     for tags, theirs in ((iob1, IOB1), (write_spans(wanted, length, "bioes"), IOBES)):
         read = [e.to_tuple()[1:] for e in SeqevalEntities([tags], theirs).entities[0]]
         assert [Span(*one) for one in read] == wanted
@@ -135,7 +135,7 @@ def test_scores_are_those_of_seqeval(rows):
     """Tags in any disorder: seqeval's default mode follows conlleval."""
     true = [own[: min(len(own), len(other))] for own, other in rows]
     predicted = [other[: min(len(own), len(other))] for own, other in rows]
-    precision, recall, f1, _ = span_rates(map(spans_of, true), map(spans_of, predicted)).total
+    precision, recall, f1, _ = span_rates(map(find_spans, true), map(find_spans, predicted)).total
     assert precision == pytest.approx(precision_score(true, predicted, zero_division=0))
     assert recall == pytest.approx(recall_score(true, predicted, zero_division=0))
     assert f1 == pytest.approx(f1_score(true, predicted, zero_division=0))
@@ -145,7 +145,7 @@ def test_scores_are_those_of_seqeval(rows):
 @given(data=st.data())
 def test_the_best_path_is_legal_and_the_best(scheme, data):
     labels = labels_of(["X"], scheme)
-    allowed = legal(labels)
+    allowed = legal_transitions(labels)
     words = data.draw(st.integers(1, 4))
     numbers = st.floats(-5, 5, allow_subnormal=False)
     scores = np.array(
@@ -167,7 +167,7 @@ def test_the_best_path_is_legal_and_the_best(scheme, data):
 
     assert total(best_path(scores, allowed)) == pytest.approx(max(map(total, paths.tolist())))
     names = [labels[at] for at in best_path(scores, allowed)]
-    assert converted(names, scheme) == names
+    assert convert_tags(names, scheme) == names
 
 
 WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), max_size=40)
@@ -263,7 +263,7 @@ def test_plain_text_gives_entities_with_characters():
 def test_an_illegal_tag_is_not_told():
     labels = labels_of(["PER"], "bio")
     scores = np.array([[0.0, -8, -9], [-9, -9, 0]])  # each by itself: O, I-PER
-    path = [labels[at] for at in best_path(scores, legal(labels))]
+    path = [labels[at] for at in best_path(scores, legal_transitions(labels))]
     assert path == ["B-PER", "I-PER"]  # -8 + 0; the best without it is O, O: 0 - 9
 
 

@@ -64,10 +64,10 @@ from ..tasks.labels import (
 )
 from ..tasks.measures import Location
 from ..tasks.scores import ClassificationScores, RegressionScores
-from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered, strings_of
-from ..tasks.tagging.notation import find_notation, read_tag, span_doubt, without_unlabelled_words
+from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered_columns, strings_of
+from ..tasks.tagging.notation import drop_unlabelled_words, find_notation, read_tag, span_warning
 from ..tasks.tagging.scores import TaggingScores
-from ..tasks.tagging.tags import OUTSIDE
+from ..tasks.tagging.tags import OUTSIDE_TAG
 from ..utils.regular_files import read_bytes
 from ..utils.remote import is_remote
 
@@ -317,7 +317,11 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
-    if word_column is None and numbered(rows) and first not in (tag_column, predicted_column):
+    if (
+        word_column is None
+        and numbered_columns(rows)
+        and first not in (tag_column, predicted_column)
+    ):
         word_column = first
     sentences: list[Sentence] = []
     num_starts = 0
@@ -336,7 +340,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
             gold, predicted = ([tag] if tag != "-X-" else ["O"] for [tag] in (gold, predicted))
         place = Location(len(sentences) - num_starts, where)
         sentences.append((place, words, gold, predicted))
-    if word_column is None and numbered(rows) and label is None and prediction is None:
+    if word_column is None and numbered_columns(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
     return _score_sentences(sentences, num_starts)
 
@@ -355,9 +359,9 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
     # does not make gold parts of speech types of spans.
     counts = gold_counts + predicted_counts
     notation = find_notation(gold_counts)
-    if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE}):
+    if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE_TAG}):
         notation = find_notation(counts)
-    remarks = [span_doubt(counts)]
+    remarks = [span_warning(counts)]
     if notation is not None:
         other = find_notation(predicted_counts)
         types = notation.types | (other or notation).types_in(predicted_counts)
@@ -367,7 +371,7 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
         sentences = [_as_spans(sentence, types) for sentence in sentences]
     labels = sorted({tag for _, _, *sides in sentences for side in sides for tag in side})
     numbers = {label: number for number, label in enumerate(labels)}
-    spans = notation is not None or labels == [OUTSIDE]
+    spans = notation is not None or labels == [OUTSIDE_TAG]
     scores = TaggingScores(labels, spans=spans)
     for place, words, *sides in sentences:
         gold_numbers, predicted_numbers = (
@@ -383,7 +387,7 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
 def _as_spans(sentence: Sentence, types: frozenset[str]) -> Sentence:
     """Return a sentence with tags as this package writes them, without unlabelled words."""
     place, words, gold, predicted = sentence
-    gold, words, predicted = without_unlabelled_words(types, gold, words, predicted)
+    gold, words, predicted = drop_unlabelled_words(types, gold, words, predicted)
     gold, predicted = ([read_tag(tag, types) or tag for tag in side] for side in (gold, predicted))
     return place, words, gold, predicted
 
@@ -530,7 +534,7 @@ def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
     """Return the columns of gold and predicted labels: the last two in a file without names."""
-    if names := numbered(rows):
+    if names := numbered_columns(rows):
         gold, predicted = names[-2:-1], names[-1:]
     else:
         gold, predicted = _columns_of_roles(rows, label_names)

@@ -32,7 +32,7 @@ class WordColumns(Settings):
         return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
-def numbered(rows: Rows) -> list[str]:
+def numbered_columns(rows: Rows) -> list[str]:
     """The numbered columns of a table without column names (CoNLL); empty for other tables."""
     names = [column for column in rows.columns if column != DOCUMENT]
     return names if names == [str(at + 1) for at in range(len(names))] else []
@@ -40,64 +40,68 @@ def numbered(rows: Rows) -> list[str]:
 
 SCHEMA = Schema(
     # In a table without column names, words are in the first column and tags in the last.
-    Role("word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(numbered(rows)), None)),
+    Role(
+        "word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(numbered_columns(rows)), None)
+    ),
     Role(
         "tag",
         TAG_NAMES,
         "tags",
         of_label=True,
-        guess=lambda rows, _: next(reversed(numbered(rows)[1:]), None),
+        guess=lambda rows, _: next(reversed(numbered_columns(rows)[1:]), None),
         fix="; for a file with one word per line, give --format conll (format=conll)",
     ),
 )
 
 
 def columns_of_table(
-    rows: Rows, saved: WordColumns, *, labelled: bool, document_context: bool
+    rows: Rows, training_columns: WordColumns, *, labelled: bool, document_context: bool
 ) -> WordColumns:
     """Return the columns that are read from a table.
 
     Args:
-        saved: the columns of the training table, which are used where the table has them.
+        training_columns: those of the training table, which are used where the table has them.
         labelled: whether columns of tags, and of documents if they are read, are required.
         document_context: whether the document of each row is read.
 
     Raises:
         DataError: a required column cannot be found.
     """
-    if not labelled and saved.word not in rows.columns and "text" in rows.columns:
-        return saved  # plain texts
-    columns: RoleColumns = {"word": saved.word, "tag": saved.tag}
+    if not labelled and training_columns.word not in rows.columns and "text" in rows.columns:
+        return training_columns  # plain texts
+    columns: RoleColumns = {"word": training_columns.word, "tag": training_columns.tag}
     if not SCHEMA.has_required_columns(rows, columns, labelled=labelled):
-        known = {role: column for role, column in columns.items() if column in rows.columns}
-        columns = SCHEMA.find(rows, known, labelled=labelled)
-    document = saved.document
+        present_columns = {
+            role: column for role, column in columns.items() if column in rows.columns
+        }
+        columns = SCHEMA.find(rows, present_columns, labelled=labelled)
+    document = training_columns.document
     if document_context:
-        named = document if document in rows.columns else None
-        document = find_document_column(rows, named, required=labelled)
+        present_document = document if document in rows.columns else None
+        document = find_document_column(rows, present_document, required=labelled)
     return WordColumns.parse({**columns, "document": document})
 
 
-def find_document_column(rows: Rows, named: str | None, *, required: bool) -> str | None:
+def find_document_column(rows: Rows, name: str | None, *, required: bool) -> str | None:
     """Find the column that identifies the documents.
 
     Args:
-        named: the column's name or number; guessed if None.
+        name: the column's name or number; guessed if None.
         required: whether a table without such a column is an error; otherwise None is returned.
 
     Raises:
         DataError: the column does not exist.
     """
-    if named is not None:
-        return rows.column(named)
-    found = next((column for column in rows.columns if column.lower() in DOCUMENT_NAMES), None)
-    if required and found is None:
+    if name is not None:
+        return rows.column(name)
+    match = next((column for column in rows.columns if column.lower() in DOCUMENT_NAMES), None)
+    if required and match is None:
         raise DataError(
             f"cannot tell which rows are of one document; {listing(rows.columns)}",
             where=rows.name,
             fix="Name the column with document_column=NAME, or call it document.",
         )
-    return found
+    return match
 
 
 def strings_of(row: Row, column: str, where: str | None) -> list[str]:
@@ -108,9 +112,9 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     """
     value: Any = parse_json_cell(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
-        found = "nothing" if value is None else truncate_repr(value)
+        content = "nothing" if value is None else truncate_repr(value)
         raise DataError(
-            f"the column {column!r} holds {found}, not a list",
+            f"the column {column!r} holds {content}, not a list",
             where=where,
             fix="For a file with one word per line, give --format conll (format=conll).",
         )
@@ -123,7 +127,7 @@ def strings_of(row: Row, column: str, where: str | None) -> list[str]:
     return list(value)
 
 
-BEFORE, BEHIND = "context_before", "context_behind"
+CONTEXT_BEFORE, CONTEXT_AFTER = "context_before", "context_after"
 """The columns of a row that hold the document's words before and after the row's words."""
 
 
@@ -154,30 +158,36 @@ def add_context(
         if name is None:
             yield from ((row, row.values) for row in members)
         else:
-            yield from _of_document(members, columns.word, limit)
+            yield from _add_context_of_document(members, columns.word, limit)
 
 
-def _of_document(
+def _add_context_of_document(
     rows: Iterable[LocatedRow], column: str, limit: int
 ) -> Iterator[tuple[LocatedRow, Row]]:
-    before: deque[str] = deque(maxlen=limit)
-    waiting: deque[tuple[LocatedRow, list[str]]] = deque()
-    behind = 0  # number of waiting words after those of the first waiting row
+    words_before: deque[str] = deque(maxlen=limit)
+    pending: deque[tuple[LocatedRow, list[str]]] = deque()
+    num_words_after = 0  # of the pending rows but the first
 
-    def first() -> tuple[LocatedRow, Row]:
-        nonlocal behind
-        row, words = waiting.popleft()
-        behind -= len(waiting[0][1]) if waiting else 0
-        after = islice(chain.from_iterable(others for _, others in waiting), limit)
-        seen = {BEFORE: list(before), BEHIND: list(after), **row.values}
-        before.extend(words)
-        return row, seen
+    def pop_first() -> tuple[LocatedRow, Row]:
+        nonlocal num_words_after
+        row, words = pending.popleft()
+        num_words_after -= len(pending[0][1]) if pending else 0
+        words_after = islice(
+            chain.from_iterable(following_words for _, following_words in pending), limit
+        )
+        values = {
+            CONTEXT_BEFORE: list(words_before),
+            CONTEXT_AFTER: list(words_after),
+            **row.values,
+        }
+        words_before.extend(words)
+        return row, values
 
     for row in rows:
         words = strings_of(row.values, column, row.where)
-        behind += len(words) if waiting else 0
-        waiting.append((row, words))
-        while behind >= limit:
-            yield first()
-    while waiting:
-        yield first()
+        num_words_after += len(words) if pending else 0
+        pending.append((row, words))
+        while num_words_after >= limit:
+            yield pop_first()
+    while pending:
+        yield pop_first()

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ...errors import shorten_list
-from .tags import OUTSIDE, parts_of, tag_of
+from .tags import OUTSIDE_TAG, parts_of, tag_of
 
 _MARKERS: Mapping[str, str] = {
     **dict.fromkeys(("B", "BEG", "BEGIN", "START"), "B"),
@@ -42,7 +42,7 @@ _SHORT_START = re.compile(rf"[A-Z]{{1,2}}{_JOINT}(.+)", re.DOTALL)
 _USUAL = re.compile(r"[BIESLU]-.+", re.DOTALL)
 # LingPipe's BMEWO+ also marks the words outside that are next to a span.
 _OUTSIDE_OF_BMEWO = re.compile(r"(?:BB|EE|MM|WW)[-_]O(?:[-_].+)?", re.DOTALL)
-_OUTSIDE = frozenset({"O", "0", "OUT", "OUTSIDE", "OTHER", "NONE", "NULL", "NIL", "_", "-"})
+_OUTSIDE_NAMES = frozenset({"O", "0", "OUT", "OUTSIDE", "OTHER", "NONE", "NULL", "NIL", "_", "-"})
 _UNLABELLED = re.compile(
     r"X|\[(?:CLS|SEP|PAD|MASK|START|END)\]|<(?:CLS|SEP|PAD|MASK|START|STOP|END|s|/s)>",
     re.IGNORECASE,
@@ -115,30 +115,32 @@ def find_notation(tags: Iterable[str]) -> Notation | None:
     """
     unlabelled = tuple(sorted(tag for tag in {*tags} if _UNLABELLED.fullmatch(tag)))
     words = sorted({*tags} - {*unlabelled})
-    marked = [tag for tag in words if not _is_outside(tag)]
-    if not marked:
+    span_tags = [tag for tag in words if not _is_outside(tag)]
+    if not span_tags:
         return None
     for position in ("first", "last", "alone"):
-        parts = [_split(tag, position) or _split(tag, "alone") for tag in marked]
+        parts = [_split(tag, position) or _split(tag, "alone") for tag in span_tags]
         pairs = [part for part in parts if part is not None]
-        if len(pairs) < len(marked) or (position != "alone" and not any(kind for _, kind in pairs)):
+        if len(pairs) < len(span_tags) or (
+            position != "alone" and not any(kind for _, kind in pairs)
+        ):
             continue
         markers = frozenset(marker for marker, _ in pairs)
-        if _are_of_spans(markers) or all(map(_USUAL.fullmatch, marked)):
+        if _mark_spans(markers) or all(map(_USUAL.fullmatch, span_tags)):
             types = frozenset(kind for _, kind in pairs)
-            written = {tag for tag in words if tag == OUTSIDE or parts_of(tag)[1]}
-            is_usual = len(written) == len(words) and not unlabelled
-            return Notation(types, position, markers, marked[0], is_usual, unlabelled)
-    names = [tag for tag in words if tag.upper() != OUTSIDE]
+            usual_tags = {tag for tag in words if tag == OUTSIDE_TAG or parts_of(tag)[1]}
+            is_usual = len(usual_tags) == len(words) and not unlabelled
+            return Notation(types, position, markers, span_tags[0], is_usual, unlabelled)
+    names = [tag for tag in words if tag.upper() != OUTSIDE_TAG]
     # With letters alone, as in some tag sets of parts of speech, O may be a tag like the others.
     has_outside = len(names) < len(words)
-    is_odd = _begin_spans(names) is not None or _unknown_markers(names)
+    is_odd = _find_start_tag(names) is not None or _unknown_markers(names)
     if has_outside and not is_odd and all(map(_is_name, names)):
         return Notation(frozenset(names), "none", frozenset(), names[0], False, unlabelled)
     return None
 
 
-def _are_of_spans(markers: Collection[str]) -> bool:
+def _mark_spans(markers: Collection[str]) -> bool:
     """Whether markers are of spans. By chance, other tags look like marked ones: NOUN-S and VERB-S,
     start-date and end-date."""
     letters = {_MARKERS[marker] for marker in markers}
@@ -147,7 +149,7 @@ def _are_of_spans(markers: Collection[str]) -> bool:
 
 
 def _is_outside(tag: str) -> bool:
-    return tag.upper() in _OUTSIDE or _OUTSIDE_OF_BMEWO.fullmatch(tag) is not None
+    return tag.upper() in _OUTSIDE_NAMES or _OUTSIDE_OF_BMEWO.fullmatch(tag) is not None
 
 
 def _is_name(tag: str) -> bool:
@@ -181,18 +183,18 @@ def read_tag(tag: str, types: frozenset[str]) -> str | None:
         parts = _split(tag, position)
         if parts is not None and parts[1] in types:
             return tag_of(_MARKERS[parts[0]], parts[1])
-    return OUTSIDE if _is_outside(tag) else None
+    return OUTSIDE_TAG if _is_outside(tag) else None
 
 
-def without_unlabelled_words(
+def drop_unlabelled_words(
     types: Collection[str], tags: Sequence[str], *others: Sequence[str]
 ) -> tuple[list[str], ...]:
     """Tags, and the sequences beside them, without the words whose tag says that they have none."""
-    places = [at for at, tag in enumerate(tags) if not is_unlabelled(tag, types)]
-    return tuple([side[at] for at in places] for side in (tags, *others))
+    indices = [index for index, tag in enumerate(tags) if not is_unlabelled(tag, types)]
+    return tuple([sequence[index] for index in indices] for sequence in (tags, *others))
 
 
-def span_doubt(counts: Mapping[str, int]) -> str | None:
+def span_warning(counts: Mapping[str, int]) -> str | None:
     """A remark that tags which are read as plain tags look like spans; None if they do not.
 
     Args:
@@ -201,15 +203,21 @@ def span_doubt(counts: Mapping[str, int]) -> str | None:
     names = [tag for tag in counts if not _is_outside(tag) and not _UNLABELLED.fullmatch(tag)]
     if not names or find_notation(counts) is not None:
         return None
-    begun = _begin_spans(names)
-    plain = [tag for tag in names if not (_split(tag, "first") or _split(tag, "last"))]
-    if begun and plain and begun not in plain:
+    start_tag = _find_start_tag(names)
+    unmarked_tags = [tag for tag in names if not (_split(tag, "first") or _split(tag, "last"))]
+    if start_tag and unmarked_tags and start_tag not in unmarked_tags:
         return (
-            f"tags are read one by one, not as spans, since these mark none: {shorten_list(plain)}"
+            "tags are read one by one, not as spans, since these mark none: "
+            f"{shorten_list(unmarked_tags)}"
         )
     in_brackets = any(tag.startswith("(") for tag in names) and any("*" in tag for tag in names)
-    mostly_outside = counts.get(OUTSIDE, 0) > sum(counts.values()) / 2
-    if begun or in_brackets or mostly_outside or (OUTSIDE in counts and _unknown_markers(names)):
+    mostly_outside = counts.get(OUTSIDE_TAG, 0) > sum(counts.values()) / 2
+    if (
+        start_tag
+        or in_brackets
+        or mostly_outside
+        or (OUTSIDE_TAG in counts and _unknown_markers(names))
+    ):
         return (
             "tags are read one by one, though they look like spans in an unknown notation: "
             f"{shorten_list(names)}; write B-PER, I-PER, O"
@@ -223,7 +231,7 @@ def _unknown_markers(tags: Collection[str]) -> bool:
     return len({*ends}) < len(ends)
 
 
-def _begin_spans(tags: Collection[str]) -> str | None:
+def _find_start_tag(tags: Collection[str]) -> str | None:
     """A tag that begins a span, in any notation, also without a joint (BPER beside IPER)."""
     for tag in tags:
         splits = _split(tag, "first"), _split(tag, "last")

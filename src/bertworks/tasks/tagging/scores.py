@@ -14,9 +14,9 @@ from ...utils.formatting import format_count
 from ..breakdown import Breakdown, Confusion, ScoreTable
 from ..measures import HasLocation
 from ..scores import SingleLabelScores
-from .tags import OUTSIDE, Span, parts_of, spans_of
+from .tags import OUTSIDE_TAG, Span, find_spans, parts_of
 
-UNNAMED = "span"
+UNNAMED_TYPE = "span"
 """The name of the empty type, for display."""
 
 
@@ -65,20 +65,20 @@ class TaggingScores(SingleLabelScores):
         is_right = gold == predicted
         if is_right.all():
             return
-        sure = np.zeros(len(words)) if confidence is None else confidence
-        at = int(np.where(is_right, -1.0, sure).argmax())
-        start = sum(len(word) + 1 for word in words[:at])
+        confidences = np.zeros(len(words)) if confidence is None else confidence
+        worst = int(np.where(is_right, -1.0, confidences).argmax())
+        start = sum(len(word) + 1 for word in words[:worst])
         self.add_mistake(
             row,
             " ".join(words),
-            self.names[gold[at]],
-            self.names[predicted[at]],
-            None if confidence is None else float(confidence[at]),
-            mark=(start, start + len(words[at])),
+            self.names[gold[worst]],
+            self.names[predicted[worst]],
+            None if confidence is None else float(confidence[worst]),
+            mark=(start, start + len(words[worst])),
         )
 
     def _spans_of(self, numbers: np.ndarray) -> list[Span]:
-        return spans_of([self.names[number] for number in numbers])
+        return find_spans([self.names[number] for number in numbers])
 
     @cached_property
     def _rates(self) -> SpanRates:
@@ -117,15 +117,15 @@ class TaggingScores(SingleLabelScores):
 
     def breakdown(self) -> Breakdown:
         """Scores and confusions by type of span; by tag if tags do not mark spans."""
-        by = ("type", "spans") if self._spans else ("tag", "words")
+        titles = ("type", "spans") if self._spans else ("tag", "words")
         kinds = [_kind_of(tag) if self._spans else tag for tag in self.names]
         names = list(dict.fromkeys(kinds))
-        kind_of = np.array([names.index(kind) for kind in kinds])
-        gold, predicted = (kind_of[numbers] for numbers in self.gold_and_predicted())
-        rates = {kind or UNNAMED: values for kind, values in self._rates.by_type.items()}
+        kind_numbers = np.array([names.index(kind) for kind in kinds])
+        gold, predicted = (kind_numbers[numbers] for numbers in self.gold_and_predicted())
+        rates = {kind or UNNAMED_TYPE: values for kind, values in self._rates.by_type.items()}
         parts = {
             "confusion": Confusion.from_labels("words", names, gold, predicted),
-            "tables": (ScoreTable.from_rates(*by, rates),),
+            "tables": (ScoreTable.from_rates(*titles, rates),),
         }
         return super().breakdown().model_copy(update=parts)
 
@@ -149,10 +149,12 @@ def span_rates(gold: Iterable[list[Span]], predicted: Iterable[list[Span]]) -> S
 
     A span is correct if its type and both ends are correct, as in `conlleval`.
     """
-    right, proposed, expected = _counts(gold, predicted)
-    total = _rates(right.total(), proposed.total(), expected.total())
-    kinds = sorted(proposed | expected)
-    by_type = {kind: _rates(right[kind], proposed[kind], expected[kind]) for kind in kinds}
+    num_correct, num_predicted, num_gold = _counts(gold, predicted)
+    total = _rates(num_correct.total(), num_predicted.total(), num_gold.total())
+    kinds = sorted(num_predicted | num_gold)
+    by_type = {
+        kind: _rates(num_correct[kind], num_predicted[kind], num_gold[kind]) for kind in kinds
+    }
     return SpanRates(total, by_type)
 
 
@@ -163,28 +165,28 @@ def tag_rates(gold: Tags, predicted: Tags) -> SpanRates:
 
 def _kind_of(tag: str) -> str:
     letter, kind = parts_of(tag)
-    return OUTSIDE if letter == OUTSIDE else kind or UNNAMED
+    return OUTSIDE_TAG if letter == OUTSIDE_TAG else kind or UNNAMED_TYPE
 
 
 def _words(tags: Sequence[str]) -> list[Span]:
     """Each word as a span of its tag."""
-    return [Span(tag, at, at + 1) for at, tag in enumerate(tags)]
+    return [Span(tag, index, index + 1) for index, tag in enumerate(tags)]
 
 
 def _counts(
     gold: Iterable[list[Span]], predicted: Iterable[list[Span]]
 ) -> tuple[Counter[str], Counter[str], Counter[str]]:
     """The numbers of correctly predicted, predicted and gold spans of each type."""
-    right, proposed, expected = Counter[str](), Counter[str](), Counter[str]()
-    for ours, others in zip(gold, predicted, strict=True):
-        expected.update(span.type for span in ours)
-        proposed.update(span.type for span in others)
-        right.update(span.type for span in {*ours} & {*others})
-    return right, proposed, expected
+    num_correct, num_predicted, num_gold = Counter[str](), Counter[str](), Counter[str]()
+    for gold_spans, predicted_spans in zip(gold, predicted, strict=True):
+        num_gold.update(span.type for span in gold_spans)
+        num_predicted.update(span.type for span in predicted_spans)
+        num_correct.update(span.type for span in {*gold_spans} & {*predicted_spans})
+    return num_correct, num_predicted, num_gold
 
 
-def _rates(right: int, proposed: int, expected: int) -> Rates:
-    precision = right / proposed if proposed else 0.0
-    recall = right / expected if expected else 0.0
-    both = proposed + expected
-    return precision, recall, 2 * right / both if both else 0.0, expected
+def _rates(num_correct: int, num_predicted: int, num_gold: int) -> Rates:
+    precision = num_correct / num_predicted if num_predicted else 0.0
+    recall = num_correct / num_gold if num_gold else 0.0
+    total = num_predicted + num_gold
+    return precision, recall, 2 * num_correct / total if total else 0.0, num_gold

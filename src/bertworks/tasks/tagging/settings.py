@@ -46,7 +46,7 @@ class TaggingOptions(TaskOptions):
     )
 
     @model_validator(mode="after")
-    def _documents_are_context(self) -> Self:
+    def _check_document_column(self) -> Self:
         if self.document_column is not None and not self.document_context:
             what = f"document_column={self.document_column!r} needs document_context=true"
             raise ValueError(what)
@@ -71,7 +71,7 @@ class TaggingSettings(TaskSettings):
     document_context: bool = False
 
     @model_validator(mode="after")
-    def _labels_mark_spans(self) -> Self:
+    def _check_labels(self) -> Self:
         if self.spans and find_notation(self.labels) is None:
             raise ValueError("spans=true, but the labels mark no spans")
         return self

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 Scheme = Literal["bio", "bioes"]
-OUTSIDE = "O"
+OUTSIDE_TAG = "O"
 _TAG = re.compile(r"([BIES])(?:-(.+))?", re.DOTALL)
 
 
@@ -39,7 +39,7 @@ def parts_of(tag: str) -> tuple[str, str]:
     """A tag's letter (B, I, E, S or O) and type; `O` and "" if the tag marks no span."""
     match = _TAG.fullmatch(tag)
     if match is None:
-        return OUTSIDE, ""
+        return OUTSIDE_TAG, ""
     letter, kind = match.groups()
     return letter, kind or ""
 
@@ -49,21 +49,21 @@ def tag_of(letter: str, kind: str) -> str:
     return f"{letter}-{kind}" if kind else letter
 
 
-def spans_of(tags: Sequence[str]) -> list[Span]:
+def find_spans(tags: Sequence[str]) -> list[Span]:
     """The spans that tags mark, by the rules of `conlleval`."""
     spans: list[Span] = []
     start: int | None = None
-    before, kind_before = "O", ""
-    for at, tag in enumerate([*tags, "O"]):
+    previous_letter, previous_kind = "O", ""
+    for index, tag in enumerate([*tags, "O"]):
         letter, kind = parts_of(tag)
-        changes = kind != kind_before
-        ends = before in "ES" or (before in "BI" and (letter in "BSO" or changes))
+        changes = kind != previous_kind
+        ends = previous_letter in "ES" or (previous_letter in "BI" and (letter in "BSO" or changes))
         if start is not None and ends:
-            spans.append(Span(kind_before, start, at))
+            spans.append(Span(previous_kind, start, index))
             start = None
         if start is None and letter != "O":
-            start = at
-        before, kind_before = letter, kind
+            start = index
+        previous_letter, previous_kind = letter, kind
     return spans
 
 
@@ -82,18 +82,21 @@ def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]
     return tags
 
 
-def converted(tags: Sequence[str], scheme: Scheme) -> list[str]:
+def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
     """Convert tags of any scheme to `scheme`."""
-    return write_spans(spans_of(tags), len(tags), scheme)
+    return write_spans(find_spans(tags), len(tags), scheme)
 
 
 def labels_of(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
     """All tags of a scheme for spans of these types."""
     letters = "BI" if scheme == "bio" else "BIES"
-    return (OUTSIDE, *(tag_of(letter, kind) for kind in sorted(set(types)) for letter in letters))
+    return (
+        OUTSIDE_TAG,
+        *(tag_of(letter, kind) for kind in sorted(set(types)) for letter in letters),
+    )
 
 
-def legal(labels: Sequence[str]) -> np.ndarray:
+def legal_transitions(labels: Sequence[str]) -> np.ndarray:
     """Which tag may follow which: bool `[labels + 1, labels + 1]`, from row to column.
 
     The last row stands for the start of a text, the last column for its end. In the bio scheme,
@@ -101,35 +104,35 @@ def legal(labels: Sequence[str]) -> np.ndarray:
     """
     parts = [*map(parts_of, labels), ("O", "")]
     has_ends = any(letter in "ES" for letter, _ in parts)
-    allowed = np.ones((len(parts), len(parts)), bool)
-    for at, (before, kind_before) in enumerate(parts):
-        for to, (letter, kind) in enumerate(parts):
-            inside = before in "BI"
+    is_legal = np.ones((len(parts), len(parts)), bool)
+    for row, (previous_letter, previous_kind) in enumerate(parts):
+        for column, (letter, kind) in enumerate(parts):
+            is_inside = previous_letter in "BI"
             continues_span = letter in ("I", "E")
             if continues_span:
-                allowed[at, to] = inside and kind == kind_before
-            elif has_ends and inside:
-                allowed[at, to] = False
-    return allowed
+                is_legal[row, column] = is_inside and kind == previous_kind
+            elif has_ends and is_inside:
+                is_legal[row, column] = False
+    return is_legal
 
 
-def best_path(scores: np.ndarray, allowed: np.ndarray) -> list[int]:
+def best_path(scores: np.ndarray, is_legal: np.ndarray) -> list[int]:
     """The legal tags with the greatest sum of scores (Viterbi 1967).
 
     Args:
         scores: `[words, labels]`, such as logarithms of probabilities.
-        allowed: as returned by `legal`. From every tag, the end must be reachable.
+        is_legal: as returned by `legal_transitions`. From every tag, the end must be reachable.
     """
     if not len(scores):
         return []
-    steps = np.where(allowed, 0.0, -np.inf)
+    steps = np.where(is_legal, 0.0, -np.inf)
     best = scores[0] + steps[-1, :-1]
-    came_from = np.zeros(scores.shape, np.int64)
-    for at in range(1, len(scores)):
-        ways = best[:, None] + steps[:-1, :-1]
-        came_from[at] = ways.argmax(0)
-        best = ways.max(0) + scores[at]
+    backpointers = np.zeros(scores.shape, np.int64)
+    for index in range(1, len(scores)):
+        totals = best[:, None] + steps[:-1, :-1]
+        backpointers[index] = totals.argmax(0)
+        best = totals.max(0) + scores[index]
     path = [int((best + steps[:-1, -1]).argmax())]
-    for at in range(len(scores) - 1, 0, -1):
-        path.append(int(came_from[at, path[-1]]))
+    for index in range(len(scores) - 1, 0, -1):
+        path.append(int(backpointers[index, path[-1]]))
     return path[::-1]

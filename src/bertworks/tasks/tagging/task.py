@@ -13,8 +13,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,20 +22,15 @@ from torch import Tensor
 from ...checkpoints.heads import TAGS, Published
 from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
-from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
+from ...errors import BertworksWarning, DataError
 from ...nn.config import EncoderConfig
-from ...nn.heads import cross_entropy_sum
 from ...packed import Batch
-from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
-from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import build_label_entries
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import (
-    BEFORE,
-    BEHIND,
     SCHEMA,
     WordColumns,
     add_context,
@@ -44,73 +38,14 @@ from .columns import (
     find_document_column,
     strings_of,
 )
+from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
-from .notation import find_notation, read_tag, span_doubt, without_unlabelled_words
-from .scores import TaggingScores
+from .notation import find_notation, span_warning
+from .row_reader import RowReader
 from .settings import TaggingOptions, TaggingSettings
-from .tags import (
-    OUTSIDE,
-    Span,
-    best_path,
-    labels_of,
-    legal,
-    parts_of,
-    spans_of,
-    tag_of,
-    write_spans,
-)
-from .text_words import Place, Spellings, find_spellings
-from .windows import Around, TaggingExample, windows_of
-
-_INSTEAD = {"B": "ISE", "I": "EBS", "E": "IBS", "S": "BIE", OUTSIDE: ""}
-"""The letters to take where a published model has no label with a letter."""
-
-
-@dataclass
-class _Input:
-    """The words of a row: those of a plain text are added when it is tokenised."""
-
-    words: Sequence[str] = ()
-    before: Sequence[str] = ()  # context words, which are not tagged
-    behind: Sequence[str] = ()
-    text: str | None = None
-    places: Sequence[Place] | None = None  # the characters of each word of a plain text
-    target: np.ndarray | None = None
-    spans: Sequence[Span] = ()
-
-    @property
-    def all_words(self) -> list[str]:
-        return [*self.before, *self.words, *self.behind]
-
-
-class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
-    """Computes `loss` per labelled piece and the scores of `TaggingScores`."""
-
-    def __init__(self, task: TaggingTask) -> None:
-        super().__init__(TaggingScores(task.settings.tags, spans=task.settings.spans))
-        self._task = task
-
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        labels = batch.targets["labels"]
-        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
-        self._count += len(labels)
-        for example, path, chances in self._task.paths(outputs, batch):
-            predicted = np.array(path, np.int64)
-            sure = chances[np.arange(len(path)), predicted]
-            self._scores.add_sentence(
-                example,
-                example.words,
-                example.target,
-                predicted,
-                sure,
-                gold_spans=example.spans,
-            )
-
-    def remarks(self) -> list[str]:
-        """The remarks on the scores, and how the table writes its tags if that is unusual."""
-        notation = self._task.settings.notation
-        said = [] if notation is None else [notation]
-        return [*super().remarks(), *said]
+from .tags import best_path, find_spans, labels_of, legal_transitions
+from .text_words import Spellings, find_spellings
+from .windows import TaggingExample, make_windows
 
 
 class TaggingTask(LabelledTask[TaggingExample]):
@@ -126,11 +61,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
         super().__init__(tokenizer, settings)
-        self._legal = None
+        self._transitions = None
         if settings.spans and settings.decoding == "constrained":
-            self._legal = legal(settings.tags)
-        self._places = {tag: settings.tags.index(tag) for tag in settings.tags}
-        self._has_warned = False
+            self._transitions = legal_transitions(settings.tags)
+        self._reader = RowReader(tokenizer, settings)
         self.best_metric = "f1" if settings.spans else "accuracy"
 
     @classmethod
@@ -155,7 +89,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         labels, notation = tuple(sorted(counts)), None
         if options.scheme != "plain":
             notation = find_notation(counts)
-            _warn_of(span_doubt(counts), rows.name)
+            _warn(span_warning(counts), rows.name)
             if notation is not None:
                 labels = labels_of(notation.types, options.scheme)
         return {
@@ -172,7 +106,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             return None
         labels = checkpoint.labels(cls.head)
         notation = find_notation(labels)
-        _warn_of(span_doubt(Counter(labels)), "the model's labels")
+        _warn(span_warning(Counter(labels)), "the model's labels")
         settings = TaggingSettings.parse(
             {
                 "labels": labels,
@@ -243,135 +177,39 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
         A row is a list of words and, if labelled, a list of tags. An unlabelled row may instead be
         a plain `text`, which is split into words. With `document_context` a row may have
-        `context_before` and `context_behind`, the context words that `add_context` adds.
+        `context_before` and `context_after`, the context words that `add_context` adds.
         """
         settings = self.settings
-        inputs = [
-            _Input(text=row["text"])
-            if not labelled and self._is_text(row)
-            else self._words_of(row, place, labelled=labelled)
-            for row, place in zip(rows, where, strict=True)
-        ]
-        segments = self._read(inputs, where)
-        windows_of_rows = windows_of(
+        inputs, segments = self._reader.read(rows, where, labelled=labelled)
+        windows_of_rows = make_windows(
             self.tokenizer,
             segments,
-            [(len(one.before), len(one.words), len(one.behind)) for one in inputs],
+            [(len(i.context_before), len(i.words), len(i.context_after)) for i in inputs],
             max_seq_length=settings.max_seq_length,
             stride=settings.stride,
             labelled_piece=settings.labelled_piece,
         )
         return [
             TaggingExample(
-                index=first_index + at,
+                index=first_index + index,
                 sequences=windows,
-                target=one.target,
-                truncated_tokens=cut,
-                texts=() if one.text is None else (one.text,),
-                where=where[at],
-                words=one.words,
-                spans=one.spans,
-                offsets=one.places,
+                target=row.target,
+                truncated_tokens=num_truncated,
+                texts=() if row.text is None else (row.text,),
+                where=where[index],
+                words=row.words,
+                spans=row.spans,
+                offsets=row.char_spans,
             )
-            for at, (one, (windows, cut)) in enumerate(zip(inputs, windows_of_rows, strict=True))
+            for index, (row, (windows, num_truncated)) in enumerate(
+                zip(inputs, windows_of_rows, strict=True)
+            )
         ]
 
-    def _is_text(self, row: Row) -> bool:
-        return self.settings.columns.word not in row and isinstance(row.get("text"), str)
-
-    @cached_property
+    @property
     def spellings(self) -> Spellings:
         """The words of a plain text."""
-        return Spellings(self.tokenizer, self.settings.spellings)
-
-    def _read(self, inputs: Sequence[_Input], where: Sequence[str]) -> list[Segment]:
-        """Tokenise rows, and add its words to each plain text."""
-        plain = [at for at, one in enumerate(inputs) if one.text is not None]
-        listed = [at for at, one in enumerate(inputs) if one.text is None]
-        segments: dict[int, Segment] = {}
-        texts = [inputs[at].text or "" for at in plain]
-        read = self.spellings.read(texts, where=[where[at] for at in plain])
-        for at, text, words in zip(plain, texts, read, strict=True):
-            inputs[at].words, inputs[at].places = words.of(text), words.places
-            segments[at] = words.segment
-        rows = [inputs[at].all_words for at in listed]
-        tokens = self.tokenizer.segments(rows, where=[where[at] for at in listed])
-        segments |= zip(listed, tokens, strict=True)
-        self._warn_of_invisible(rows, tokens, [where[at] for at in listed])
-        return [segments[at] for at in range(len(inputs))]
-
-    def _warn_of_invisible(
-        self, rows: Sequence[Sequence[str]], tokens: Sequence[Segment], where: Sequence[str]
-    ) -> None:
-        """Warn once, for this task, of a word that has only characters that are removed."""
-        for words, segment, place in zip(rows, tokens, where, strict=True):
-            missing = sorted({*range(len(words))} - {*segment.word_ids.tolist()})
-            if missing and not self._has_warned:
-                self._has_warned = True
-                what = (
-                    f"{place}: the tokenizer removes all characters of the word "
-                    f"{words[missing[0]]!a}; such words are read as the unknown token"
-                )
-                warnings.warn(what, BertworksWarning, stacklevel=2)
-
-    def _words_of(self, row: Row, where: str, *, labelled: bool) -> _Input:
-        """A row's words and, if labelled, the targets of those that have a tag."""
-        settings = self.settings
-        words = strings_of(row, settings.columns.word, where)
-        before, behind = self._around(row, where)
-        if not labelled:
-            return _Input(words, before, behind)
-        if settings.columns.tag is None:
-            raise DataError("the task knows no column of tags", where=where)
-        tags = strings_of(row, settings.columns.tag, where)
-        if len(tags) != len(words):
-            raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
-        if settings.spans:
-            tags, words = without_unlabelled_words(settings.types, tags, words)
-        target, spans = self._targets(tags, where)
-        return _Input(words, before, behind, target=target, spans=spans)
-
-    def _around(self, row: Row, where: str) -> Around:
-        """The context words before and after a row; none without `document_context`."""
-        before, behind = (
-            strings_of(row, column, where)
-            if self.settings.document_context and column in row
-            else []
-            for column in (BEFORE, BEHIND)
-        )
-        return before, behind
-
-    def _targets(self, tags: Sequence[str], where: str) -> tuple[np.ndarray, list[Span]]:
-        """The indices of the labels of tags, and the spans that these mark.
-
-        Raises:
-            DataError: a tag was not seen in training.
-        """
-        settings = self.settings
-        if settings.spans:
-            read = [read_tag(tag, settings.types) for tag in tags]
-            spans = spans_of([tag or OUTSIDE for tag in read])
-            written = write_spans(spans, len(tags), settings.scheme)
-            numbers = [self._label_of(tag) for tag in written]
-            is_known = [tag is not None for tag in read]
-        else:
-            spans = []
-            numbers = [self.label_indices.get(tag) for tag in tags]
-            is_known = [True] * len(tags)
-        for tag, number, known in zip(tags, numbers, is_known, strict=True):
-            if number is None or not known:
-                raise DataError(
-                    f"the tag {truncate_repr(tag)} was not seen in training",
-                    where=where,
-                    fix=f"{did_you_mean(tag, self.label_indices)}.",
-                )
-        return np.array(numbers, np.int64), spans
-
-    def _label_of(self, tag: str) -> int | None:
-        """The index of a tag's label: a published model may lack some tags of its scheme."""
-        letter, kind = parts_of(tag)
-        tags = [tag, *(tag_of(other, kind) for other in _INSTEAD[letter])]
-        return next((at for tag in tags if (at := self._places.get(tag)) is not None), None)
+        return self._reader.spellings
 
     def training_examples(self, example: TaggingExample) -> Sequence[TaggingExample]:
         """One example for each window that labels a word."""
@@ -390,7 +228,9 @@ class TaggingTask(LabelledTask[TaggingExample]):
         """
         indices = sort_sequences(examples)
         packed = pack(examples, indices)
-        windows = [(examples[at], examples[at].sequences[number]) for at, number in indices]
+        windows = [
+            (examples[index], examples[index].sequences[number]) for index, number in indices
+        ]
         starts = packed.cu_seqlens.tolist()
         positions = [
             window.positions + start for (_, window), start in zip(windows, starts, strict=False)
@@ -406,29 +246,35 @@ class TaggingTask(LabelledTask[TaggingExample]):
         also `entities`, each with `type`, `text`, `start` and `end` (in characters of a plain text,
         otherwise in words), and `probability`, the mean over its words."""
         labels = self.settings.labels
-        found: dict[int, Prediction] = {}
-        for example, path, chances in self.paths(outputs, batch):
+        predictions: dict[int, Prediction] = {}
+        for example, path, probabilities in self.paths(outputs, batch):
             tags = [labels[number] for number in path]
-            spans = spans_of([self.settings.tags[number] for number in path])
-            sure = [float(row[number]) for row, number in zip(chances, path, strict=True)]
-            answer: Prediction = {"words": list(example.words), "tags": tags, "probabilities": sure}
+            spans = find_spans([self.settings.tags[number] for number in path])
+            confidences = [
+                float(row[number]) for row, number in zip(probabilities, path, strict=True)
+            ]
+            prediction: Prediction = {
+                "words": list(example.words),
+                "tags": tags,
+                "probabilities": confidences,
+            }
             if self.settings.spans:
-                answer["entities"] = [
-                    _entity(example, span.type, span.start, span.end, sure) for span in spans
+                prediction["entities"] = [
+                    _entity(example, span.type, span.start, span.end, confidences) for span in spans
                 ]
-            found[example.index] = answer
-        return found
+            predictions[example.index] = prediction
+        return predictions
 
     def display_values(self, prediction: Prediction) -> list[DisplayValue]:
         if self.settings.spans:
             entities = prediction["entities"]
             return [
-                (": ".join(filter(None, (one["type"], one["text"]))), one["probability"])
-                for one in entities
+                (": ".join(filter(None, (entity["type"], entity["text"]))), entity["probability"])
+                for entity in entities
             ]
         words = zip(prediction["words"], prediction["tags"], strict=True)
-        tagged = [f"{word}: {tag}" for word, tag in words]
-        return list(zip(tagged, prediction["probabilities"], strict=True))
+        lines = [f"{word}: {tag}" for word, tag in words]
+        return list(zip(lines, prediction["probabilities"], strict=True))
 
     def paths(
         self, outputs: Mapping[str, Tensor], batch: Batch
@@ -445,19 +291,21 @@ class TaggingTask(LabelledTask[TaggingExample]):
             for index, example in examples.items()
         }
         pieces = {index: np.zeros(len(example.words)) for index, example in examples.items()}
-        at = 0
+        start = 0
         rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
         for row, number in zip(rows, numbers, strict=True):
             words = examples[row].sequences[number].words
-            np.add.at(sums[row], words, logits[at : at + len(words)])
+            np.add.at(sums[row], words, logits[start : start + len(words)])
             np.add.at(pieces[row], words, 1)
-            at += len(words)
+            start += len(words)
         for index, example in examples.items():
             scores = sums[index] / pieces[index][:, None]
             scores -= scores.max(1, keepdims=True, initial=-np.inf) if len(scores) else 0
             scores -= np.log(np.exp(scores).sum(1, keepdims=True))
             path = (
-                scores.argmax(1).tolist() if self._legal is None else best_path(scores, self._legal)
+                scores.argmax(1).tolist()
+                if self._transitions is None
+                else best_path(scores, self._transitions)
             )
             yield example, path, np.exp(scores)
 
@@ -486,18 +334,18 @@ def _notation_of(rows: Rows, column: str | None) -> str | None:
     return None if notation is None else notation.remark
 
 
-def _warn_of(doubt: str | None, where: str) -> None:
-    if doubt is not None:
-        warnings.warn(f"{where}: {doubt}", BertworksWarning, stacklevel=3)
+def _warn(warning: str | None, where: str) -> None:
+    if warning is not None:
+        warnings.warn(f"{where}: {warning}", BertworksWarning, stacklevel=3)
 
 
 def _entity(
-    example: TaggingExample, kind: str, first: int, past: int, sure: Sequence[float]
+    example: TaggingExample, kind: str, first: int, stop: int, confidences: Sequence[float]
 ) -> Prediction:
-    probability = sum(sure[first:past]) / (past - first)
+    probability = sum(confidences[first:stop]) / (stop - first)
     if example.offsets is None:
-        start, end, text = first, past, " ".join(example.words[first:past])
+        start, end, text = first, stop, " ".join(example.words[first:stop])
     else:
-        start, end = example.offsets[first][0], example.offsets[past - 1][1]
+        start, end = example.offsets[first][0], example.offsets[stop - 1][1]
         text = example.texts[0][start:end]
     return {"type": kind, "text": text, "start": start, "end": end, "probability": probability}

@@ -39,7 +39,7 @@ _WITHOUT_SPACES = re.compile(
 _CASED = Normalization(lowercase=False)
 _DIGITS = re.compile(r"\d+")
 
-Place = tuple[int, int]
+CharSpan = tuple[int, int]
 """Characters `[start, end)` of a text."""
 
 
@@ -48,11 +48,11 @@ class TextWords:
     """The words of a text."""
 
     segment: Segment  # the tokens, with offsets in the text and the numbers of these words
-    places: list[Place]  # the characters of each word
+    char_spans: list[CharSpan]  # the characters of each word
 
-    def of(self, text: str) -> list[str]:
+    def words_in(self, text: str) -> list[str]:
         """The words as the text has them."""
-        return [text[start:end] for start, end in self.places]
+        return [text[start:end] for start, end in self.char_spans]
 
 
 @dataclass(frozen=True)
@@ -92,29 +92,29 @@ class Spellings:
             DataError: a row is not a text, or has a lone surrogate.
         """
         rows = _units(self._tokenizer, texts, where)
-        spelled = [self._spelled(units) for units in rows]
-        spaced = [
-            _spaced(text, units, words)
-            for text, units, words in zip(texts, rows, spelled, strict=True)
+        word_ranges = [self._find_spelled_words(units) for units in rows]
+        spaced_texts = [
+            _insert_spaces(text, units, words)
+            for text, units, words in zip(texts, rows, word_ranges, strict=True)
         ]
-        segments = self._tokenizer.segments([text for text, _ in spaced], where=where)
-        for segment, (_, origin) in zip(segments, spaced, strict=True):
+        segments = self._tokenizer.segments([text for text, _ in spaced_texts], where=where)
+        for segment, (_, origin) in zip(segments, spaced_texts, strict=True):
             _move_offsets(segment, origin)
-        return [_words(*row) for row in zip(texts, segments, rows, spelled, strict=True)]
+        return [_group_pieces(*row) for row in zip(texts, segments, rows, word_ranges, strict=True)]
 
-    def _spelled(self, units: Sequence[_Unit]) -> list[range]:
+    def _find_spelled_words(self, units: Sequence[_Unit]) -> list[range]:
         """The units of each word that is spelled as in the training data."""
         words: list[range] = []
-        at = 0
-        while at < len(units):
-            run = units[at : at + self._longest.get(units[at].name, 0)]
+        index = 0
+        while index < len(units):
+            run = units[index : index + self._longest.get(units[index].name, 0)]
             names = [unit.name for unit in takewhile(lambda unit: unit.is_joined, run[1:])]
-            past = at + min(len(run), 1 + len(names))
-            while past > at and (run[0].name, *names[: past - at - 1]) not in self._names:
-                past -= 1
-            if past > at:
-                words.append(range(at, past))
-            at = max(past, at + 1)
+            stop = index + min(len(run), 1 + len(names))
+            while stop > index and (run[0].name, *names[: stop - index - 1]) not in self._names:
+                stop -= 1
+            if stop > index:
+                words.append(range(index, stop))
+            index = max(stop, index + 1)
         return words
 
 
@@ -156,41 +156,41 @@ def _splitter(normalization: Normalization) -> Tokenizer:
 def _units_of(text: str, tokens: Segment, tokenizer: Tokenizer) -> list[_Unit]:
     units: list[_Unit] = []
     last = 0
-    for token, place in enumerate(tokens.offsets.tolist()):
-        for start, end in _parts(text, *place):
-            name = _name(text[start:end], lower=tokenizer.lowercase)
+    for token, span in enumerate(tokens.offsets.tolist()):
+        for start, end in _split_at_characters(text, *span):
+            name = _name_of(text[start:end], lower=tokenizer.lowercase)
             is_joined = all(map(is_removed, text[last:start]))
             units.append(_Unit(start, end, name, token, is_joined))
             last = end
     return units
 
 
-def _parts(text: str, start: int, end: int) -> list[Place]:
+def _split_at_characters(text: str, start: int, end: int) -> list[CharSpan]:
     """Split a word before and after each character of a script without spaces."""
     if text.isascii() or not _WITHOUT_SPACES.search(text, start, end):
         return [(start, end)]
-    parts: list[Place] = []
+    spans: list[CharSpan] = []
     is_over = True  # whether a part ends before the next character
-    for at in range(start, end):
-        if parts and (continues_letter(text[at]) or is_removed(text[at])):
-            parts[-1] = parts[-1][0], at + 1
+    for index in range(start, end):
+        if spans and (continues_letter(text[index]) or is_removed(text[index])):
+            spans[-1] = spans[-1][0], index + 1
             continue
-        is_alone = _WITHOUT_SPACES.match(text[at]) is not None
+        is_alone = _WITHOUT_SPACES.match(text[index]) is not None
         if is_over or is_alone:
-            parts.append((at, at + 1))
+            spans.append((index, index + 1))
         else:
-            parts[-1] = parts[-1][0], at + 1
+            spans[-1] = spans[-1][0], index + 1
         is_over = is_alone
-    return parts
+    return spans
 
 
-def _name(text: str, *, lower: bool) -> str:
+def _name_of(text: str, *, lower: bool) -> str:
     visible = "".join(sign for sign in text if not is_removed(sign))
     name = unicodedata.normalize("NFC", _DIGITS.sub("0", visible)).replace("\u2019", "'")
     return name.lower() if lower else name
 
 
-def _spaced(text: str, units: Sequence[_Unit], words: Sequence[range]) -> tuple[str, Origin]:
+def _insert_spaces(text: str, units: Sequence[_Unit], words: Sequence[range]) -> tuple[str, Origin]:
     """Put spaces around the words that BERT's basic tokenization would not split off.
 
     Returns:
@@ -198,15 +198,15 @@ def _spaced(text: str, units: Sequence[_Unit], words: Sequence[range]) -> tuple[
     """
     borders = {border for word in words for border in (word.start, word.stop)}
     breaks = [
-        units[at].start
-        for at in sorted(borders - {0, len(units)})
-        if units[at].token == units[at - 1].token
+        units[index].start
+        for index in sorted(borders - {0, len(units)})
+        if units[index].token == units[index - 1].token
     ]
     if not breaks:
         return text, None
-    places = np.insert(np.arange(len(text)), breaks, breaks)
+    positions = np.insert(np.arange(len(text)), breaks, breaks)
     parts = [text[start:end] for start, end in pairwise([0, *breaks, len(text)])]
-    return " ".join(parts), places
+    return " ".join(parts), positions
 
 
 def _move_offsets(segment: Segment, origin: Origin) -> None:
@@ -219,18 +219,18 @@ def _move_offsets(segment: Segment, origin: Origin) -> None:
     segment.offsets[:, 1] = np.where(ends > starts, origin[ends - 1] + 1, origin[starts])
 
 
-def _words(
-    text: str, segment: Segment, units: Sequence[_Unit], spelled: Sequence[range]
+def _group_pieces(
+    text: str, segment: Segment, units: Sequence[_Unit], word_ranges: Sequence[range]
 ) -> TextWords:
     """Group the pieces of a text to words."""
     tokens = np.full(len(text), -1)  # the word of BERT's basic tokenization of each character
     for unit in units:
         tokens[unit.start : unit.end] = unit.token
     spellings = np.full(len(text), -1)  # the word as spelled in the training data
-    for number, word in enumerate(spelled):
+    for number, word in enumerate(word_ranges):
         spellings[units[word[0]].start : units[word[-1]].end] = number
 
-    def is_same(last: int, first: int) -> bool:
+    def continues_word(last: int, first: int) -> bool:
         """Whether a piece that begins at `first` is in the word of a piece that ends at `last`."""
         if first <= last or spellings[first] != spellings[last] or spellings[first] >= 0:
             return first <= last or spellings[first] == spellings[last]
@@ -238,23 +238,23 @@ def _words(
         return tokens[first] == tokens[last] and (not is_split or continues_letter(text[first]))
 
     numbers: list[int] = []
-    places: list[Place] = []
-    for at, (start, end) in enumerate(segment.offsets.tolist()):
+    char_spans: list[CharSpan] = []
+    for piece, (start, end) in enumerate(segment.offsets.tolist()):
         visible = start + np.flatnonzero(tokens[start:end] >= 0)
         if not len(visible):  # it stands for a space, or for what BERT removes
             continue
-        first, past = int(visible[0]), int(visible[-1]) + 1
-        if places and is_same(places[-1][1] - 1, first):
-            places[-1] = places[-1][0], max(past, places[-1][1])
+        first, stop = int(visible[0]), int(visible[-1]) + 1
+        if char_spans and continues_word(char_spans[-1][1] - 1, first):
+            char_spans[-1] = char_spans[-1][0], max(stop, char_spans[-1][1])
         else:
-            places.append((first, past))
+            char_spans.append((first, stop))
         # Pieces without a visible character belong to the next word, at the end to the last one.
-        numbers += [len(places) - 1] * (at + 1 - len(numbers))
-    if not places:
+        numbers += [len(char_spans) - 1] * (piece + 1 - len(numbers))
+    if not char_spans:
         return TextWords(segment[:0], [])
-    numbers += [len(places) - 1] * (len(segment) - len(numbers))
+    numbers += [len(char_spans) - 1] * (len(segment) - len(numbers))
     word_ids = np.array(numbers, np.int32)
-    with_accents = with_marks(np.array(places, np.int32), text).tolist()
+    with_accents = with_marks(np.array(char_spans, np.int32), text).tolist()
     return TextWords(
         Segment(segment.input_ids, segment.offsets, word_ids),
         [(start, end) for start, end in with_accents],

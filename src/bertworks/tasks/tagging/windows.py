@@ -20,10 +20,10 @@ from ...text.windows import most_context
 from ..example import LabelledExample
 from .tags import Span
 
-Around = tuple[Sequence[str], Sequence[str]]
+ContextWords = tuple[Sequence[str], Sequence[str]]
 """The context words before and after those of a row, which are not tagged."""
 
-Sizes = tuple[int, int, int]
+WordCounts = tuple[int, int, int]
 """The numbers of context words before a row's words, of these words, and of context words after."""
 
 LabelledPiece = Literal["first", "last", "all"]
@@ -40,10 +40,10 @@ class Window:
     words: np.ndarray
 
 
-def windows_of(
+def make_windows(
     tokenizer: Tokenizer,
     rows: Sequence[Segment],
-    sizes: Sequence[Sizes],
+    word_counts: Sequence[WordCounts],
     *,
     max_seq_length: int,
     stride: int | None,
@@ -53,8 +53,8 @@ def windows_of(
 
     Args:
         rows: the tokens of each row with the numbers of their words, those of the context included.
-        sizes: the numbers of words of each row. Context words fill a window's free tokens: half on
-            each side, more if the other side has fewer.
+        word_counts: the numbers of words of each row. Context words fill a window's free tokens:
+            half on each side, more if the other side has fewer.
         max_seq_length: maximum tokens of a window, including special tokens.
         stride: tokens between the starts of windows; half a window if None.
         labelled_piece: which pieces of a word are labelled.
@@ -62,65 +62,74 @@ def windows_of(
     Raises:
         DataError: `stride` does not fit the window.
     """
-    room = max_seq_length - tokenizer.num_special_tokens(pair=False)
-    step = room // 2 if stride is None else stride
-    if not 1 <= step <= room:
+    max_tokens = max_seq_length - tokenizer.num_special_tokens(pair=False)
+    step = max_tokens // 2 if stride is None else stride
+    if not 1 <= step <= max_tokens:
         raise DataError(
-            f"stride={step} is not between 1 and the {room} tokens of a window",
+            f"stride={step} is not between 1 and the {max_tokens} tokens of a window",
             fix="Give a smaller stride, so that no word falls between two windows.",
         )
     windows = []
-    for segment, (before, words, behind) in zip(rows, sizes, strict=True):
-        first, past = before, before + words
-        pieces = _pieces(segment, past + behind, tokenizer.unk_id)
-        cut = sum(max(0, len(ids) - room) for ids in pieces[first:past])
-        whole = [ids[:room] for ids in pieces[first:past]]
-        sides = pieces[:first], pieces[past:]
-        windows.append((_windows(tokenizer, whole, sides, room, step, labelled_piece), cut))
+    for segment, (num_before, words, num_after) in zip(rows, word_counts, strict=True):
+        first, stop = num_before, num_before + words
+        pieces = _pieces(segment, stop + num_after, tokenizer.unk_id)
+        num_truncated = sum(max(0, len(ids) - max_tokens) for ids in pieces[first:stop])
+        word_pieces = [ids[:max_tokens] for ids in pieces[first:stop]]
+        context_pieces = pieces[:first], pieces[stop:]
+        windows.append(
+            (
+                _windows(tokenizer, word_pieces, context_pieces, max_tokens, step, labelled_piece),
+                num_truncated,
+            )
+        )
     return windows
 
 
-def _pieces(segment: Segment, num_words: int, unknown: int) -> list[np.ndarray]:
-    """The ids of each word; a word without pieces (only invisible characters) gets `unknown`."""
+def _pieces(segment: Segment, num_words: int, unk_id: int) -> list[np.ndarray]:
+    """The ids of each word; a word without pieces (only invisible characters) gets `unk_id`."""
     counts = np.bincount(segment.word_ids, minlength=num_words)
     ids = np.split(segment.input_ids, np.cumsum(counts)[:-1]) if num_words else []
-    return [row if len(row) else np.array([unknown], np.int32) for row in ids]
+    return [row if len(row) else np.array([unk_id], np.int32) for row in ids]
 
 
 def _windows(
     tokenizer: Tokenizer,
     pieces: list[np.ndarray],
-    sides: tuple[list[np.ndarray], list[np.ndarray]],
-    room: int,
+    context_pieces: tuple[list[np.ndarray], list[np.ndarray]],
+    max_tokens: int,
     step: int,
-    which: LabelledPiece,
+    labelled_piece: LabelledPiece,
 ) -> list[Window]:
     ends = np.cumsum([len(ids) for ids in pieces], dtype=np.int64)
     starts = ends - [len(ids) for ids in pieces]
-    borders = _borders(starts, ends, room, step)
+    borders = _borders(starts, ends, max_tokens, step)
     labelled_by = _labelled_by(borders, starts, ends)
     windows = []
-    for number, (first, past) in enumerate(borders):
-        before, behind = _context(
-            sides[0] if first == 0 else [],
-            sides[1] if past == len(pieces) else [],
-            room - sum(len(ids) for ids in pieces[first:past]),
+    for number, (first, stop) in enumerate(borders):
+        pieces_before, pieces_after = _context(
+            context_pieces[0] if first == 0 else [],
+            context_pieces[1] if stop == len(pieces) else [],
+            max_tokens - sum(len(ids) for ids in pieces[first:stop]),
         )
-        ids = np.concatenate([np.empty(0, np.int32), *before, *pieces[first:past], *behind])
-        blank = np.zeros(len(ids), np.int32)
-        frame = tokenizer.frame(Segment(ids, np.stack([blank, blank], 1), blank))
+        ids = np.concatenate(
+            [np.empty(0, np.int32), *pieces_before, *pieces[first:stop], *pieces_after]
+        )
+        zeros = np.zeros(len(ids), np.int32)
+        frame = tokenizer.frame(Segment(ids, np.stack([zeros, zeros], 1), zeros))
         offset = int(frame.special_tokens_mask.argmin()) if len(ids) else 0
-        offset += sum(len(ids) for ids in before)
+        offset += sum(len(ids) for ids in pieces_before)
         positions: list[int] = []
         words: list[int] = []
-        for word in range(first, past):
+        for word in range(first, stop):
             if labelled_by[word] != number:
                 continue
             start = offset + int(starts[word] - starts[first])
             size = int(ends[word] - starts[word])
-            places = {"first": [0], "last": [size - 1], "all": list(range(size))}[which]
-            positions += [start + at for at in places]
-            words += [word] * len(places)
+            piece_numbers = {"first": [0], "last": [size - 1], "all": list(range(size))}[
+                labelled_piece
+            ]
+            positions += [start + piece for piece in piece_numbers]
+            words += [word] * len(piece_numbers)
         windows.append(
             Window(
                 frame.input_ids,
@@ -133,20 +142,20 @@ def _windows(
 
 
 def _context(
-    before: list[np.ndarray], behind: list[np.ndarray], room: int
+    pieces_before: list[np.ndarray], pieces_after: list[np.ndarray], room: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The nearest words on each side that fit: half of the room, or more if a side leaves some."""
-    ends_before = np.cumsum([len(ids) for ids in reversed(before)], dtype=np.int64)
-    ends_behind = np.cumsum([len(ids) for ids in behind], dtype=np.int64)
+    ends_before = np.cumsum([len(ids) for ids in reversed(pieces_before)], dtype=np.int64)
+    ends_after = np.cumsum([len(ids) for ids in pieces_after], dtype=np.int64)
 
     def fit(ends: np.ndarray, room: int) -> tuple[int, int]:
         words = int(np.searchsorted(ends, room, "right"))
         return words, int(ends[words - 1]) if words else 0
 
     _, tokens = fit(ends_before, room // 2)
-    words_behind, tokens = fit(ends_behind, room - tokens)
-    words_before, _ = fit(ends_before, room - tokens)
-    return before[len(before) - words_before :], behind[:words_behind]
+    num_after, tokens = fit(ends_after, room - tokens)
+    num_before, _ = fit(ends_before, room - tokens)
+    return pieces_before[len(pieces_before) - num_before :], pieces_after[:num_after]
 
 
 def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list[tuple[int, int]]:
@@ -154,12 +163,12 @@ def _borders(starts: np.ndarray, ends: np.ndarray, room: int, step: int) -> list
     borders = []
     first = 0
     while True:
-        past = int(np.searchsorted(ends, starts[first] + room, "right")) if len(ends) else 0
-        borders.append((first, past))
-        if past >= len(ends):
+        stop = int(np.searchsorted(ends, starts[first] + room, "right")) if len(ends) else 0
+        borders.append((first, stop))
+        if stop >= len(ends):
             return borders
-        further = int(np.searchsorted(starts, starts[first] + step, "left"))
-        first = min(max(further, first + 1), past)
+        next_first = int(np.searchsorted(starts, starts[first] + step, "left"))
+        first = min(max(next_first, first + 1), stop)
 
 
 def _labelled_by(
@@ -167,9 +176,9 @@ def _labelled_by(
 ) -> np.ndarray:
     """The window that labels each word: its smaller context (left or right) is largest there."""
     contexts = [
-        (first, np.minimum(starts[first:past] - starts[first], ends[past - 1] - ends[first:past]))
-        for first, past in borders
-        if first < past  # otherwise the row has no words
+        (first, np.minimum(starts[first:stop] - starts[first], ends[stop - 1] - ends[first:stop]))
+        for first, stop in borders
+        if first < stop  # otherwise the row has no words
     ]
     return most_context(contexts, len(starts))
 
