@@ -297,10 +297,10 @@ class RetrievalTask(LetterTask):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         vectors = outputs["vectors"]
         queries, texts = vectors[batch.targets["queries"]], vectors[batch.targets["positives"]]
-        found = (queries @ texts.T).argmax(-1).tolist()
+        nearest = (queries @ texts.T).argmax(-1).tolist()
         return {
             example.index: {"answer": batch.examples[at].answer}
-            for example, at in zip(batch.examples, found, strict=True)
+            for example, at in zip(batch.examples, nearest, strict=True)
         }
 
 
@@ -319,22 +319,22 @@ class ElectraNetwork(Network):
         word_embeddings = self.generator.embeddings.word_embeddings.weight
         self.mlm_head = MLMHead(self.generator.config, word_embeddings)
         self.encoder = Encoder(config, pooler=False)
-        self.replaced = nn.Linear(config.hidden_size, 1)
+        self.discriminator_head = nn.Linear(config.hidden_size, 1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         packed, positions = batch.packed, batch.targets["masked_positions"]
         original = batch.targets["masked_labels"]
         logits = self.mlm_head(self.generator(packed)[positions])
-        drawn = torch.distributions.Categorical(logits=logits.detach()).sample()
+        samples = torch.distributions.Categorical(logits=logits.detach()).sample()
         is_replaced = torch.zeros(packed.num_tokens)
-        is_replaced[positions] = (drawn != original).float()
-        corrupted = replace(packed, input_ids=packed.input_ids.index_put((positions,), drawn))
-        scores = self.replaced(self.encoder(corrupted)).squeeze(-1)
+        is_replaced[positions] = (samples != original).float()
+        corrupted = replace(packed, input_ids=packed.input_ids.index_put((positions,), samples))
+        scores = self.discriminator_head(self.encoder(corrupted)).squeeze(-1)
         predicted = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="sum")
         return {"mlm": cross_entropy_sum(logits, original), "replaced": 50 * predicted}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
-        return {"scores": self.replaced(self.encoder(batch.packed)).squeeze(-1)}
+        return {"scores": self.discriminator_head(self.encoder(batch.packed)).squeeze(-1)}
 
 
 class ElectraTask(LetterTask):

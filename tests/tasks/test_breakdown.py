@@ -59,41 +59,43 @@ def text() -> str:
     return " ".join(words(1, 9))
 
 
-def untrained(task: str, rows: list[dict[str, Any]], **options: Any) -> Model:
+def random_model(task: str, rows: list[dict[str, Any]], **options: Any) -> Model:
     """A model that is often wrong, and as often sure of it."""
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     kind = find_labelled_task(task)
-    made = kind.from_table(
+    task_object = kind.from_table(
         tokenizer, read_rows(rows), kind.options.parse({"max_seq_length": 32, **options})
     )
     torch.manual_seed(0)
-    network = made.network(CONFIG).eval()
+    network = task_object.network(CONFIG).eval()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if not name.startswith("encoder.") or ".pooler." in name:
                 parameter.mul_(20)
-    return Model(tokenizer, made, network)
+    return Model(tokenizer, task_object, network)
 
 
-def expected_error(probabilities: np.ndarray, right: np.ndarray) -> float:
+def expected_error(probabilities: np.ndarray, is_correct: np.ndarray) -> float:
     """Guo et al. 2017, equations 2 and 3, as they stand there."""
     total = 0.0
     for m in range(1, NUM_BINS + 1):
-        chosen = (probabilities > (m - 1) / NUM_BINS) & (probabilities <= m / NUM_BINS)
-        if chosen.any():
-            gap = abs(right[chosen].mean() - probabilities[chosen].mean())
-            total += chosen.sum() / len(right) * gap
+        in_bin = (probabilities > (m - 1) / NUM_BINS) & (probabilities <= m / NUM_BINS)
+        if in_bin.any():
+            gap = abs(is_correct[in_bin].mean() - probabilities[in_bin].mean())
+            total += in_bin.sum() / len(is_correct) * gap
     return total
 
 
-def check_calibration(found: Calibration | None, sure: Any, right: Any) -> None:
-    sure, right = np.array(sure), np.array(right)
-    assert 0.05 < right.mean() < 0.95, "a test of both"
-    assert found is not None
-    assert sum(one.count for one in found.bins) == len(right)
-    assert found.expected_error == pytest.approx(expected_error(sure, right), abs=1e-6)
-    assert found.accuracy == pytest.approx(right.mean())
-    assert found.confidence == pytest.approx(sure.mean(), abs=1e-6)
+def check_calibration(calibration: Calibration | None, confidences: Any, is_correct: Any) -> None:
+    confidences, is_correct = np.array(confidences), np.array(is_correct)
+    assert 0.05 < is_correct.mean() < 0.95, "a test of both"
+    assert calibration is not None
+    assert sum(one.count for one in calibration.bins) == len(is_correct)
+    assert calibration.expected_error == pytest.approx(
+        expected_error(confidences, is_correct), abs=1e-6
+    )
+    assert calibration.accuracy == pytest.approx(is_correct.mean())
+    assert calibration.confidence == pytest.approx(confidences.mean(), abs=1e-6)
 
 
 def check_rates(table: ScoreTable, report: dict[str, Any], names: list[str]) -> None:
@@ -108,48 +110,50 @@ def check_rates(table: ScoreTable, report: dict[str, Any], names: list[str]) -> 
 
 def test_classification() -> None:
     rows = [{"text": text(), "label": str(RANDOM.choice(["x", "y", "z"]))} for _ in range(150)]
-    model = untrained("classification", rows)
-    found = model.evaluate(rows).breakdown
-    predicted = model.predict([row["text"] for row in rows])
-    true, told = [row["label"] for row in rows], [one["label"] for one in predicted]
-    sure = [one["probabilities"][one["label"]] for one in predicted]
-    assert found.confusion is not None
+    model = random_model("classification", rows)
+    breakdown = model.evaluate(rows).breakdown
+    predictions = model.predict([row["text"] for row in rows])
+    gold, predicted = [row["label"] for row in rows], [one["label"] for one in predictions]
+    confidences = [one["probabilities"][one["label"]] for one in predictions]
+    assert breakdown.confusion is not None
     dense = np.zeros((3, 3), int)
-    for truth, guess, count in found.confusion.cells:
+    for truth, guess, count in breakdown.confusion.cells:
         dense[truth, guess] = count
-    np.testing.assert_array_equal(dense, sklearn.metrics.confusion_matrix(true, told))
-    report = sklearn.metrics.classification_report(true, told, output_dict=True, zero_division=0)
-    check_rates(found.tables[0], report, ["x", "y", "z"])
-    right = [own == other for own, other in zip(true, told, strict=True)]
-    check_calibration(found.calibration, sure, right)
-    wrong = sorted((at for at in range(150) if not right[at]), key=lambda at: -sure[at])
-    assert len(wrong) > MAX_MISTAKES == len(found.mistakes)
-    assert [one.row - 1 for one in found.mistakes] == wrong[:MAX_MISTAKES]
-    for one, at in zip(found.mistakes, wrong, strict=False):
-        assert (one.text, one.gold, one.predicted) == (rows[at]["text"], true[at], told[at])
-        assert one.probability == pytest.approx(sure[at], abs=1e-6)
+    np.testing.assert_array_equal(dense, sklearn.metrics.confusion_matrix(gold, predicted))
+    report = sklearn.metrics.classification_report(
+        gold, predicted, output_dict=True, zero_division=0
+    )
+    check_rates(breakdown.tables[0], report, ["x", "y", "z"])
+    is_correct = [own == other for own, other in zip(gold, predicted, strict=True)]
+    check_calibration(breakdown.calibration, confidences, is_correct)
+    wrong = sorted((at for at in range(150) if not is_correct[at]), key=lambda at: -confidences[at])
+    assert len(wrong) > MAX_MISTAKES == len(breakdown.mistakes)
+    assert [one.row - 1 for one in breakdown.mistakes] == wrong[:MAX_MISTAKES]
+    for one, at in zip(breakdown.mistakes, wrong, strict=False):
+        assert (one.text, one.gold, one.predicted) == (rows[at]["text"], gold[at], predicted[at])
+        assert one.probability == pytest.approx(confidences[at], abs=1e-6)
 
 
 def test_a_single_label_is_counted_as_itself() -> None:
     rows = [{"text": text(), "label": "spam" if at % 4 == 0 else ""} for at in range(40)]
-    model = untrained("classification", rows, multi_label=True)
+    model = random_model("classification", rows, multi_label=True)
     with torch.no_grad():  # so that some are told, rightly and wrongly
         model.network.head.linear.bias.fill_(9)
-    found = model.evaluate(rows)
-    true = [row["label"] == "spam" for row in rows]
-    told = [bool(one["labels"]) for one in model.predict([row["text"] for row in rows])]
-    assert any(told)
-    expected = sklearn.metrics.f1_score(true, told)
-    assert found.metrics["micro_f1"] == pytest.approx(expected)
-    assert found.metrics["macro_f1"] == pytest.approx(expected)
-    (row,) = found.breakdown.tables[0].rows
+    evaluation = model.evaluate(rows)
+    gold = [row["label"] == "spam" for row in rows]
+    predicted = [bool(one["labels"]) for one in model.predict([row["text"] for row in rows])]
+    assert any(predicted)
+    expected = sklearn.metrics.f1_score(gold, predicted)
+    assert evaluation.metrics["micro_f1"] == pytest.approx(expected)
+    assert evaluation.metrics["macro_f1"] == pytest.approx(expected)
+    (row,) = evaluation.breakdown.tables[0].rows
     assert (row.name, row.count, row.metrics["f1"]) == ("spam", 10, pytest.approx(expected))
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> None:
     rows = [{"text": text(), "label": str(at % 2)} for at in range(6)]
-    model = untrained(task, rows)
+    model = random_model(task, rows)
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.fill_(torch.nan)
@@ -159,7 +163,7 @@ def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> No
 
 def test_batches_change_nothing() -> None:
     rows = [{"text": text(), "label": str(RANDOM.choice(["x", "y"]))} for _ in range(60)]
-    model = untrained("classification", rows)
+    model = random_model("classification", rows)
     whole = model.evaluate(rows).breakdown
     parts = model.evaluate(rows, batch_tokens=20, window_rows=7).breakdown
     assert parts.confusion == whole.confusion
@@ -174,7 +178,7 @@ def test_batches_change_nothing() -> None:
 
 def test_pairs_are_shown_as_both_texts() -> None:
     rows = [{"premise": "a b", "hypothesis": "c", "label": label} for label in "xy"]
-    mistakes = untrained("classification", rows).evaluate(rows).breakdown.mistakes
+    mistakes = random_model("classification", rows).evaluate(rows).breakdown.mistakes
     assert [one.text for one in mistakes] == ["a b | c"]
 
 
@@ -184,35 +188,35 @@ def test_several_labels_of_a_row() -> None:
         {"text": text(), "label": [name for name in names if RANDOM.random() < 0.4]}
         for _ in range(60)
     ]
-    model = untrained("classification", rows, multi_label=True)
-    found = model.evaluate(rows).breakdown
-    predicted = model.predict([row["text"] for row in rows])
-    told = [one["labels"] for one in predicted]
+    model = random_model("classification", rows, multi_label=True)
+    breakdown = model.evaluate(rows).breakdown
+    predictions = model.predict([row["text"] for row in rows])
+    predicted = [one["labels"] for one in predictions]
     ones = [
         np.array([[name in own for name in names] for own in every])
-        for every in ([row["label"] for row in rows], told)
+        for every in ([row["label"] for row in rows], predicted)
     ]
     report = sklearn.metrics.classification_report(
         *ones, target_names=names, output_dict=True, zero_division=0
     )
-    check_rates(found.tables[0], report, names)
-    sure = {
+    check_rates(breakdown.tables[0], report, names)
+    confidences = {
         at: max(
             max(chance, 1 - chance)
             for name, chance in one["probabilities"].items()
             if (name in one["labels"]) != (name in rows[at]["label"])
         )
-        for at, one in enumerate(predicted)
+        for at, one in enumerate(predictions)
         if one["labels"] != rows[at]["label"]
     }
-    expected = sorted(sure, key=lambda at: (-sure[at], at))[:MAX_MISTAKES]
-    assert [one.row - 1 for one in found.mistakes] == expected
+    expected = sorted(confidences, key=lambda at: (-confidences[at], at))[:MAX_MISTAKES]
+    assert [one.row - 1 for one in breakdown.mistakes] == expected
     worst = expected[0]
-    assert found.mistakes[0].predicted == (", ".join(told[worst]) or "none")
-    assert found.mistakes[0].gold == (", ".join(rows[worst]["label"]) or "none")
+    assert breakdown.mistakes[0].predicted == (", ".join(predicted[worst]) or "none")
+    assert breakdown.mistakes[0].gold == (", ".join(rows[worst]["label"]) or "none")
 
 
-def tagged(tags: list[str]) -> list[dict[str, Any]]:
+def tagged_rows(tags: list[str]) -> list[dict[str, Any]]:
     rows = []
     for _ in range(60):
         own = words(1, 9)
@@ -220,7 +224,7 @@ def tagged(tags: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def told_of(model: Model, rows: list[dict[str, Any]]) -> tuple[list[list[str]], list[float]]:
+def predict_tags(model: Model, rows: list[dict[str, Any]]) -> tuple[list[list[str]], list[float]]:
     predicted = model.predict([{"words": row["words"]} for row in rows])
     return [one["tags"] for one in predicted], [
         p for one in predicted for p in one["probabilities"]
@@ -232,37 +236,38 @@ def flat(rows: list[list[str]]) -> list[str]:
 
 
 def test_spans() -> None:
-    rows = tagged(["B-PER", "O", "B-LOC"])
-    model = untrained("tagging", rows)
-    found = model.evaluate(rows).breakdown
-    true = [row["tags"] for row in rows]
-    told, sure = told_of(model, rows)
-    report = span_report(true, told, output_dict=True, mode="strict", zero_division=0)
-    check_rates(found.tables[0], report, ["LOC", "PER"])
-    assert found.confusion is not None
-    labels = found.confusion.labels
+    rows = tagged_rows(["B-PER", "O", "B-LOC"])
+    model = random_model("tagging", rows)
+    breakdown = model.evaluate(rows).breakdown
+    gold = [row["tags"] for row in rows]
+    predicted, confidences = predict_tags(model, rows)
+    report = span_report(gold, predicted, output_dict=True, mode="strict", zero_division=0)
+    check_rates(breakdown.tables[0], report, ["LOC", "PER"])
+    assert breakdown.confusion is not None
+    labels = breakdown.confusion.labels
     kinds = [
-        [tag.removeprefix("B-").removeprefix("I-") for tag in flat(every)] for every in (true, told)
+        [tag.removeprefix("B-").removeprefix("I-") for tag in flat(every)]
+        for every in (gold, predicted)
     ]
-    cells = {(labels[own], labels[other]): n for own, other, n in found.confusion.cells}
+    cells = {(labels[own], labels[other]): n for own, other, n in breakdown.confusion.cells}
     assert cells == Counter(zip(*kinds, strict=True))
-    right = [own == other for own, other in zip(flat(true), flat(told), strict=True)]
-    check_calibration(found.calibration, sure, right)
+    is_correct = [own == other for own, other in zip(flat(gold), flat(predicted), strict=True)]
+    check_calibration(breakdown.calibration, confidences, is_correct)
 
 
 def test_plain_tags() -> None:
-    rows = tagged(["NOUN", "VERB", "X"])
-    model = untrained("tagging", rows)
-    found = model.evaluate(rows).breakdown
-    true = [row["tags"] for row in rows]
-    told, _ = told_of(model, rows)
+    rows = tagged_rows(["NOUN", "VERB", "X"])
+    model = random_model("tagging", rows)
+    breakdown = model.evaluate(rows).breakdown
+    gold = [row["tags"] for row in rows]
+    predicted, _ = predict_tags(model, rows)
     report = sklearn.metrics.classification_report(
-        flat(true), flat(told), output_dict=True, zero_division=0
+        flat(gold), flat(predicted), output_dict=True, zero_division=0
     )
-    check_rates(found.tables[0], report, ["NOUN", "VERB", "X"])
-    assert len({one.row for one in found.mistakes}) == len(found.mistakes), "one of a row"
-    for one in found.mistakes:
-        row, tags = rows[one.row - 1], told[one.row - 1]
+    check_rates(breakdown.tables[0], report, ["NOUN", "VERB", "X"])
+    assert len({one.row for one in breakdown.mistakes}) == len(breakdown.mistakes), "one of a row"
+    for one in breakdown.mistakes:
+        row, tags = rows[one.row - 1], predicted[one.row - 1]
         assert one.mark is not None
         at = one.text[: one.mark[0]].count(" ")
         assert one.text[slice(*one.mark)] == row["words"][at]
@@ -275,29 +280,34 @@ def test_choice() -> None:
         {"prompt": text(), "choices": [text() for _ in range(3)], "label": int(RANDOM.integers(3))}
         for _ in range(60)
     ]
-    model = untrained("choice", rows)
-    found = model.evaluate(rows).breakdown
-    predicted = model.predict([{**row, "label": None} for row in rows])
-    right = [one["choice"] == row["label"] for one, row in zip(predicted, rows, strict=True)]
-    sure = [max(one["probabilities"]) for one in predicted]
-    check_calibration(found.calibration, sure, right)
-    worst = max((at for at in range(60) if not right[at]), key=sure.__getitem__)
-    first, row = found.mistakes[0], rows[worst]
+    model = random_model("choice", rows)
+    breakdown = model.evaluate(rows).breakdown
+    predictions = model.predict([{**row, "label": None} for row in rows])
+    is_correct = [one["choice"] == row["label"] for one, row in zip(predictions, rows, strict=True)]
+    confidences = [max(one["probabilities"]) for one in predictions]
+    check_calibration(breakdown.calibration, confidences, is_correct)
+    worst = max((at for at in range(60) if not is_correct[at]), key=confidences.__getitem__)
+    first, row = breakdown.mistakes[0], rows[worst]
     assert (first.row, first.text) == (worst + 1, row["prompt"])
-    assert (first.gold, first.predicted) == (row["choices"][row["label"]], predicted[worst]["text"])
+    assert (first.gold, first.predicted) == (
+        row["choices"][row["label"]],
+        predictions[worst]["text"],
+    )
 
 
 def test_regression() -> None:
     rows = [{"text": text(), "score": float(RANDOM.normal())} for _ in range(60)]
-    model = untrained("regression", rows, label_column="score")
-    found = model.evaluate(rows).breakdown
-    told = [one["value"] for one in model.predict([row["text"] for row in rows])]
-    true = [row["score"] for row in rows]
-    pairs = sorted(zip(true, told, strict=True))
-    np.testing.assert_allclose(sorted(found.values), pairs, rtol=1e-4, atol=1e-5)
-    errors = np.abs(np.subtract(true, told))
-    assert [one.row - 1 for one in found.mistakes] == np.argsort(-errors)[:MAX_MISTAKES].tolist()
-    assert found.mistakes[0].error == pytest.approx(errors.max(), rel=1e-4)
+    model = random_model("regression", rows, label_column="score")
+    breakdown = model.evaluate(rows).breakdown
+    predicted = [one["value"] for one in model.predict([row["text"] for row in rows])]
+    gold = [row["score"] for row in rows]
+    pairs = sorted(zip(gold, predicted, strict=True))
+    np.testing.assert_allclose(sorted(breakdown.values), pairs, rtol=1e-4, atol=1e-5)
+    errors = np.abs(np.subtract(gold, predicted))
+    assert [one.row - 1 for one in breakdown.mistakes] == np.argsort(-errors)[
+        :MAX_MISTAKES
+    ].tolist()
+    assert breakdown.mistakes[0].error == pytest.approx(errors.max(), rel=1e-4)
 
 
 def question(answer: int) -> dict[str, Any]:
@@ -314,7 +324,7 @@ def question(answer: int) -> dict[str, Any]:
 
 def test_answering() -> None:
     rows = [question(number % 12) for number in range(48)]
-    model = untrained("answering", rows, stride=8)
+    model = random_model("answering", rows, stride=8)
     evaluation = model.evaluate(rows)
     lengths, beginnings = evaluation.breakdown.tables
     assert {row.name: row.count for row in lengths.rows} == {
@@ -332,14 +342,14 @@ def test_answering() -> None:
     answers = model.predict(rows)
     assert evaluation.breakdown.mistakes
     for one in evaluation.breakdown.mistakes:
-        row, told = rows[one.row - 1], answers[one.row - 1]
+        row, answer = rows[one.row - 1], answers[one.row - 1]
         assert one.text.startswith(f"{row['question']} | ")
-        assert one.predicted == (told["answer"] or "no answer")
+        assert one.predicted == (answer["answer"] or "no answer")
         assert one.gold == (row["answers"]["text"] or ["no answer"])[0]
-        assert one.probability == pytest.approx(told["probability"], abs=1e-6)
-        if told["answer"]:
+        assert one.probability == pytest.approx(answer["probability"], abs=1e-6)
+        if answer["answer"]:
             assert one.mark is not None
-            assert one.text[slice(*one.mark)] == told["answer"]
+            assert one.text[slice(*one.mark)] == answer["answer"]
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
@@ -354,30 +364,30 @@ def test_answers_without_words(version: str) -> None:
         row["answers"]["answer_start"].append(0)
     if version == "2.0":
         rows += [question(0) for _ in range(4)]
-    model = untrained("answering", rows, stride=8)
-    found = model.evaluate(rows)
+    model = random_model("answering", rows, stride=8)
+    evaluation = model.evaluate(rows)
     answers = {str(number): row["answers"]["text"] for number, row in enumerate(rows)}
     predicted = {str(number): one["answer"] for number, one in enumerate(model.predict(rows))}
     expected = squad_oracle.scored(answers, predicted, version)
-    assert {key: found.metrics[key] for key in expected} == pytest.approx(expected)
+    assert {key: evaluation.metrics[key] for key in expected} == pytest.approx(expected)
     nothing = {key: texts for key, texts in answers.items() if set(texts) <= {"a"}}
     assert len(nothing) == (12 if version == "2.0" else 8)
-    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    lengths = {row.name: row.count for row in evaluation.breakdown.tables[0].rows}
     assert lengths["no answer"] == len(nothing)
     if version == "2.0":
         share = squad_oracle.scored(nothing, predicted, version)["f1"]
-        assert found.metrics["unanswered_accuracy"] == pytest.approx(share)
-        assert found.metrics["best_f1"] >= len(nothing) / len(rows)
+        assert evaluation.metrics["unanswered_accuracy"] == pytest.approx(share)
+        assert evaluation.metrics["best_f1"] >= len(nothing) / len(rows)
 
 
 def test_json_and_back() -> None:
     rows = [{"text": text(), "label": label} for label in "xyzxyz"]
-    found = untrained("classification", rows).evaluate(rows)
-    assert found.breakdown.mistakes
-    tree = json.loads(found.to_json("rows.tsv"))
+    evaluation = random_model("classification", rows).evaluate(rows)
+    assert evaluation.breakdown.mistakes
+    tree = json.loads(evaluation.to_json("rows.tsv"))
     assert (tree["data"], tree["rows"]) == ("rows.tsv", 6)
-    assert tree["metrics"] == found.metrics
-    assert Breakdown.parse(tree["breakdown"], where="x") == found.breakdown
+    assert tree["metrics"] == evaluation.metrics
+    assert Breakdown.parse(tree["breakdown"], where="x") == evaluation.breakdown
 
 
 def test_what_is_not_finite_is_null() -> None:
@@ -400,26 +410,26 @@ def test_another_file_is_refused() -> None:
 
 
 # Of a prime's fractions none lies on an edge between bins, where rounding would decide.
-INSIDE = st.integers(1, 996).map(lambda number: number / 997)
+FRACTIONS = st.integers(1, 996).map(lambda number: number / 997)
 
 
-@given(st.lists(st.tuples(INSIDE, st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
+@given(st.lists(st.tuples(FRACTIONS, st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
 def test_calibration_by_its_definition(answers: list[tuple[float, bool]], size: int) -> None:
     sure, right = (np.array(column) for column in zip(*answers, strict=True))
     counter = CalibrationCounter()
     for start in range(0, len(answers), size):
         counter.add(sure[start : start + size], right[start : start + size])
-    found = counter.result("rows")
-    assert found is not None
-    assert found.expected_error == pytest.approx(expected_error(sure, right))
+    calibration = counter.result("rows")
+    assert calibration is not None
+    assert calibration.expected_error == pytest.approx(expected_error(sure, right))
 
 
 def test_a_bin_holds_its_upper_edge() -> None:
     counter = CalibrationCounter()
     counter.add(np.array([0.0, 1 / 3, 1.0]), np.array([False, True, True]))
-    found = counter.result("rows")
-    assert found is not None
-    edges = [(one.low * NUM_BINS, one.high * NUM_BINS) for one in found.bins]
+    calibration = counter.result("rows")
+    assert calibration is not None
+    edges = [(one.low * NUM_BINS, one.high * NUM_BINS) for one in calibration.bins]
     assert edges == [pytest.approx(pair) for pair in ((0, 1), (4, 5), (14, 15))]
 
 
@@ -443,13 +453,13 @@ def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> 
     whole = "".join(chr(0x4E00 + at) for at in range(length))  # no character twice
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))
-    cut, mark = excerpt(whole, start, end)
-    assert len(cut.strip("…")) == min(length, EXCERPT_LENGTH)
-    assert cut.strip("…") in whole
-    assert cut.startswith("…") == (not whole.startswith(cut.strip("…")))
+    shortened_text, mark = excerpt(whole, start, end)
+    assert len(shortened_text.strip("…")) == min(length, EXCERPT_LENGTH)
+    assert shortened_text.strip("…") in whole
+    assert shortened_text.startswith("…") == (not whole.startswith(shortened_text.strip("…")))
     assert (mark is None) == (start == end)
     if mark is not None:
-        assert cut[slice(*mark)] == whole[start : min(end, start + EXCERPT_LENGTH)]
+        assert shortened_text[slice(*mark)] == whole[start : min(end, start + EXCERPT_LENGTH)]
 
 
 def test_rare_kinds_are_one() -> None:
@@ -494,7 +504,7 @@ def test_mistakes_name_their_places(tmp_path: Path, task: str, rows: list[dict[s
     """In a file of lines by its line: a blank one makes it another than the row's number."""
     file = tmp_path / "dev.jsonl"
     file.write_text("\n" + "".join(json.dumps(row) + "\n" for row in rows))
-    for mistake in untrained(task, rows).evaluate(file).breakdown.mistakes:
+    for mistake in random_model(task, rows).evaluate(file).breakdown.mistakes:
         assert mistake.where == f"{file}:{mistake.row + 1}"
         assert f"{file}:{mistake.row + 1}" in "".join(
             sections(Breakdown(mistakes=(mistake,)), "dev")

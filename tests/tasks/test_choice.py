@@ -40,11 +40,11 @@ def test_each_choice_is_scored_beside_the_others_of_its_prompt():
     logits = network.predict(batch)["logits"]
     scores = []
     for row in ROWS:
-        alone = [
+        batches = [
             task.collate([task.example({**row, "choices": [text], "label": 0}, 0)]).to("cpu")
             for text in row["choices"]
         ]
-        scores.append(torch.cat([network.predict(one)["logits"][0] for one in alone]))
+        scores.append(torch.cat([network.predict(one)["logits"][0] for one in batches]))
     assert torch.allclose(logits[0, :2], scores[0])
     assert torch.allclose(logits[1], scores[1])
     assert logits[0, 2] == torch.finfo(logits.dtype).min

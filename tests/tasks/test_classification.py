@@ -134,12 +134,25 @@ def test_settings_survive_saving(tokenizer: Tokenizer) -> None:
 def test_metrics_by_hand(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, labels=("no", "yes"), columns=Columns(text="text", label="label"))
     evaluator = task.evaluator()
-    true = ["yes"] * 5 + ["no"] * 5
-    said = [1, 1, 1, 0, 0, 0, 0, 0, 0, 1]  # 3 true positives, 1 false, 2 missed, 4 true negatives
+    gold = ["yes"] * 5 + ["no"] * 5
+    predicted = [
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]  # 3 true positives, 1 false, 2 missed, 4 true negatives
     for start in (0, 4):
-        rows = [{"text": "film", "label": label} for label in true[start : start + 4 + start]]
+        rows = [{"text": "film", "label": label} for label in gold[start : start + 4 + start]]
         batch = batch_of(task, rows)
-        logits = 2.0 * torch.nn.functional.one_hot(torch.tensor(said[start : start + len(rows)]), 2)
+        logits = 2.0 * torch.nn.functional.one_hot(
+            torch.tensor(predicted[start : start + len(rows)]), 2
+        )
         evaluator.add({"logits": logits}, batch)
     right, wrong = -math.log(math.e**2 / (math.e**2 + 1)), -math.log(1 / (math.e**2 + 1))
     result = evaluator.result()

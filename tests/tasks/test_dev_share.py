@@ -41,17 +41,17 @@ def read(task: str, rows: Any, dev: Any, **settings: Any) -> LabelledData:
 def dev_rows(task: str, rows: list[Any], dev: float, **settings: Any) -> list[Any]:
     data = read(task, rows, dev, **settings)
     assert data.split is not None
-    chosen = [rows[number - 1] for number in data.split.rows]
+    split_rows = [rows[number - 1] for number in data.split.rows]
     assert data.dev is not None
-    assert len(data.dev) == len(chosen)
-    assert len(data.train) == len(rows) - len(chosen)
-    return chosen
+    assert len(data.dev) == len(split_rows)
+    assert len(data.train) == len(rows) - len(split_rows)
+    return split_rows
 
 
-def whole(chosen: list[Any], rows: list[Any], column: str) -> bool:
+def whole(split_rows: list[Any], rows: list[Any], column: str) -> bool:
     """Whether each source, as a column has it, is chosen wholly or not at all."""
-    sources = {row[column] for row in chosen}
-    return [row for row in rows if row[column] in sources] == chosen
+    sources = {row[column] for row in split_rows}
+    return [row for row in rows if row[column] in sources] == split_rows
 
 
 def test_each_label_has_its_share() -> None:
@@ -68,11 +68,11 @@ def test_each_label_has_its_share() -> None:
 
 def test_the_rows_decide_and_not_their_order_or_the_limit() -> None:
     rows = make_rows(100, 3)
-    chosen = dev_rows("classification", rows, 0.2)
-    again = dev_rows("classification", rows[::-1], 0.2, max_seq_length=4)
-    assert sorted(row["text"] for row in chosen) == sorted(row["text"] for row in again)
+    split_rows = dev_rows("classification", rows, 0.2)
+    reversed_rows = dev_rows("classification", rows[::-1], 0.2, max_seq_length=4)
+    assert sorted(row["text"] for row in split_rows) == sorted(row["text"] for row in reversed_rows)
     other = dev_rows("classification", rows, 0.2, dev_seed=1)
-    assert sorted(row["text"] for row in chosen) != sorted(row["text"] for row in other)
+    assert sorted(row["text"] for row in split_rows) != sorted(row["text"] for row in other)
 
 
 @given(
@@ -85,13 +85,13 @@ def test_sources_stay_together_and_every_stratum_is_learned(
 ) -> None:
     sources = [str(source).encode() for source, _ in rows]
     first = {source: rows[sources.index(source)][1] for source in set(sources)}
-    chosen = _choose(sources, [stratum for _, stratum in rows], share, seed)
-    inside = {sources[number] for number in chosen}
-    outside = {source for number, source in enumerate(sources) if number not in set(chosen)}
+    split_numbers = _choose(sources, [stratum for _, stratum in rows], share, seed)
+    inside = {sources[number] for number in split_numbers}
+    outside = {source for number, source in enumerate(sources) if number not in set(split_numbers)}
     assert not inside & outside
     assert {first[source] for source in outside} == set(first.values())
     if len(set(sources)) == len(sources) == 100 and len(set(first.values())) == 1:
-        assert len(chosen) == round(share * 100)
+        assert len(split_numbers) == round(share * 100)
 
 
 def test_a_text_is_never_in_both_parts() -> None:
@@ -104,46 +104,46 @@ def test_a_text_is_never_in_both_parts() -> None:
 
 
 def test_documents_articles_and_queries_stay_together() -> None:
-    tagged = [
+    sentences = [
         {"words": ["x", chr(97 + number % 26)], "tags": ["B-N", "O"], "document": number // 5}
         for number in range(200)
     ]
-    chosen = dev_rows("tagging", tagged, 0.1)
-    assert whole(chosen, tagged, "document")
-    assert len(chosen) == 20
-    asked = [
+    split_rows = dev_rows("tagging", sentences, 0.1)
+    assert whole(split_rows, sentences, "document")
+    assert len(split_rows) == 20
+    questions = [
         {"title": f"t{number // 20}", "context": f"{chr(97 + number // 4)} b", "question": "a"}
         | {"id": str(number), "answers": {"text": ["b"], "answer_start": [2]}}
         for number in range(100)
     ]
     settings = {"max_question_tokens": 8, "stride": 4}
-    chosen = dev_rows("answering", asked, 0.2, **settings)
-    assert whole(chosen, asked, "title")
-    assert len(chosen) == 20
+    split_rows = dev_rows("answering", questions, 0.2, **settings)
+    assert whole(split_rows, questions, "title")
+    assert len(split_rows) == 20
     # Two articles are too few for a tenth: then paragraphs stay together.
-    data = read("answering", asked[:40], 0.1, **settings)
+    data = read("answering", questions[:40], 0.1, **settings)
     assert data.split is not None
     assert data.split.group_columns == ("context",)
-    assert whole([asked[number - 1] for number in data.split.rows], asked, "context")
+    assert whole([questions[number - 1] for number in data.split.rows], questions, "context")
     assert len(data.split.rows) == 4
     found = [{"query": f"{chr(97 + number // 3)}", "positive": "b"} for number in range(60)]
-    chosen = dev_rows("retrieval", found, 0.1)
-    assert whole(chosen, found, "query")
-    assert len(chosen) == 6
+    split_rows = dev_rows("retrieval", found, 0.1)
+    assert whole(split_rows, found, "query")
+    assert len(split_rows) == 6
 
 
 def test_a_sentence_of_several_documents_may_be_in_both_parts_and_is_counted() -> None:
     """Documents with a sentence in common ("Result :") cannot all stay together."""
-    tagged = [
+    sentences = [
         {"words": ["x", chr(97 + number % 26)] if number % 5 else ["x", "x"], "tags": ["B-N", "O"]}
         | {"document": number // 5}
         for number in range(200)
     ]
-    chosen = dev_rows("tagging", tagged, 0.1)
-    assert whole(chosen, tagged, "document")
-    data = read("tagging", tagged, 0.1)
-    rest = [row["words"] for row in tagged if row not in chosen]
-    shared = sum(row["words"] in rest for row in chosen)
+    split_rows = dev_rows("tagging", sentences, 0.1)
+    assert whole(split_rows, sentences, "document")
+    data = read("tagging", sentences, 0.1)
+    rest = [row["words"] for row in sentences if row not in split_rows]
+    shared = sum(row["words"] in rest for row in split_rows)
     assert data.summary.num_shared_rows == shared >= 4
     assert any(f"{shared} of its rows are in the training data" in line for line in data.lines())
 
@@ -161,11 +161,11 @@ def test_choices_of_one_prompt_stay_together() -> None:
 
 
 def test_a_document_alone_is_split_by_sentences() -> None:
-    tagged = [
+    sentences = [
         {"words": ["x", chr(97 + number)], "tags": ["B-N", "O"], "document": 0}
         for number in range(20)
     ]
-    data = read("tagging", tagged, 0.1)
+    data = read("tagging", sentences, 0.1)
     assert data.split is not None
     assert data.split.group_columns == ("words",)
     assert len(data.split.rows) == 2
@@ -203,8 +203,8 @@ def test_a_seed_that_no_file_of_a_run_can_hold_is_refused() -> None:
 def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
     texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
     progress = Lines()
-    given: dict[str, Any] = {"train": (texts, labels), "dev": 0.1, "epochs": 2}
-    whole = run(model, tmp_path / "whole", progress=progress, **given)
+    arguments: dict[str, Any] = {"train": (texts, labels), "dev": 0.1, "epochs": 2}
+    whole = run(model, tmp_path / "whole", progress=progress, **arguments)
     split = json.loads((tmp_path / "whole" / "data.json").read_text())["split"]
     assert (split["share"], split["seed"], split["group_columns"]) == (0.1, 0, ["text"])
     rows = [(texts[number - 1], labels[number - 1]) for number in split["rows"]]
@@ -212,39 +212,45 @@ def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
     assert whole.model.evaluate(rows).metrics == pytest.approx(dict(whole.metrics))
     assert any("20 rows split off the training rows (dev=0.1" in line for line in progress.lines)
     with pytest.raises(RuntimeError, match="switched off"):
-        run(model, tmp_path / "broken", progress=Lines(stop_after=12), checkpoint_every=5, **given)
+        run(
+            model,
+            tmp_path / "broken",
+            progress=Lines(stop_after=12),
+            checkpoint_every=5,
+            **arguments,
+        )
     # The same rows in another form are the same rows.
-    again = {**given, "train": [dict(row) for row in TRAIN]}
-    broken = run(model, tmp_path / "broken", checkpoint_every=5, **again)
+    same_arguments = {**arguments, "train": [dict(row) for row in TRAIN]}
+    broken = run(model, tmp_path / "broken", checkpoint_every=5, **same_arguments)
     weights = broken.model.network.state_dict()
     for name, value in whole.model.network.state_dict().items():
         assert torch.equal(weights[name], value), name
     with pytest.raises(TrainingError, match=r"started with dev=0\.1, not 0\.2"):
-        run(model, tmp_path / "broken", checkpoint_every=5, **{**again, "dev": 0.2})
+        run(model, tmp_path / "broken", checkpoint_every=5, **{**same_arguments, "dev": 0.2})
     with pytest.raises(TrainingError, match="started with dev_seed=0, not 1"):
-        run(model, tmp_path / "broken", checkpoint_every=5, dev_seed=1, **again)
+        run(model, tmp_path / "broken", checkpoint_every=5, dev_seed=1, **same_arguments)
     with pytest.raises(SettingsError, match="dev_seed=1: nothing is split off"):
         run(model, tmp_path / "other", dev_seed=1)
 
 
 @pytest.mark.long
 def test_all_runs_of_a_grid_have_the_same_dev(model: Model, tmp_path: Path) -> None:
-    given = {**FAST, "epochs": 0.2, "train": TRAIN, "dev": 0.1, "out": tmp_path / "grid"}
-    grid = {key: value for key, value in given.items() if key != "max_seq_length"}
+    arguments = {**FAST, "epochs": 0.2, "train": TRAIN, "dev": 0.1, "out": tmp_path / "grid"}
+    grid = {key: value for key, value in arguments.items() if key != "max_seq_length"}
     finetune_grid(model, grid={"max_seq_length": [8, 32]}, seeds=2, **grid)
     files = sorted((tmp_path / "grid").glob("*/data.json"))
     assert len(files) == 4
-    chosen = [json.loads(file.read_text())["split"]["rows"] for file in files]
-    assert all(rows == chosen[0] for rows in chosen)
+    splits = [json.loads(file.read_text())["split"]["rows"] for file in files]
+    assert all(rows == splits[0] for rows in splits)
     with pytest.raises(SettingsError, match="dev_seed cannot be set in a grid"):
-        finetune_grid(model, grid={"dev_seed": [0, 1]}, **{**given, "out": tmp_path / "other"})
+        finetune_grid(model, grid={"dev_seed": [0, 1]}, **{**arguments, "out": tmp_path / "other"})
 
 
 @pytest.mark.long
 def test_a_grid_knows_rows_in_memory_again(model: Model, tmp_path: Path) -> None:
     texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
-    given: dict[str, Any] = {**FAST, "epochs": 0.1, "dev": 0.1, "out": tmp_path / "grid"}
-    finetune_grid(model, train=(np.array(texts), labels), **given)
-    finetune_grid(model, train=TRAIN, seeds=2, **given)
+    arguments: dict[str, Any] = {**FAST, "epochs": 0.1, "dev": 0.1, "out": tmp_path / "grid"}
+    finetune_grid(model, train=(np.array(texts), labels), **arguments)
+    finetune_grid(model, train=TRAIN, seeds=2, **arguments)
     with pytest.raises(TrainingError, match="started with other rows for train"):
-        finetune_grid(model, train=(texts, labels[::-1]), **given)
+        finetune_grid(model, train=(texts, labels[::-1]), **arguments)

@@ -59,15 +59,15 @@ def models() -> dict[str, Model]:
         intermediate_size=8,
         max_position_embeddings=64,
     )
-    made = {}
+    models_by_task = {}
     torch.manual_seed(0)
     for name, values in TASKS.items():
         task = find_labelled_task(name).from_dict({**values, "max_seq_length": 64}, tokenizer)
-        made[name] = Model(tokenizer, task, task.network(config).eval())
-    return made
+        models_by_task[name] = Model(tokenizer, task, task.network(config).eval())
+    return models_by_task
 
 
-def told_if_cut(*texts: str) -> AbstractContextManager[object]:
+def expect_truncation_warning(*texts: str) -> AbstractContextManager[object]:
     """See that predicting says what it cuts off: of the long text."""
     if LONG not in texts:
         return nullcontext()
@@ -81,7 +81,7 @@ def test_every_task_is_here() -> None:
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str) -> None:
-    with told_if_cut(text):
+    with expect_truncation_warning(text):
         (answer,) = models[task].predict([{"text": text}])
     number = answer["value"] if task == "regression" else answer["probabilities"]["p"]
     assert abs(number) < 10
@@ -89,7 +89,7 @@ def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str)
 
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> None:
-    with told_if_cut(text):
+    with expect_truncation_warning(text):
         (answer,) = models["retrieval"].predict([{"a": text, "b": "b c"}])
     one, other = models["retrieval"].embed([text[: 62 * 3], "b c"])  # 62 words are the limit
     assert answer["similarity"] == pytest.approx(float(one @ other), abs=1e-6)
@@ -98,7 +98,7 @@ def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_text_has_a_translation(models: dict[str, Model], text: str) -> None:
-    with told_if_cut(text):
+    with expect_truncation_warning(text):
         (answer,) = models["translation"].predict([text])
     assert len(answer["translation"].split()) <= 63
     (example,) = models["translation"].task.examples([{"text": "a", "other": LONG}], 0)
@@ -197,7 +197,7 @@ def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str
 
 @pytest.mark.parametrize("choices", [["", ""], ["a"], [LONG, "a"], ["b"] * 200], ids=repr_short)
 def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> None:
-    with told_if_cut(*choices):
+    with expect_truncation_warning(*choices):
         (answer,) = models["choice"].predict([{"prompt": "", "choices": choices}])
     assert len(answer["probabilities"]) == len(choices)
     assert sum(answer["probabilities"]) == pytest.approx(1)
@@ -291,7 +291,7 @@ def test_answers_at_the_edge(models: dict[str, Model], answers: object, is_answe
     row = {"question": "a", "context": "c b", "answers": answers}
     own = models["answering"]
     predicted = own.predict([row])[0]["answer"]
-    found = own.evaluate([row]).metrics
-    assert found["unanswered_accuracy" if is_answered else "answered_f1"] == 0
+    metrics = own.evaluate([row]).metrics
+    assert metrics["unanswered_accuracy" if is_answered else "answered_f1"] == 0
     if not is_answered:
-        assert found["f1"] == found["unanswered_accuracy"] == (predicted == "")
+        assert metrics["f1"] == metrics["unanswered_accuracy"] == (predicted == "")

@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no task of a user's had been named in this process."""
-    monkeypatch.setattr(tasks, "_REGISTERED", {})
+    monkeypatch.setattr(tasks, "_USER_TASKS", {})
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
         *("--out", out, "--device", "cpu", *words),
     )
     assert made.exit_code == 0, made.output
-    tasks._REGISTERED.clear()  # as in another process
+    tasks._USER_TASKS.clear()  # as in another process
     refused = invoke("predict", out, "--data", table, "--device", "cpu")
     assert refused.exit_code == 1
     assert "the task 'relation' is not one of this package" in refused.output
@@ -102,7 +102,7 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
     predicted = invoke("predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu")
     labels = [json.loads(line)["prediction"]["label"] for line in predicted.output.splitlines()]
     assert labels == ["det", "nsubj", "amod", "obj"]
-    tasks._REGISTERED.clear()
+    tasks._USER_TASKS.clear()
     seen = invoke("inspect", out)
     assert "task        relation" in seen.output
     assert "heads       relation_head" in seen.output
