@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from tests.explorer.browser import Visit, browsers
-from tests.serving.conftest import Running, directory, loaded, running, saved, server, start
+from tests.serving.conftest import (
+    Running,
+    directories,
+    directory,
+    get_model,
+    running,
+    server,
+    start,
+)
 
-__all__ = ["directory", "loaded", "saved", "server", "start"]
+__all__ = ["directories", "directory", "get_model", "server", "start"]
 
 MODELS = ("pretrained", "encoder", "classifier", "tagger", "answering", "causal")
 
@@ -22,10 +30,10 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def site(saved: dict[str, str]) -> Iterator[Running]:
+def site(directories: dict[str, str]) -> Iterator[Running]:
     """A server whose default model predicts masked words."""
-    models = {name: saved[name] for name in MODELS}
-    with running({**models, "other": saved["pretrained"]}) as started:
+    models = {name: directories[name] for name in MODELS}
+    with running({**models, "other": directories["pretrained"]}) as started:
         yield started
 
 

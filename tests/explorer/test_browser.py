@@ -52,12 +52,12 @@ def percents(text: str) -> float:
     return float(re.sub(r"[^\d.]", "", text)) / 100
 
 
-def test_fill_in_the_blank(visit, loaded, browser) -> None:
+def test_fill_in_the_blank(visit, get_model, browser) -> None:
     tab = visit()
     page = tab.open(f"#/fill?text={ASKED}")
     page.get_by_role("button", name="open", exact=True).click()
     page.get_by_role("heading", name="The blank · was “open”").wait_for()
-    expected = loaded("pretrained").fill_mask("the door was [MASK] in london.", top_k=10)[0]
+    expected = get_model("pretrained").fill_mask("the door was [MASK] in london.", top_k=10)[0]
     shown = cells(page.locator(".card table").first)[:10]
     assert [row[0].removesuffix(" (the original)") for row in shown] == [
         one["token"].replace("##", "·") for one in expected
@@ -95,13 +95,13 @@ def test_fill_in_the_blank(visit, loaded, browser) -> None:
     ],
 )
 def test_another_models_words_are_those_of_the_same_characters(
-    browser, start, saved, name: str, given: str, number: int, note: str | None
+    browser, start, directories, name: str, given: str, number: int, note: str | None
 ) -> None:
     """Their numbers differ: it was asked for another word."""
     other = load(FAMILIES / f"{name}-pretraining", device="cpu")
     expected = explorer.fill(other, given, words=[number])
     assert expected["pieces"]["words"][number]["text"].startswith("open")
-    models = {"own": saved["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
+    models = {"own": directories["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
     with start(models) as site:
         tab = Visit(browser, f"{site.url}/")
         page = tab.open(f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&compare={name}")
@@ -121,7 +121,7 @@ def test_another_models_words_are_those_of_the_same_characters(
         tab.close()
 
 
-def test_what_a_blank_would_be(visit, loaded) -> None:
+def test_what_a_blank_would_be(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/guess?text={ASKED}")
     page.get_by_role("button", name="open", exact=True).click()
@@ -130,7 +130,9 @@ def test_what_a_blank_would_be(visit, loaded) -> None:
     page.get_by_label("Your guess").fill("deep")
     page.get_by_label("Your guess").press("Enter")
     page.get_by_text("It gives your “deep”").wait_for()
-    found = explorer.fill(loaded("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][0]
+    found = explorer.fill(get_model("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][
+        0
+    ]
     layers = cells(page.get_by_role("table", name="Most probable pieces"))
     assert [row[2] for row in layers] == [f"{one['entropy']:.1f}" for one in found["layers"]]
     page.get_by_text("As a table").click()
@@ -140,8 +142,8 @@ def test_what_a_blank_would_be(visit, loaded) -> None:
     )
 
 
-def test_a_blank_at_each_checkpoint_of_a_run(browser, start, loaded, tmp_path: Path) -> None:
-    own, run = loaded("pretrained"), tmp_path / "run"
+def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path: Path) -> None:
+    own, run = get_model("pretrained"), tmp_path / "run"
     own.save(run / "model")
     for step in (20, 1000):
         torch.manual_seed(step)
@@ -194,9 +196,9 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, loaded, tmp_path: P
         tab.close()
 
 
-def test_next_word_both_ways(visit, loaded) -> None:
+def test_next_word_both_ways(visit, get_model) -> None:
     page = visit().open(f"#/next?text={ASKED}&words=1")
-    blank = explorer.fill(loaded("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
+    blank = explorer.fill(get_model("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
     for name, side in (("Left side only", "left"), ("Both sides", "both")):
         first = cells(page.get_by_role("table", name=name))[0]
         assert percents(first[2]) == pytest.approx(blank[side]["top"][0]["probability"], abs=0.006)
@@ -205,10 +207,10 @@ def test_next_word_both_ways(visit, loaded) -> None:
     assert page.get_by_role("heading", name="Both sides").count() == 0
 
 
-def test_pieces(visit, loaded) -> None:
+def test_pieces(visit, get_model) -> None:
     tab = visit()
     page = tab.open("#/pieces?text=the+unopened+door&pair=日本")
-    tokens = loaded("pretrained").tokenizer.encode("the unopened door", "日本")
+    tokens = get_model("pretrained").tokenizer.encode("the unopened door", "日本")
     shown = cells(page.get_by_role("table", name="Pieces"))
     assert [int(row[1]) for row in shown] == tokens.input_ids.tolist()
     assert [int(row[3]) for row in shown] == tokens.token_type_ids.tolist()
@@ -218,9 +220,9 @@ def test_pieces(visit, loaded) -> None:
     assert page.locator("main b").count() == 0, "a text is text"
 
 
-def test_from_text_to_answer(visit, loaded) -> None:
+def test_from_text_to_answer(visit, get_model) -> None:
     page = visit().open(f"#/steps?text={ASKED}&words=3")
-    steps = explorer.steps(loaded("pretrained"), TEXT, words=[3])
+    steps = explorer.steps(get_model("pretrained"), TEXT, words=[3])
     count = len(steps["pieces"]["tokens"])
     assert page.get_by_text(f"[{count}, 16]").count() == 2
     at = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
@@ -231,10 +233,10 @@ def test_from_text_to_answer(visit, loaded) -> None:
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()
 
 
-def test_attention(visit, loaded) -> None:
+def test_attention(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/attention?text={ASKED}&words=3")
-    answer = explorer.attention(loaded("pretrained"), TEXT, words=[3])
+    answer = explorer.attention(get_model("pretrained"), TEXT, words=[3])
     size = len(answer["pieces"]["tokens"])
     heads = page.get_by_role("group", name="Heads; press").get_by_role("button")
     assert heads.count() == 4
@@ -263,10 +265,10 @@ def test_attention(visit, loaded) -> None:
     page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
     tab.settle()
     asked = {"text": TEXT, "words": [3], "off": [(1, 1)]}
-    before = explorer.predict(loaded("pretrained"), TEXT, words=[3])["prediction"]
+    before = explorer.predict(get_model("pretrained"), TEXT, words=[3])["prediction"]
     token = before["target"]["token"]
     off = explorer.predict(
-        loaded("pretrained"), **asked, target={"kind": "blank", "blank": 0, "token": token}
+        get_model("pretrained"), **asked, target={"kind": "blank", "blank": 0, "token": token}
     )["prediction"]
     said = page.locator(".card p", has_text="the blank “").inner_text()
     assert percents(said.split(": ")[1].split(" %")[0]) == pytest.approx(
@@ -275,14 +277,14 @@ def test_attention(visit, loaded) -> None:
     page.get_by_role("button", name="Rank all heads").click()
     table = page.get_by_role("table", name="Heads by their effect")
     table.wait_for()
-    ranked = explorer.heads(loaded("pretrained"), TEXT, words=[3])["ranked"]
+    ranked = explorer.heads(get_model("pretrained"), TEXT, words=[3])["ranked"]
     assert [row[0] for row in cells(table)] == [
         f"Layer {one['layer'] + 1}, head {one['head'] + 1}" for one in ranked
     ]
 
 
 @pytest.mark.parametrize("claim", ["previous", "links"])
-def test_a_claim_about_heads(visit, loaded, claim: str) -> None:
+def test_a_claim_about_heads(visit, get_model, claim: str) -> None:
     page = visit().open(f"#/attention?claim={claim}")
     sentences = ["the door was open | 2-1, 4-3", "the river was deep | 2-1"]
     page.get_by_label("Sentences, one per line").fill("\n".join(sentences))
@@ -290,16 +292,16 @@ def test_a_claim_about_heads(visit, loaded, claim: str) -> None:
     page.get_by_text("Tested on").wait_for()
     more = {"links": [[(1, 0), (3, 2)], [(1, 0)]]} if claim == "links" else {}
     texts = [one.partition(" | ")[0] for one in sentences]
-    found = explorer.claim(loaded("pretrained"), texts, claim, **more)
+    found = explorer.claim(get_model("pretrained"), texts, claim, **more)
     assert f"Tested on {found['words']} words" in page.locator("main").inner_text()
     best = cells(page.get_by_role("table", name="Best heads"))
     assert percents(best[0][1]) == pytest.approx(found["ranked"][0]["score"], abs=0.006)
 
 
-def test_minimal_pair(visit, loaded) -> None:
+def test_minimal_pair(visit, get_model) -> None:
     page = visit().open("#/pair?text=the+[MASK]+was+open&other=the+[MASK]+was+deep")
     found = explorer.minimal_pair(
-        loaded("pretrained"), "the [MASK] was open", "the [MASK] was deep"
+        get_model("pretrained"), "the [MASK] was open", "the [MASK] was deep"
     )
     figure = page.get_by_role("figure", name="Change of each vector")
     figure.get_by_text("As a table").click()
@@ -320,12 +322,12 @@ def test_a_long_text_of_a_minimal_pair_is_seen_whole_on_a_phone(visit) -> None:
         assert box.evaluate("one => one.scrollHeight <= one.clientHeight"), name
 
 
-def test_which_words_decided(visit, loaded) -> None:
+def test_which_words_decided(visit, get_model) -> None:
     tab = visit()
     page = tab.open("#/occlusion?model=classifier&text=the+door+was+open")
     table = page.get_by_role("table", name="Effect of each word")
     rows = cells(table)
-    found = explorer.occlusion(loaded("classifier"), "the door was open")
+    found = explorer.occlusion(get_model("classifier"), "the door was open")
     assert {row[0] for row in rows} == {"the", "door", "was", "open"}
     texts = [one["text"] for one in found["pieces"]["words"]]
     for one in found["words"]:
@@ -360,7 +362,7 @@ def test_what_a_prediction_depends_on_is_what_lowers_it(visit, changes, says: st
     assert said.removesuffix(" points.") == says
 
 
-def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, loaded) -> None:
+def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, get_model) -> None:
     tab = visit(color_scheme="light")
     page = tab.open(f"#/attention?text={ASKED}&words=3")
     page.get_by_role("button", name="Rank all heads").click()
@@ -376,7 +378,7 @@ def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, l
             return [...canvas.getImageData(0, 0, image.width, image.height).data];
         }"""
     )
-    effects = np.array(explorer.heads(loaded("pretrained"), TEXT, words=[3])["effects"])
+    effects = np.array(explorer.heads(get_model("pretrained"), TEXT, words=[3])["effects"])
     red, _, blue, alpha = np.array(pixels).reshape(*effects.shape, 4).astype(int).transpose(2, 0, 1)
     seen = alpha > 20
     assert seen.any()
@@ -384,7 +386,7 @@ def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, l
     assert "Blue heads raise it, orange heads lower it" in figure.inner_text()
 
 
-def test_a_word_in_context(visit, loaded) -> None:
+def test_a_word_in_context(visit, get_model) -> None:
     tab = visit()
     page = tab.open()
     page.get_by_role("link", name="A word in context").click()
@@ -392,7 +394,7 @@ def test_a_word_in_context(visit, loaded) -> None:
     page.get_by_label("Sentences with this word").fill("the door was open\na deep door\nthe door")
     page.get_by_text("“door” occurs 3 times.").wait_for()
     found = explorer.contexts(
-        loaded("pretrained"), "door", ["the door was open", "a deep door", "the door"]
+        get_model("pretrained"), "door", ["the door was open", "a deep door", "the door"]
     )
     page.get_by_role("slider", name="After layer").press("ArrowLeft")
     figure = page.get_by_role("figure", name="After layer 1")
@@ -405,9 +407,9 @@ def test_a_word_in_context(visit, loaded) -> None:
     assert saved_as(page, "PNG", figure)[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_next_sentence(visit, loaded) -> None:
+def test_next_sentence(visit, get_model) -> None:
     page = visit().open("#/follow?text=the+door+was+open&pair=a+river")
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     page.get_by_text("It follows with probability").wait_for()
     page.get_by_label("Second sentence").fill("a deep river")
     page.get_by_role("heading", name="As you edit").wait_for()
@@ -418,15 +420,15 @@ def test_next_sentence(visit, loaded) -> None:
     assert [percents(row[2]) for row in rows] == pytest.approx(expected, abs=0.006)
 
 
-def test_classify_and_tag(visit, loaded) -> None:
+def test_classify_and_tag(visit, get_model) -> None:
     page = visit().open("#/classify?model=classifier&text=the+door+was+open")
-    (expected,) = loaded("classifier").predict("the door was open")
+    (expected,) = get_model("classifier").predict("the door was open")
     rows = cells(page.get_by_role("table", name="Labels"))
     assert {row[0].removesuffix(" (predicted)"): percents(row[2]) for row in rows} == (
         pytest.approx(expected["probabilities"], abs=0.006)
     )
     page = visit().open("#/tag?model=tagger&text=the+door+in+london")
-    (tagged,) = loaded("tagger").predict("the door in london")
+    (tagged,) = get_model("tagger").predict("the door in london")
     rows = cells(page.get_by_role("table", name="Tags"))
     assert [row[1] for row in rows] == list(tagged["tags"])
     marked = [one.removesuffix("LOC").strip() for one in page.locator("mark").all_inner_texts()]
@@ -444,7 +446,7 @@ def test_answer_and_no_answer(visit) -> None:
     assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays at it"
 
 
-def test_similarity_and_search(visit, loaded) -> None:
+def test_similarity_and_search(visit, get_model) -> None:
     texts = ["the door was open", "a deep river", "the river was deep"]
     tab = visit()
     page = tab.open("#/similarity?model=encoder")
@@ -455,11 +457,11 @@ def test_similarity_and_search(visit, loaded) -> None:
     page.get_by_text("3 the river w").wait_for()
     figure.get_by_text("As a table").click()
     shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, loaded("encoder").similarity(texts, texts), atol=1e-3)
+    np.testing.assert_allclose(shown, get_model("encoder").similarity(texts, texts), atol=1e-3)
     page = tab.open("#/search?model=encoder&query=river")
     page.get_by_label("Texts to search").fill("\n".join(texts))
     page.get_by_text("The nearest of 3").wait_for()
-    scores = loaded("encoder").similarity(["river"], texts)[0]
+    scores = get_model("encoder").similarity(["river"], texts)[0]
     best = texts[int(np.argmax(scores))]
     assert cells(page.get_by_role("table", name="Nearest texts"))[0][0] == best
     heads = page.get_by_role("table", name="Nearest texts").locator("thead th")
@@ -606,10 +608,10 @@ def test_the_calls_that_one_copies_run_as_they_are(
 
 
 def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
-    browser, saved, start
+    browser, directories, start
 ) -> None:
     key = "0123456789abcdef"
-    with start({"m": saved["pretrained"]}, keys=Keys({"me": key})) as keyed:
+    with start({"m": directories["pretrained"]}, keys=Keys({"me": key})) as keyed:
         tab = Visit(browser, f"{keyed.url}/")
         page = tab.page
         page.goto(f"{tab.url}#/fill?text={ASKED}&words=1")

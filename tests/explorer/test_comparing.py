@@ -61,9 +61,9 @@ def test_a_claim_is_counted_by_words(looking_back: Model) -> None:
     assert (first["words"], first["scores"][0][0]) == (3, 0.33333)
 
 
-def test_a_word_in_contexts(looking_back: Model, loaded) -> None:
+def test_a_word_in_contexts(looking_back: Model, get_model) -> None:
     texts = ["the door was open", "open the Door", "a door is a door"]
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     found = explorer.contexts(model, "door", texts)
     shown = [(point["text"], point["shown"]) for point in found["points"]]
     assert shown == [(0, "door"), (1, "Door"), (2, "door"), (2, "door")]
@@ -98,9 +98,9 @@ def test_pieces_of_a_word_are_one_point(looking_back: Model) -> None:
         explorer.contexts(looking_back, "a", ["a a", *["a"] * 63])
 
 
-def test_a_text_and_itself_differ_in_nothing(loaded) -> None:
+def test_a_text_and_itself_differ_in_nothing(get_model) -> None:
     text = "the door was [MASK] in london"
-    found = explorer.minimal_pair(loaded("pretrained"), text, text)
+    found = explorer.minimal_pair(get_model("pretrained"), text, text)
     assert found["aligned"] == [[at, at] for at in range(8)]
     assert not any(found["changed"])
     assert np.allclose(found["vectors"], 1, atol=1e-4)
@@ -109,8 +109,8 @@ def test_a_text_and_itself_differ_in_nothing(loaded) -> None:
     assert found["prediction"] == found["other_prediction"]
 
 
-def test_a_minimal_pair(loaded) -> None:
-    model = loaded("pretrained")
+def test_a_minimal_pair(get_model) -> None:
+    model = get_model("pretrained")
     one, two = "the door was [MASK] in london", "the river was [MASK] in london"
     found = explorer.minimal_pair(model, one, two, target={"token": "open"})
     assert found["changed"] == [False, False, True, *[False] * 5]
@@ -131,8 +131,8 @@ def test_a_minimal_pair(loaded) -> None:
     assert [4, 8] in longer["aligned"]
     assert not any(longer["changed"])
     shifted = explorer.minimal_pair(
-        loaded("tagger"), "in london", "the door in london", target={"word": 1, "tag": "B-LOC"}
+        get_model("tagger"), "in london", "the door in london", target={"word": 1, "tag": "B-LOC"}
     )
     assert shifted["other_prediction"]["target"]["word"] == 3
-    gone = explorer.minimal_pair(loaded("pretrained"), "the [MASK]", "the door")
+    gone = explorer.minimal_pair(get_model("pretrained"), "the [MASK]", "the door")
     assert gone["other_prediction"] is None

@@ -221,10 +221,10 @@ def shown(text: str) -> float:
 
 
 @pytest.mark.long
-def test_the_view_shows_a_head_step_by_step(visit, loaded) -> None:
+def test_the_view_shows_a_head_step_by_step(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
 
     def check(head: int, token: int) -> None:
@@ -263,10 +263,10 @@ def test_the_view_shows_a_head_step_by_step(visit, loaded) -> None:
 
 
 @pytest.mark.long
-def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
+def test_a_number_is_taken_apart_into_its_weights(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     card = page.locator(".steps > li").nth(1)
     card.get_by_text("Down to the weights").click()
@@ -285,9 +285,9 @@ def test_a_number_is_taken_apart_into_its_weights(visit, loaded) -> None:
 
 
 @pytest.mark.long
-def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, loaded) -> None:
+def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, get_model) -> None:
     page = visit().open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
-    steps = steps_of(loaded("pretrained"), SENTENCE, 1)
+    steps = steps_of(get_model("pretrained"), SENTENCE, 1)
     card = page.locator(".steps > li").nth(1)
     strips = card.get_by_role("slider")
     strips.first.focus()
@@ -303,8 +303,8 @@ def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, loaded) -> None:
 
 
 @pytest.mark.long
-def test_a_file_shows_layers_and_weights(browser, loaded, tmp_path: Path) -> None:
-    model = loaded("pretrained")
+def test_a_file_shows_layers_and_weights(browser, get_model, tmp_path: Path) -> None:
+    model = get_model("pretrained")
     found = tmp_path / "page.html"
     found.write_text(page_of(explorer.explain(model, SENTENCE)), encoding="utf-8")
     tab = Visit(browser, found.as_uri())

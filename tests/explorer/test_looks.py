@@ -110,10 +110,10 @@ def test_on_a_phone_the_views_are_in_a_menu(visit) -> None:
 
 
 @pytest.fixture
-def file(loaded, tmp_path: Path) -> Path:
+def file(get_model, tmp_path: Path) -> Path:
     """A page of one text."""
     found = tmp_path / "page.html"
-    data = explorer.explain(loaded("pretrained"), TEXT)
+    data = explorer.explain(get_model("pretrained"), TEXT)
     found.write_text(page_of(data), encoding="utf-8")
     return found
 
@@ -125,11 +125,11 @@ def offline(browser: Any, file: Path) -> Iterator[Visit]:
     tab.close()
 
 
-def test_a_file_shows_its_text_without_a_server(offline: Visit, loaded) -> None:
+def test_a_file_shows_its_text_without_a_server(offline: Visit, get_model) -> None:
     page = offline.open("#/fill")
     page.get_by_role("button", name="door", exact=True).click()
     page.get_by_role("heading", name="The blank · was “door”").wait_for()
-    (first, *_) = loaded("pretrained").fill_mask("the [MASK] was open in london.")[0]
+    (first, *_) = get_model("pretrained").fill_mask("the [MASK] was open in london.")[0]
     shown = cells(page.locator(".card table").first)[0][0]
     assert shown.removesuffix(" (the original)") == first["token"].replace("##", "·")
     for view in ("guess", "next", "pieces", "steps", "attention", "occlusion"):
@@ -142,9 +142,9 @@ def test_a_file_shows_its_text_without_a_server(offline: Visit, loaded) -> None:
     assert "needs a server" in page.locator(".notice").inner_text()
 
 
-def test_a_file_of_a_classifier_switches_heads_off(browser, loaded, tmp_path: Path) -> None:
+def test_a_file_of_a_classifier_switches_heads_off(browser, get_model, tmp_path: Path) -> None:
     found = tmp_path / "page.html"
-    data = explorer.explain(loaded("classifier"), TEXT)
+    data = explorer.explain(get_model("classifier"), TEXT)
     found.write_text(page_of(data), encoding="utf-8")
     tab = Visit(browser, found.as_uri())
     page = tab.open("#/attention?layer=1&head=0")

@@ -90,8 +90,8 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OPENED)
-def test_a_file_has_no_dead_end(browser, loaded, name: str, tmp_path: Path) -> None:
-    model = loaded(name)
+def test_a_file_has_no_dead_end(browser, get_model, name: str, tmp_path: Path) -> None:
+    model = get_model(name)
     pair = "the door was open" if name in ("answering", "reranker") else None
     found = tmp_path / "page.html"
     found.write_text(page_of(explorer.explain(model, "the door was open", pair)), encoding="utf-8")
@@ -108,9 +108,9 @@ def test_a_file_has_no_dead_end(browser, loaded, name: str, tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
-    browser, loaded: Callable[[str], Model], tmp_path: Path
+    browser, get_model: Callable[[str], Model], tmp_path: Path
 ) -> None:
-    model, text = loaded("pretrained"), "the door was open in london."
+    model, text = get_model("pretrained"), "the door was open in london."
     data = explorer.explain(model, text)
     word = data["masked"]["word"]
     name = data["pieces"]["words"][word]["text"]
@@ -141,18 +141,18 @@ def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
     tab.close()
 
 
-def test_a_text_with_a_blank_needs_no_other(loaded: Callable[[str], Model]) -> None:
-    model = loaded("pretrained")
+def test_a_text_with_a_blank_needs_no_other(get_model: Callable[[str], Model]) -> None:
+    model = get_model("pretrained")
     assert explorer.explain(model, "the [MASK] was open")["masked"] is None
     assert explorer.explain(model, "the door was", "a river")["masked"] is None
-    assert explorer.explain(loaded("classifier"), "the door")["masked"] is None
+    assert explorer.explain(get_model("classifier"), "the door")["masked"] is None
     assert explorer.explain(model, "...")["masked"]["word"] in (0, 1, 2)
 
 
 def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
-    loaded: Callable[[str], Model],
+    get_model: Callable[[str], Model],
 ) -> None:
-    says = {(name, view): str(missing(loaded(name), view)) for name in OPENED for view in NEEDS}
+    says = {(name, view): str(missing(get_model(name), view)) for name in OPENED for view in NEEDS}
     assert says["pretrained", "classify"] == (
         "pretrained is only pre-trained: it has no labels. "
         "Serve a classifier: bertworks finetune classification trains one."
@@ -161,7 +161,7 @@ def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     assert says["encoder", "predict"].startswith("encoder is an encoder without a head: it predic")
     assert says["choice", "tag"].startswith("choice is trained for choice: it has no tags. Serve a")
     assert all(one == "None" or ". Serve " in one for one in says.values())
-    described = explorer.describe(loaded("classifier"), "shop")["views"]
+    described = explorer.describe(get_model("classifier"), "shop")["views"]
     assert list(described) == list(VIEWS)
     assert described["fill"].startswith("shop is a classifier: it predicts no words.")
 

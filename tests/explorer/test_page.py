@@ -46,8 +46,8 @@ def test_a_browser_gets_the_page_and_others_the_servers_health(server) -> None:
     assert (health.status_code, health.content) == (200, b"")
 
 
-def test_page_and_files_need_no_key_and_nothing_else_is_given_out(saved, start) -> None:
-    with start({"m": saved["encoder"]}, keys=Keys({"me": "0123456789abcdef"})) as keyed:
+def test_page_and_files_need_no_key_and_nothing_else_is_given_out(directories, start) -> None:
+    with start({"m": directories["encoder"]}, keys=Keys({"me": "0123456789abcdef"})) as keyed:
         assert keyed.http.get("/", headers=HTML).status_code == 200
         assert keyed.http.get("/explore/static/views/fill.js").status_code == 200
         assert keyed.http.get("/explore/static/../page.py").status_code in (401, 404)

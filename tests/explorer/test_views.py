@@ -28,7 +28,7 @@ from tests.serving.conftest import LIMIT, PIECES
 from tests.serving.test_bert import _probability
 
 TEXT = "the door was [MASK] in london"
-Loaded = Callable[[str], Model]
+GetModel = Callable[[str], Model]
 
 
 def pretrained(family: str, seed: int = 0, **values) -> Model:
@@ -44,19 +44,19 @@ def tops(answer: dict) -> list[tuple[int, float]]:
     return [(one["id"], pytest.approx(one["probability"], abs=1e-6)) for one in answer["top"]]
 
 
-def test_words_have_the_marks_of_their_last_character(loaded: Loaded) -> None:
-    found = explorer.pieces(loaded("pretrained"), "the doore\u0301 was")["pieces"]
+def test_words_have_the_marks_of_their_last_character(get_model: GetModel) -> None:
+    found = explorer.pieces(get_model("pretrained"), "the doore\u0301 was")["pieces"]
     assert [word["text"] for word in found["words"]] == ["the", "doore\u0301", "was"]
     assert [word["end"] for word in found["words"]] == [3, 10, 14]
 
 
-def test_pieces_know_their_characters_and_words(loaded: Loaded) -> None:
+def test_pieces_know_their_characters_and_words(get_model: GetModel) -> None:
     text, pair = "the riverx was  [MASK]", "é€ door"
-    found = explorer.pieces(loaded("pretrained"), text, pair)["pieces"]
+    found = explorer.pieces(get_model("pretrained"), text, pair)["pieces"]
     words = [(word["text"], word["of"]) for word in found["words"]]
     firsts = [("the", "text"), ("riverx", "text"), ("was", "text"), ("[MASK]", "text")]
     assert words == [*firsts, ("é€", "pair"), ("door", "pair")]
-    encoding = loaded("pretrained").tokenizer.encode(text, pair, typed_mask=True)
+    encoding = get_model("pretrained").tokenizer.encode(text, pair, typed_mask=True)
     tokens = found["tokens"]
     assert [token["id"] for token in tokens] == encoding.input_ids.tolist()
     assert [token["segment"] for token in tokens] == encoding.token_type_ids.tolist()
@@ -71,15 +71,15 @@ def test_pieces_know_their_characters_and_words(loaded: Loaded) -> None:
     assert [token["token"] for token in tokens if token["unknown"]] == ["[UNK]"]
 
 
-def test_a_tagger_reads_words_as_its_task_does(loaded: Loaded) -> None:
-    model, text = loaded("tagger"), "the door, in london!"
+def test_a_tagger_reads_words_as_its_task_does(get_model: GetModel) -> None:
+    model, text = get_model("tagger"), "the door, in london!"
     words = explorer.pieces(model, text)["pieces"]["words"]
     assert [word["text"] for word in words] == model.predict([text])[0]["words"]
     assert [text[word["start"] : word["end"]] for word in words] == [w["text"] for w in words]
 
 
-def test_blanks_are_filled_as_fill_mask_does(loaded: Loaded) -> None:
-    model = loaded("pretrained")
+def test_blanks_are_filled_as_fill_mask_does(get_model: GetModel) -> None:
+    model = get_model("pretrained")
     text = "the [MASK] was [MASK] in london"
     found = explorer.fill(model, text, top_k=3)["blanks"]
     expected = model.fill_mask(text, top_k=3)
@@ -91,8 +91,8 @@ def test_blanks_are_filled_as_fill_mask_does(loaded: Loaded) -> None:
         assert blank["both"]["original"] is None
 
 
-def test_words_are_masked_by_their_numbers(loaded: Loaded) -> None:
-    model = loaded("pretrained")
+def test_words_are_masked_by_their_numbers(get_model: GetModel) -> None:
+    model = get_model("pretrained")
     (blank,) = explorer.fill(model, "the door was open", words=[1])["blanks"]
     (typed,) = explorer.fill(model, "the [MASK] was open")["blanks"]
     assert tops(blank["both"]) == tops(typed["both"])
@@ -161,8 +161,8 @@ def test_from_the_left_nothing_to_the_right_is_seen() -> None:
     assert tops(last["left"]) == tops(last["both"]), "there is nothing to the right"
 
 
-def test_candidates_of_several_pieces_take_as_many_masks(loaded: Loaded) -> None:
-    model, words = loaded("pretrained"), ["open", "nu", "xyz"]
+def test_candidates_of_several_pieces_take_as_many_masks(get_model: GetModel) -> None:
+    model, words = get_model("pretrained"), ["open", "nu", "xyz"]
     (blank,) = explorer.fill(model, TEXT, candidates=words)["blanks"]
     for word, found in zip(words, blank["both"]["candidates"], strict=True):
         ids = model.tokenizer.piece_ids([word])[0].tolist()
@@ -171,8 +171,8 @@ def test_candidates_of_several_pieces_take_as_many_masks(loaded: Loaded) -> None
     assert blank["layers"][-1]["candidates"] == blank["both"]["candidates"]
 
 
-def test_a_causal_model_is_asked_what_comes_next(loaded: Loaded) -> None:
-    model = loaded("causal")
+def test_a_causal_model_is_asked_what_comes_next(get_model: GetModel) -> None:
+    model = get_model("causal")
     (blank,) = explorer.fill(model, "the door")["blanks"]
     likeliest = blank["left"]["top"][0]["token"]
     assert model.generate(["the door"], max_new_tokens=1) == [
@@ -228,9 +228,9 @@ def test_attention_as_bytes_and_its_measures() -> None:
     ],
 )
 def test_each_head_and_word_by_itself_moves_a_prediction(
-    loaded: Loaded, name: str, text: str, pair: str | None
+    get_model: GetModel, name: str, text: str, pair: str | None
 ) -> None:
-    model = loaded(name)
+    model = get_model(name)
     base = explorer.predict(model, text, pair)["prediction"]
     found = explorer.heads(model, text, pair)
     assert found["prediction"] == base
@@ -271,14 +271,14 @@ def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
     assert np.allclose(explorer.heads(model, TEXT)["effects"], found, atol=1e-6)
 
 
-def test_a_hidden_word_is_a_mask_in_its_place(loaded: Loaded) -> None:
-    model = loaded("pretrained")
+def test_a_hidden_word_is_a_mask_in_its_place(get_model: GetModel) -> None:
+    model = get_model("pretrained")
     found = explorer.occlusion(model, TEXT, target={"token": "open"})
     assert (found["by"], len(found["words"])) == ("[MASK]", 5)
     masked = explorer.fill(model, "the [MASK] was [MASK] in london", candidates=["open"])
     chance = masked["blanks"][1]["both"]["candidates"][0]["probability"]
     assert found["words"][1]["probability"] == pytest.approx(chance, abs=1e-6)
-    model = loaded("classifier")
+    model = get_model("classifier")
     found = explorer.occlusion(model, "the door was open", target={"label": "so"})
     ids = model.tokenizer.encode("the door was open").input_ids.copy()
     ids[2] = model.tokenizer.mask_id
@@ -294,28 +294,28 @@ def _batch(ids: np.ndarray):
     return Batch(Packed.from_arrays([ids]).to("cpu"))
 
 
-def test_predictions_are_those_of_the_task(loaded: Loaded) -> None:
+def test_predictions_are_those_of_the_task(get_model: GetModel) -> None:
     def asked(name: str, *texts: str, **target) -> dict:
-        return explorer.predict(loaded(name), *texts, target=target or None)["prediction"]
+        return explorer.predict(get_model(name), *texts, target=target or None)["prediction"]
 
     text = "the door was open in london"
-    (answer,) = loaded("classifier").predict([text])
+    (answer,) = get_model("classifier").predict([text])
     found = asked("classifier", text)
     assert found["target"] == {"kind": "label", "label": answer["label"], "name": answer["label"]}
     shown = {one["name"]: pytest.approx(one["probability"]) for one in found["distribution"]}
     assert shown == answer["probabilities"]
-    (answer,) = loaded("topics").predict([text])
+    (answer,) = get_model("topics").predict([text])
     assert asked("topics", text, label="so")["probability"] == pytest.approx(
         answer["probabilities"]["so"]
     )
-    (answer,) = loaded("reranker").predict([(text, "a river")])
+    (answer,) = get_model("reranker").predict([(text, "a river")])
     assert asked("reranker", text, "a river")["probability"] == pytest.approx(answer["value"])
-    (answer,) = loaded("tagger").predict([text])
+    (answer,) = get_model("tagger").predict([text])
     for word, (tag, chance) in enumerate(zip(answer["tags"], answer["probabilities"], strict=True)):
         assert asked("tagger", text, word=word, tag=tag)["probability"] == pytest.approx(chance)
-    expected = loaded("pretrained").next_sentence(text, "a river")
+    expected = get_model("pretrained").next_sentence(text, "a river")
     assert asked("pretrained", text, "a river")["probability"] == pytest.approx(expected)
-    (answer,) = loaded("answering").predict([("was it", "the door was open")])
+    (answer,) = get_model("answering").predict([("was it", "the door was open")])
     best = next(one for one in answer["alternatives"] if one["answer"])
     assert asked("answering", "was it", "the door was open")["target"]["text"] == best["answer"]
 
@@ -334,8 +334,8 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
     assert explorer.heads(model, "the door was open")["ranked"]
 
 
-def test_steps_add_up(loaded: Loaded) -> None:
-    model = loaded("pretrained")
+def test_steps_add_up(get_model: GetModel) -> None:
+    model = get_model("pretrained")
     found = explorer.steps(model, TEXT, target={"token": "open"})
     parts = {part["name"]: np.array(part["rows"]) for part in found["embeddings"]}
     assert np.allclose(
@@ -358,7 +358,7 @@ def test_steps_add_up(loaded: Loaded) -> None:
     ratio = head["probabilities"][0]["probability"] / head["probabilities"][1]["probability"]
     assert math.exp(first["logit"] - second["logit"]) == pytest.approx(ratio, rel=1e-4)
     assert found["prediction"]["target"]["token"] == "open"
-    bare = explorer.steps(loaded("encoder"), "the door")
+    bare = explorer.steps(get_model("encoder"), "the door")
     assert (bare["head"], bare["prediction"]) == (None, None)
 
 
@@ -383,16 +383,16 @@ def test_checkpoints_of_a_run(tmp_path) -> None:
 
 
 @pytest.mark.long
-def test_everything_of_a_text_at_once(loaded: Loaded, saved) -> None:
-    for name in saved:
+def test_everything_of_a_text_at_once(get_model: GetModel, directories) -> None:
+    for name in directories:
         pair = "a river was deep" if name in ("answering", "reranker") else None
-        model = loaded(name)
+        model = get_model(name)
         found = explorer.explain(model, "the door was open", pair)
         assert json.loads(json.dumps(found, allow_nan=False)) == found
         assert (found["prediction"] is None) == (name in ("encoder", "choice", "pretrained"))
         assert (found["masks"] is None) == (name != "pretrained")
         assert (found["model"]["name"], found["model"]["views"]["pieces"]) == (name, None)
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     found = explorer.explain(model, TEXT)
     assert [one["word"] for one in found["masks"]] == [0, 1, 2, 4, 5], "but for the typed one"
     for one in found["masks"]:
@@ -406,7 +406,7 @@ def test_everything_of_a_text_at_once(loaded: Loaded, saved) -> None:
     assert found["fill"] == explorer.fill(model, TEXT)
 
 
-def test_a_model_is_left_as_it_was(loaded: Loaded) -> None:
+def test_a_model_is_left_as_it_was(get_model: GetModel) -> None:
     model = pretrained("bert")
     model.network.train()
     before = {name: value.clone() for name, value in model.network.state_dict().items()}

@@ -98,7 +98,7 @@ def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Directories of models, by the names of `tasks`."""
     return save_models(tmp_path_factory.mktemp("models"))
 
@@ -122,13 +122,13 @@ def save_models(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def loaded(saved: dict[str, str]) -> Callable[[str], Model]:
+def get_model(directories: dict[str, str]) -> Callable[[str], Model]:
     """The same models in this process."""
     models: dict[str, Model] = {}
 
     def get(name: str) -> Model:
         if name not in models:
-            models[name] = bw.load(saved[name], device="cpu")
+            models[name] = bw.load(directories[name], device="cpu")
         return models[name]
 
     return get
@@ -187,12 +187,12 @@ def start() -> Callable[..., AbstractContextManager[Running]]:
 
 
 @pytest.fixture(scope="session")
-def server(saved: dict[str, str]) -> Iterator[Running]:
+def server(directories: dict[str, str]) -> Iterator[Running]:
     """A server of all models; the encoder is the default."""
-    with running(saved) as started:
+    with running(directories) as started:
         yield started
 
 
 @pytest.fixture
-def directory(saved: dict[str, str]) -> Callable[[str], Path]:
-    return lambda name: Path(saved[name])
+def directory(directories: dict[str, str]) -> Callable[[str], Path]:
+    return lambda name: Path(directories[name])

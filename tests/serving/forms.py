@@ -167,10 +167,10 @@ def published(folder: Path, family: str, num_labels: int, **entries: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def models(saved: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Directories of all models: those of `saved`, the same without `bertworks.json`, others'."""
+def models(directories: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Directories of all models: the fixture's, the same without `bertworks.json`, others'."""
     root = tmp_path_factory.mktemp("same")
-    tokenizer, found = Tokenizer.from_vocabulary(PIECES), dict(saved)
+    tokenizer, found = Tokenizer.from_vocabulary(PIECES), dict(directories)
     own = {
         "inference": ClassificationTask(
             tokenizer,

@@ -68,7 +68,7 @@ class Bad(NamedTuple):
 
 def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
     """Requests of all kinds, their answers by the library."""
-    loaded = {name: bw.load(place, device="cpu") for name, place in models.items()}
+    models_by_name = {name: bw.load(place, device="cpu") for name, place in models.items()}
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 25))) for _ in range(40)]
     masked = [f"{text} [MASK] {draw.choice(WORDS)}" for text in texts[:10]]
@@ -79,29 +79,29 @@ def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
 
     for at in range(0, len(texts), 4):
         four = texts[at : at + 4]
-        vectors = loaded["encoder"].embed(four).tolist()
+        vectors = models_by_name["encoder"].embed(four).tolist()
         add("encoder", "/embed", {"inputs": four}, vectors)
         data = [
             {"object": "embedding", "index": row, "embedding": vector}
             for row, vector in enumerate(vectors)
         ]
         add("encoder", "/v1/embeddings", {"input": four}, {"data": data})
-        cosines = loaded["encoder"].similarity(four[:1], four[1:])[0].tolist()
+        cosines = models_by_name["encoder"].similarity(four[:1], four[1:])[0].tolist()
         inputs = {"source_sentence": four[0], "sentences": four[1:]}
         add("encoder", "/similarity", {"inputs": inputs}, cosines)
-        labels = loaded["classifier"].predict(four)
+        labels = models_by_name["classifier"].predict(four)
         add("classifier", "/classify", {"inputs": four}, labels)
-        tags = loaded["tagger"].predict(four)
+        tags = models_by_name["tagger"].predict(four)
         add("tagger", "/tag", {"inputs": four}, tags)
     for text in masked:
-        masks = loaded["pretrained"].fill_mask(text, top_k=3)
+        masks = models_by_name["pretrained"].fill_mask(text, top_k=3)
         add("pretrained", "/fill-mask", {"inputs": text, "top_k": 3}, [{"masks": masks}])
-        view = explorer.predict(loaded["pretrained"], text)
+        view = explorer.predict(models_by_name["pretrained"], text)
         add("pretrained", "/explore/predict", {"text": text}, view)
     for seed, text in enumerate(texts[:10]):
         how = {"max_new_tokens": 1 + 4 * seed, "temperature": float(seed % 2), "seed": seed}
         prompt = " ".join(text.split()[:8])
-        (new,) = loaded["causal"].generate(prompt, **how)
+        (new,) = models_by_name["causal"].generate(prompt, **how)
         add("causal", "/generate", {"inputs": prompt, **how}, [{"generated_text": new}])
     if extra is not None:
         model = bw.load(extra, device="cpu")

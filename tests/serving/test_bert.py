@@ -32,20 +32,22 @@ def close(one: object, other: object) -> bool:
     return one == other
 
 
-def test_fill_mask_is_as_the_library_has_it(server: Running, loaded) -> None:
+def test_fill_mask_is_as_the_library_has_it(server: Running, get_model) -> None:
     (told,) = server.ask("/fill-mask", {"inputs": TEXT, "top_k": 3, "model": "pretrained"})
-    assert close(told, {"masks": loaded("pretrained").fill_mask(TEXT, top_k=3)})
+    assert close(told, {"masks": get_model("pretrained").fill_mask(TEXT, top_k=3)})
     both = server.ask("/fill-mask", {"inputs": [TEXT, "a [MASK]"], "model": "pretrained"})
     assert [len(one["masks"]) for one in both] == [2, 1]
     assert [len(mask) for mask in both[0]["masks"]] == [5, 5]
 
 
-def test_candidates_have_the_product_of_their_pieces_probabilities(server: Running, loaded) -> None:
+def test_candidates_have_the_product_of_their_pieces_probabilities(
+    server: Running, get_model
+) -> None:
     words = ["open", "deep", "london", "nu", "xyz"]  # the last two have two and three pieces
     body = {"inputs": TEXT, "candidates": words, "model": "pretrained"}
     (told,) = server.ask("/fill-mask", body)
     assert [len(own) for own in told["candidates"]] == [5, 5]
-    model = loaded("pretrained")
+    model = get_model("pretrained")
     tokenizer = model.tokenizer
     pieces = {
         word: ids.tolist() for word, ids in zip(words, tokenizer.piece_ids(words), strict=True)
@@ -75,10 +77,10 @@ def _probability(model, text: str, mask: int, ids: list[int]) -> float:
     )
 
 
-def test_next_sentence(server: Running, loaded) -> None:
+def test_next_sentence(server: Running, get_model) -> None:
     pairs = [["the door was open", "a river"], ["a", "b"]]
     told = server.ask("/next-sentence", {"inputs": pairs, "model": "pretrained"})
-    expected = [loaded("pretrained").next_sentence(*pair) for pair in pairs]
+    expected = [get_model("pretrained").next_sentence(*pair) for pair in pairs]
     assert [one["next_sentence_probability"] for one in told] == pytest.approx(expected, abs=1e-5)
     one = server.ask("/next-sentence", {"inputs": pairs[0], "model": "pretrained"})
     assert close(one, told[:1])
@@ -86,19 +88,19 @@ def test_next_sentence(server: Running, loaded) -> None:
     assert wrong.status_code == 422
 
 
-def test_classify_takes_texts_and_pairs(server: Running, loaded) -> None:
+def test_classify_takes_texts_and_pairs(server: Running, get_model) -> None:
     texts = ["the door", "a deep river"]
     for name in ("classifier", "topics"):
         told = server.ask("/classify", {"inputs": texts, "model": name})
-        assert close(told, loaded(name).predict(texts))
+        assert close(told, get_model(name).predict(texts))
         one = server.ask("/classify", {"inputs": texts[0], "model": name})
         assert close(one, told[:1])
     pairs = [["the door", "a river"], ["deep", "open"]]
     told = server.ask("/classify", {"inputs": pairs, "model": "reranker"})
-    assert close(told, loaded("reranker").predict(pairs))
+    assert close(told, get_model("reranker").predict(pairs))
 
 
-def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, loaded) -> None:
+def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, get_model) -> None:
     long = "door open river deep " * 30
     body = {"inputs": long, "model": "classifier"}
     refused = server.post("/classify", body)
@@ -107,8 +109,8 @@ def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, loaded) 
     cut = server.post("/classify", {**body, "truncate": True})
     assert cut.headers["x-truncated-texts"] == "1"
     with pytest.warns(match="too long"):
-        assert close(cut.json(), loaded("classifier").predict([long]))
-    model = loaded("classifier")
+        assert close(cut.json(), get_model("classifier").predict([long]))
+    model = get_model("classifier")
     whole = server.ask("/classify", {**body, "windows": True})
     task = model.task
     windowed = type(task)(task.tokenizer, task.settings.with_values(truncation="windows"))
@@ -136,8 +138,8 @@ def test_rows_that_the_task_cuts_are_counted(
     assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "2"), answer.text
 
 
-def test_a_question_that_is_cut_is_counted(saved, start, tmp_path) -> None:
-    model = bw.load(saved["answering"], device="cpu")
+def test_a_question_that_is_cut_is_counted(directories, start, tmp_path) -> None:
+    model = bw.load(directories["answering"], device="cpu")
     settings = model.task.settings.with_values(max_question_tokens=4)
     task = type(model.task)(model.tokenizer, settings)
     bw.Model(model.tokenizer, task, model.network).save(tmp_path / "short")
@@ -147,21 +149,21 @@ def test_a_question_that_is_cut_is_counted(saved, start, tmp_path) -> None:
         assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "1")
 
 
-def test_tag(server: Running, loaded) -> None:
+def test_tag(server: Running, get_model) -> None:
     texts = ["the door was open in london.", "a " * 40]
     told = server.ask("/tag", {"inputs": texts, "model": "tagger"})
-    assert close(told, loaded("tagger").predict(texts))
+    assert close(told, get_model("tagger").predict(texts))
     assert len(told[1]["words"]) == 40, "windows, and nothing is cut"
 
 
-def test_answer(server: Running, loaded) -> None:
+def test_answer(server: Running, get_model) -> None:
     rows = [
         {"question": "was it deep", "context": "the door was open in london. a river was deep"},
         {"question": "what", "context": "a " * 60},
     ]
     told = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
     pairs = [(row["question"], row["context"]) for row in rows]
-    assert close(told, loaded("answering").predict(pairs))
+    assert close(told, get_model("answering").predict(pairs))
     (few,) = server.ask("/answer", {"inputs": rows[0], "n_best": 2, "model": "answering"})
     assert close(few["alternatives"], told[0]["alternatives"][:2])
     for threshold, is_none in ((-1e9, True), (1e9, False)):
@@ -169,11 +171,11 @@ def test_answer(server: Running, loaded) -> None:
         assert (server.ask("/answer", body)[0]["answer"] == "") is is_none
 
 
-def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None:
+def test_generate_is_the_same_whoever_else_asks(server: Running, get_model) -> None:
     drawn = {"temperature": 1.0, "seed": 3, "max_new_tokens": 6}
     prompts = ["the door", "a river", "the door"]
     body = {"inputs": prompts, "model": "causal", **drawn}
-    expected = loaded("causal").generate(prompts, **drawn)
+    expected = get_model("causal").generate(prompts, **drawn)
     assert expected[0] != expected[2], "a prompt that comes again is gone on with in another way"
     with ThreadPoolExecutor(8) as pool:
         for told in pool.map(lambda _: server.ask("/generate", body), range(8)):
@@ -188,9 +190,9 @@ def test_generate_is_the_same_whoever_else_asks(server: Running, loaded) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("batch_tokens", [1, 2048])  # with room for no memory, and for all
 def test_generations_of_other_lengths_share_batches_and_let_others_pass(
-    saved, batch_tokens: int
+    directories, batch_tokens: int
 ) -> None:
-    models = Models({name: saved[name] for name in ("causal", "encoder")}, device="cpu")
+    models = Models({name: directories[name] for name in ("causal", "encoder")}, device="cpu")
     model, batches = models.get("causal").model, list[int]()
     queue = Queue(observe=lambda rows, tokens, seconds: batches.append(rows))
     runner = models.get("causal").generation_runner(batch_tokens)
@@ -224,7 +226,7 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     assert [ticket.future.result(0) for ticket in tickets] == expected
 
 
-def test_rows_of_any_task(server: Running, loaded) -> None:
+def test_rows_of_any_task(server: Running, get_model) -> None:
     for name, row in (
         ("choice", {"prompt": "the door", "choices": ["was open", "river"]}),
         ("classifier", {"text": "the door"}),
@@ -232,14 +234,14 @@ def test_rows_of_any_task(server: Running, loaded) -> None:
     ):
         told = server.post("/predict-rows", {"rows": [row, row], "model": name})
         assert told.status_code == 200, told.text
-        assert close(told.json(), loaded(name).predict([row, row]))
+        assert close(told.json(), get_model(name).predict([row, row]))
     wrong = server.post("/predict-rows", {"rows": [{"words": ["a"]}], "model": "classifier"})
     assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
     assert wrong.json()["error"].startswith("rows: its rows are not texts but lists of words")
 
 
-def test_rows_of_a_document_are_each_others_context(saved, start, tmp_path) -> None:
-    model = bw.load(saved["tagger"], device="cpu")
+def test_rows_of_a_document_are_each_others_context(directories, start, tmp_path) -> None:
+    model = bw.load(directories["tagger"], device="cpu")
     columns = model.task.settings.columns.with_values(document="document")
     settings = model.task.settings.with_values(columns=columns, document_context=True)
     task = type(model.task)(model.tokenizer, settings)
@@ -300,18 +302,18 @@ def test_what_cannot_be_filled(server: Running, body: dict, message: str) -> Non
     assert answer.json()["error"].startswith(message)
 
 
-def test_all_models_are_asked_at_once(server: Running, loaded) -> None:
+def test_all_models_are_asked_at_once(server: Running, get_model) -> None:
     """Callers, models and tasks mixed: everyone gets their own."""
     texts = ["the door", "a river was deep in london", "open"]
     asked = [
-        ("/embed", {"inputs": texts}, loaded("encoder").embed(texts).tolist()),
+        ("/embed", {"inputs": texts}, get_model("encoder").embed(texts).tolist()),
         (
             "/classify",
             {"inputs": texts, "model": "classifier"},
-            loaded("classifier").predict(texts),
+            get_model("classifier").predict(texts),
         ),
-        ("/tag", {"inputs": texts, "model": "tagger"}, loaded("tagger").predict(texts)),
-        ("/classify", {"inputs": texts, "model": "topics"}, loaded("topics").predict(texts)),
+        ("/tag", {"inputs": texts, "model": "tagger"}, get_model("tagger").predict(texts)),
+        ("/classify", {"inputs": texts, "model": "topics"}, get_model("topics").predict(texts)),
     ]
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda at: server.ask(*asked[at % 4][:2]), range(64)))
@@ -319,8 +321,8 @@ def test_all_models_are_asked_at_once(server: Running, loaded) -> None:
         assert close(answer, asked[at % 4][2])
 
 
-def test_what_is_not_finite_is_an_error_and_never_null(saved, start) -> None:
-    with start({"m": saved["classifier"], "v": saved["encoder"]}) as server:
+def test_what_is_not_finite_is_an_error_and_never_null(directories, start) -> None:
+    with start({"m": directories["classifier"], "v": directories["encoder"]}) as server:
         for name in ("m", "v"):
             network = server.service.models.get(name).model.network
             tokenizer = server.service.models.get(name).model.tokenizer

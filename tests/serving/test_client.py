@@ -34,11 +34,11 @@ def client(server: Running) -> Iterator[Client]:
         yield made
 
 
-def test_the_verbs_are_those_of_a_model(server: Running, loaded) -> None:
+def test_the_verbs_are_those_of_a_model(server: Running, get_model) -> None:
     clients = ExitStack()
 
     def of(name: str) -> tuple[Client, bw.Model]:
-        return clients.enter_context(Client(server.url, model=name)), loaded(name)
+        return clients.enter_context(Client(server.url, model=name)), get_model(name)
 
     theirs, model = of("encoder")
     for settings in ({}, {"pooling": "max", "layers": [0, -1]}, {"normalize": False}):
@@ -78,18 +78,18 @@ def test_the_verbs_are_those_of_a_model(server: Running, loaded) -> None:
     clients.close()
 
 
-def test_a_data_frame_is_its_rows(server: Running, loaded) -> None:
+def test_a_data_frame_is_its_rows(server: Running, get_model) -> None:
     frame = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "more": range(3)})
     with Client(server.url, model="classifier") as client:
-        assert close(client.predict(frame), loaded("classifier").predict(frame))
+        assert close(client.predict(frame), get_model("classifier").predict(frame))
         with pytest.raises(ServerError, match=r"^http.*: inputs"):  # and no texts
             client.tokenize(frame)
 
 
-def test_rows_of_python_are_sent_as_json(server: Running, loaded) -> None:
+def test_rows_of_python_are_sent_as_json(server: Running, get_model) -> None:
     with Client(server.url, model="classifier") as client:
         rows = [{"text": "a river", "number": np.int64(3), "missing": float("nan")}]
-        assert close(client.predict(rows), loaded("classifier").predict(rows))
+        assert close(client.predict(rows), get_model("classifier").predict(rows))
         with pytest.raises(ServerError, match=r"rows\[1\]: lone surrogate U\+D800") as refused:
             client.predict(["é", "\ud800"])
         assert refused.value.status == 422
@@ -98,27 +98,31 @@ def test_rows_of_python_are_sent_as_json(server: Running, loaded) -> None:
     with Client(server.url) as client:
         layers = np.array([0, 2])
         found = client.embed("é", layers=layers)
-        np.testing.assert_allclose(found, loaded("encoder").embed("é", layers=layers), atol=1e-5)
+        np.testing.assert_allclose(found, get_model("encoder").embed("é", layers=layers), atol=1e-5)
 
 
-def test_many_texts_are_sent_in_parts(client: Client, loaded) -> None:
+def test_many_texts_are_sent_in_parts(client: Client, get_model) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(1100)]
-    np.testing.assert_allclose(client.embed(iter(texts)), loaded("encoder").embed(texts), atol=1e-5)
+    np.testing.assert_allclose(
+        client.embed(iter(texts)), get_model("encoder").embed(texts), atol=1e-5
+    )
 
 
-def test_long_texts_are_sent_in_smaller_parts(server: Running, loaded) -> None:
+def test_long_texts_are_sent_in_smaller_parts(server: Running, get_model) -> None:
     texts = [f"{'é ' * 2000}{at}" for at in range(100)]  # 4,000 characters, perhaps 12,000 tokens
     with Client(server.url, model="classifier") as client:
         found = client.predict(texts)
     with pytest.warns(match="too long"):
-        assert close(found, loaded("classifier").predict(texts))
+        assert close(found, get_model("classifier").predict(texts))
 
 
-def test_a_server_that_takes_fewer_texts_gets_smaller_requests(saved, start, loaded) -> None:
+def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
+    directories, start, get_model
+) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(30)]
     prompts = ["the door"] * 10 + ["a", "the door"] * 3
     how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
-    sources = {name: saved[name] for name in ("encoder", "causal")}
+    sources = {name: directories[name] for name in ("encoder", "causal")}
     with start(sources, ServeSettings(lazy=True, max_texts=7)) as server:
         with Client(server.url) as client:
             vectors = client.embed(texts)
@@ -132,22 +136,22 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(saved, start, loa
                 return await client.embed(iter(texts))
 
         awaited = asyncio.run(ask())
-    np.testing.assert_allclose(vectors, loaded("encoder").embed(texts), atol=1e-5)
+    np.testing.assert_allclose(vectors, get_model("encoder").embed(texts), atol=1e-5)
     np.testing.assert_allclose(awaited, vectors, atol=1e-5)
-    assert generated == loaded("causal").generate(prompts, **how)
+    assert generated == get_model("causal").generate(prompts, **how)
 
 
-def test_copies_of_a_prompt_differ_in_all_requests(server: Running, loaded) -> None:
+def test_copies_of_a_prompt_differ_in_all_requests(server: Running, get_model) -> None:
     prompts = ["the door"] * 500 + ["a", "the door"] * 50
     how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
     with Client(server.url, model="causal") as client:
         found = client.generate(prompts, **how)
-    assert found == loaded("causal").generate(prompts, **how)
+    assert found == get_model("causal").generate(prompts, **how)
     assert found[512:] != found[: len(prompts) - 512]
 
 
-def test_rows_of_a_document_are_context_in_all_requests(saved, start, tmp_path) -> None:
-    model = bw.load(saved["tagger"], device="cpu")
+def test_rows_of_a_document_are_context_in_all_requests(directories, start, tmp_path) -> None:
+    model = bw.load(directories["tagger"], device="cpu")
     columns = model.task.settings.columns.with_values(document="document")
     settings = model.task.settings.with_values(columns=columns, document_context=True)
     task = type(model.task)(model.tokenizer, settings)
@@ -184,7 +188,7 @@ def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
 
 
 @pytest.mark.long
-def test_the_same_awaited(server: Running, loaded) -> None:
+def test_the_same_awaited(server: Running, get_model) -> None:
     async def ask() -> list[object]:
         async with AsyncClient(server.url, model="encoder") as client:
             vectors = client.embed(TEXTS)
@@ -192,7 +196,7 @@ def test_the_same_awaited(server: Running, loaded) -> None:
             return list(await asyncio.gather(vectors, tokens))
 
     vectors, tokens = asyncio.run(ask())
-    np.testing.assert_allclose(vectors, loaded("encoder").embed(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors, get_model("encoder").embed(TEXTS), atol=1e-5)
     assert len(tokens) == 3
 
     async def others() -> None:

@@ -70,8 +70,8 @@ def context() -> ssl.SSLContext:
 
 
 @pytest.fixture(scope="module", params=["http", "https"])
-def served(request, saved, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    words = [saved["encoder"], "--port", "0", "--device", "cpu", "max_connections=1000"]
+def served(request, directories, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    words = [directories["encoder"], "--port", "0", "--device", "cpu", "max_connections=1000"]
     words += [f"header_seconds={HEADER_SECONDS}", f"keep_alive_seconds={KEEP_ALIVE_SECONDS}"]
     words += [f"max_header_bytes={MAX_HEADER_BYTES}", "body_seconds=60"]
     tls = request.param == "https"

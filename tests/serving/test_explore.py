@@ -35,20 +35,20 @@ ASKED = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_route_answers_as_its_function(server: Running, loaded, view: str) -> None:
+def test_a_route_answers_as_its_function(server: Running, get_model, view: str) -> None:
     found = server.ask(f"/explore/{view}", {**ASKED[view], "model": "pretrained"})
-    expected = VIEWS[view][1](loaded("pretrained"), **ASKED[view])
+    expected = VIEWS[view][1](get_model("pretrained"), **ASKED[view])
     assert close(found, expected)
 
 
 @pytest.mark.long
-def test_models_say_which_views_they_have(server: Running, saved) -> None:
-    for name in saved:
+def test_models_say_which_views_they_have(server: Running, directories) -> None:
+    for name in directories:
         server.ask("/explore/pieces", {"text": "the door", "model": name})
     told = server.http.get("/explore/models").json()
     assert (told["tokens"], told["sentences"]) == (128, 64)
     entries = {entry["name"]: entry for entry in told["models"]}
-    assert list(entries) == list(saved)
+    assert list(entries) == list(directories)
     assert entries["encoder"]["default"]
     assert entries["pretrained"]["mask"] == "[MASK]"
     assert entries["classifier"]["labels"] == ["no", "so", "yes"]
@@ -99,10 +99,10 @@ def test_errors_name_the_field(server: Running) -> None:
     assert error("pair", 422, text=TEXT, other="a", target={"kind": "x"}).startswith("target.kind")
 
 
-def test_keys_deadlines_and_many_at_a_time(start, saved) -> None:
+def test_keys_deadlines_and_many_at_a_time(start, directories) -> None:
     keys = Keys({"me": "a-key-of-some-length"})
     body = {"text": TEXT}
-    with start({"pretrained": saved["pretrained"]}, keys=keys) as server:
+    with start({"pretrained": directories["pretrained"]}, keys=keys) as server:
         assert server.post("/explore/fill", body).status_code == 401
         assert server.http.get("/explore/models").status_code == 401
         server.http.headers["authorization"] = "Bearer a-key-of-some-length"
@@ -114,8 +114,8 @@ def test_keys_deadlines_and_many_at_a_time(start, saved) -> None:
         assert all(one == expected for one in found)
 
 
-def test_a_model_that_is_not_loaded_is_not_described(start, saved) -> None:
-    with start({"one": saved["encoder"], "two": saved["pretrained"]}) as server:
+def test_a_model_that_is_not_loaded_is_not_described(start, directories) -> None:
+    with start({"one": directories["encoder"], "two": directories["pretrained"]}) as server:
         told = server.http.get("/explore/models").json()["models"]
         assert told == [
             {"name": "one", "default": True, "loaded": False},

@@ -26,9 +26,9 @@ def client(server: Running) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, loaded) -> None:
+def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, get_model) -> None:
     """It asks for base64 unless it is told otherwise, and unpacks it."""
-    expected = loaded("encoder").embed(TEXTS)
+    expected = get_model("encoder").embed(TEXTS)
     for more in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
         answer = client.embeddings.create(model="encoder", input=TEXTS, **more)
         assert [entry.index for entry in answer.data] == [0, 1, 2]
@@ -114,8 +114,8 @@ def test_texts_are_cut_where_it_is_asked(server: Running) -> None:
     assert server.ask("/v1/embeddings", body)["usage"]["prompt_tokens"] == 32
 
 
-def test_dimensions_are_cut_and_brought_to_length_1(saved, start, loaded) -> None:
-    sources = {"encoder": saved["encoder"]}
+def test_dimensions_are_cut_and_brought_to_length_1(directories, start, get_model) -> None:
+    sources = {"encoder": directories["encoder"]}
     body = {"model": "encoder", "input": TEXTS[0], "dimensions": 6}
     with start(sources) as server:
         refused = server.post("/v1/embeddings", body)
@@ -126,13 +126,13 @@ def test_dimensions_are_cut_and_brought_to_length_1(saved, start, loaded) -> Non
         assert len(full["data"][0]["embedding"]) == 16
     with start(sources, ServeSettings(any_dimensions=True, token_ids=True)) as server:
         cut = np.array(server.ask("/v1/embeddings", body)["data"][0]["embedding"])
-        whole = loaded("encoder").embed([TEXTS[0]])[0, :6]
+        whole = get_model("encoder").embed([TEXTS[0]])[0, :6]
         np.testing.assert_allclose(cut, whole / np.linalg.norm(whole), atol=1e-6)
         assert server.post("/v1/embeddings", {**body, "dimensions": 17}).status_code == 400
         tei = server.ask("/embed", {"inputs": TEXTS[0], "dimensions": 6})
         np.testing.assert_allclose(tei[0], cut, atol=1e-6)
         # Ids where the server takes them.
-        ids = loaded("encoder").tokenizer.piece_ids([TEXTS[0]])[0].tolist()
+        ids = get_model("encoder").tokenizer.piece_ids([TEXTS[0]])[0].tolist()
         for given in (ids, [ids]):
             found = server.ask("/v1/embeddings", {**body, "input": given})
             np.testing.assert_allclose(found["data"][0]["embedding"], cut, atol=1e-6)
@@ -141,9 +141,9 @@ def test_dimensions_are_cut_and_brought_to_length_1(saved, start, loaded) -> Non
         assert "this model's vocabulary" in wrong.json()["error"]["message"]
 
 
-def test_a_declared_matryoshka_model_may_be_cut(saved, start, tmp_path) -> None:
+def test_a_declared_matryoshka_model_may_be_cut(directories, start, tmp_path) -> None:
     copy = tmp_path / "nested"
-    shutil.copytree(saved["encoder"], copy)
+    shutil.copytree(directories["encoder"], copy)
     settings = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**settings, "matryoshka_dimensions": [4, 8]}))
     with start({"nested": str(copy)}) as server:
@@ -210,7 +210,7 @@ def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
 
 @pytest.mark.slow
 def test_the_real_javascript_client_gets_whole_vectors(
-    server: Running, loaded, tmp_path: Path
+    server: Running, get_model, tmp_path: Path
 ) -> None:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
@@ -225,7 +225,7 @@ def test_the_real_javascript_client_gets_whole_vectors(
     )
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout)
-    expected = loaded("encoder").embed(TEXTS)
+    expected = get_model("encoder").embed(TEXTS)
     np.testing.assert_allclose(found["usual"], expected, atol=1e-6)
     np.testing.assert_allclose(found["floats"], expected, atol=1e-6)
     assert "encoder" in found["names"]

@@ -44,9 +44,9 @@ def metrics(server: Running) -> dict[tuple[str, frozenset], float]:
 # --- who may ask ---
 
 
-def test_without_a_key_no_route_but_health_answers(saved, start) -> None:
+def test_without_a_key_no_route_but_health_answers(directories, start) -> None:
     keys = Keys({"ada": KEY, "bob": "b" * 20})
-    with start({"encoder": saved["encoder"]}, keys=keys, local=False) as server:
+    with start({"encoder": directories["encoder"]}, keys=keys, local=False) as server:
         for path in ("/health", "/ready", "/ping", "/"):
             assert server.http.get(path).status_code == 200, path
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
@@ -64,8 +64,8 @@ def test_without_a_key_no_route_but_health_answers(saved, start) -> None:
             assert server.http.get("/metrics", headers=headers).status_code == 200
 
 
-def test_metrics_need_no_key_on_this_machine_alone(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}, keys=Keys({"ada": KEY})) as server:
+def test_metrics_need_no_key_on_this_machine_alone(directories, start) -> None:
+    with start({"encoder": directories["encoder"]}, keys=Keys({"ada": KEY})) as server:
         assert server.http.get("/metrics").status_code == 200
         assert server.http.get("/info").status_code == 401
 
@@ -146,9 +146,9 @@ def test_a_byte_order_mark_and_spaces_are_no_part_of_a_key(tmp_path: Path, text:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_a_key_may_have_letters_beyond_ascii(saved, start, encoding: str) -> None:
+def test_a_key_may_have_letters_beyond_ascii(directories, start, encoding: str) -> None:
     key = "ein-schlüssel-mit-umlaut"
-    with start({"encoder": saved["encoder"]}, keys=Keys({"ada": key})) as server:
+    with start({"encoder": directories["encoder"]}, keys=Keys({"ada": key})) as server:
         sent = {b"authorization": b"Bearer " + key.encode(encoding)}
         assert server.post("/embed", {"inputs": TEXT}, headers=sent).status_code == 200
         sent = {b"x-api-key": key.encode(encoding)}
@@ -192,9 +192,9 @@ def test_other_origins_get_no_permission(server: Running) -> None:
 # --- how much ---
 
 
-def test_a_body_is_bounded_whether_it_says_its_length_or_not(saved, start) -> None:
+def test_a_body_is_bounded_whether_it_says_its_length_or_not(directories, start) -> None:
     settings = ServeSettings(max_body_bytes=2000)
-    with start({"encoder": saved["encoder"]}, settings) as server:
+    with start({"encoder": directories["encoder"]}, settings) as server:
         said = server.post("/embed", {"inputs": "a" * 3000})
         parts = (b"x" * 500 for _ in range(9))
         unsaid = server.http.post("/embed", content=parts)
@@ -205,9 +205,9 @@ def test_a_body_is_bounded_whether_it_says_its_length_or_not(saved, start) -> No
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
-def test_a_body_that_does_not_arrive_is_408(saved, start) -> None:
+def test_a_body_that_does_not_arrive_is_408(directories, start) -> None:
     settings = ServeSettings(body_seconds=0.1)
-    with start({"encoder": saved["encoder"]}, settings) as server:
+    with start({"encoder": directories["encoder"]}, settings) as server:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as slow:
             slow.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
@@ -215,9 +215,12 @@ def test_a_body_that_does_not_arrive_is_408(saved, start) -> None:
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
-def test_beyond_the_queue_requests_are_429_before_they_are_tokenised(saved, start) -> None:
+def test_beyond_the_queue_requests_are_429_before_they_are_tokenised(directories, start) -> None:
     settings = ServeSettings(max_queue_tokens=58)
-    with start({"encoder": saved["encoder"]}, settings) as server, held(server.service.queue) as go:
+    with (
+        start({"encoder": directories["encoder"]}, settings) as server,
+        held(server.service.queue) as go,
+    ):
         first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 25}))
         first.start()
         until(lambda: server.service.queue.load.requests == 1)
@@ -236,9 +239,12 @@ def test_beyond_the_queue_requests_are_429_before_they_are_tokenised(saved, star
         assert server.post("/embed", {"inputs": "a" * 30}).status_code == 200
 
 
-def test_requests_at_a_time_are_bounded_and_health_is_not(saved, start) -> None:
+def test_requests_at_a_time_are_bounded_and_health_is_not(directories, start) -> None:
     settings = ServeSettings(max_concurrent_requests=2)
-    with start({"encoder": saved["encoder"]}, settings) as server, held(server.service.queue) as go:
+    with (
+        start({"encoder": directories["encoder"]}, settings) as server,
+        held(server.service.queue) as go,
+    ):
         waiting = [
             threading.Thread(target=server.post, args=("/embed", {"inputs": "a"})) for _ in range(2)
         ]
@@ -297,15 +303,15 @@ def test_a_deadline_that_passed_is_408(server: Running) -> None:
         assert refused.status_code == 400
 
 
-def test_a_deadline_that_passes_in_the_queue_is_408(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}) as server, held(server.service.queue):
+def test_a_deadline_that_passes_in_the_queue_is_408(directories, start) -> None:
+    with start({"encoder": directories["encoder"]}) as server, held(server.service.queue):
         answer = server.post("/embed", {"inputs": TEXT}, headers={"x-deadline-ms": "50"})
         assert answer.status_code == 408
         until(lambda: server.service.queue.load.requests == 0)
 
 
-def test_what_a_client_that_hung_up_asked_is_dropped(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}) as server, held(server.service.queue) as go:
+def test_what_a_client_that_hung_up_asked_is_dropped(directories, start) -> None:
+    with start({"encoder": directories["encoder"]}) as server, held(server.service.queue) as go:
         queue = server.service.queue
         first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a"}))
         first.start()
@@ -342,9 +348,9 @@ def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
     assert order.index("check") < 20
 
 
-def test_health_answers_beside_a_long_text(saved, start) -> None:
+def test_health_answers_beside_a_long_text(directories, start) -> None:
     settings = ServeSettings(max_characters=2_000_000)
-    with start({"encoder": saved["encoder"]}, settings) as server:
+    with start({"encoder": directories["encoder"]}, settings) as server:
         body = {"inputs": "door " * 100_000, "truncate": True}
         long = threading.Thread(target=server.post, args=("/embed", body))
         long.start()
@@ -359,8 +365,8 @@ def test_health_answers_beside_a_long_text(saved, start) -> None:
 # --- what is told ---
 
 
-def test_metrics_are_there_from_the_start_and_count(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}, ServeSettings()) as server:
+def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
+    with start({"encoder": directories["encoder"]}, ServeSettings()) as server:
         before = metrics(server)
         embed = frozenset({("route", "/embed")})
         assert before["te_request_count", embed] == before["te_request_success", embed] == 0
@@ -393,13 +399,13 @@ def test_metrics_are_there_from_the_start_and_count(saved, start) -> None:
 
 
 def test_neither_texts_nor_keys_are_logged(
-    saved, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    directories, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="bertworks.serving")
     secret = "doorsecret"
     keys = Keys({"ada": KEY})
     headers = {"authorization": f"Bearer {KEY}", "x-request-id": "mine-1"}
-    with start({"encoder": saved["encoder"]}, keys=keys) as server:
+    with start({"encoder": directories["encoder"]}, keys=keys) as server:
         answer = server.post("/embed", {"inputs": secret}, headers=headers)
         assert answer.headers["x-request-id"] == "mine-1"
         server.post("/embed", {"inputs": [secret, 3]}, headers=headers)
@@ -429,8 +435,8 @@ def test_neither_texts_nor_keys_are_logged(
     assert fault_line["kind"] == "RuntimeError"
 
 
-def test_ready_is_not_health(saved, start) -> None:
-    with start({"encoder": saved["encoder"]}) as server:
+def test_ready_is_not_health(directories, start) -> None:
+    with start({"encoder": directories["encoder"]}) as server:
         assert server.http.get("/ready").status_code == 200
         server.service.draining = True
         draining = server.http.get("/ready")
@@ -447,10 +453,10 @@ def test_ready_is_not_health(saved, start) -> None:
 
 
 @pytest.mark.long
-def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start) -> None:
+def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(directories, start) -> None:
     names = ("encoder", "classifier", "tagger")
-    sources = {name: saved[name] for name in names}
-    size = Models({"encoder": saved["encoder"]}, device="cpu").get().num_bytes
+    sources = {name: directories[name] for name in names}
+    size = Models({"encoder": directories["encoder"]}, device="cpu").get().num_bytes
     with start(sources, max_memory=int(2.5 * size)) as server:
         models = server.service.models
         assert models.list_loaded() == []
@@ -459,15 +465,15 @@ def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(saved, start)
         assert [one.name for one in models.list_loaded()] == ["encoder", "tagger"]
 
 
-def test_models_are_loaded_anew(saved, start, tmp_path: Path) -> None:
+def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
     import shutil
 
     place = tmp_path / "model"
-    shutil.copytree(saved["classifier"], place)
+    shutil.copytree(directories["classifier"], place)
     with start({"m": str(place)}) as server:
         before = server.ask("/classify", {"inputs": TEXT})
         shutil.rmtree(place)
-        shutil.copytree(saved["topics"], place)
+        shutil.copytree(directories["topics"], place)
         assert server.ask("/classify", {"inputs": TEXT}) == before
         assert server.service.models.reload() == ["m"]
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0]
@@ -492,14 +498,16 @@ def test_models_have_names(tmp_path: Path) -> None:
         parse_sources([])
 
 
-def test_a_default_prompt_is_put_before_texts(saved, start, tmp_path: Path, loaded) -> None:
+def test_a_default_prompt_is_put_before_texts(
+    directories, start, tmp_path: Path, get_model
+) -> None:
     import shutil
 
     place = tmp_path / "model"
-    shutil.copytree(saved["encoder"], place)
+    shutil.copytree(directories["encoder"], place)
     settings = {"prompts": {"query": "the door "}, "default_prompt_name": "query"}
     (place / "config_sentence_transformers.json").write_text(json.dumps(settings))
-    expected = pytest.approx(loaded("encoder").embed([TEXT])[0].tolist(), abs=1e-6)
+    expected = pytest.approx(get_model("encoder").embed([TEXT])[0].tolist(), abs=1e-6)
     with start({"m": str(place)}) as server:
         assert server.ask("/embed", {"inputs": "was open"})[0] == expected
         encoded = {"id": 1, "texts": ["was open"], "is_tokenized": False}
@@ -527,8 +535,8 @@ def test_each_route_has_an_example_that_runs(server: Running) -> None:
     assert {"/fill-mask", "/tag", "/answer", "/generate", "/predict-rows", "/v1/rerank"} <= ran
 
 
-def test_routes_follow_from_the_task(saved, start) -> None:
-    with start({"tagger": saved["tagger"]}, ServeSettings()) as server:
+def test_routes_follow_from_the_task(directories, start) -> None:
+    with start({"tagger": directories["tagger"]}, ServeSettings()) as server:
         paths = server.http.get("/openapi.json").json()["paths"]
         assert {"/tag", "/embed", "/predict-rows"} <= paths.keys()
         assert not {"/fill-mask", "/generate", "/answer", "/rerank", "/classify"} & paths.keys()
@@ -540,8 +548,8 @@ def test_threads_are_no_more_than_processors() -> None:
     assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
 
 
-def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(saved, start) -> None:
-    with start({"pretrained": saved["pretrained"]}) as server:
+def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(directories, start) -> None:
+    with start({"pretrained": directories["pretrained"]}) as server:
         server.service.models.get("pretrained")
         page = server.http.get("/docs").text
         commands = [

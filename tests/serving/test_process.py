@@ -107,9 +107,9 @@ def until_answered(callers: Callers, count: int) -> None:
 
 
 @pytest.mark.long
-def test_sigterm_under_load_loses_nothing_that_was_accepted(saved, tmp_path: Path) -> None:
+def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with command(saved["encoder"], "drain_delay=3", log=log) as (process, url):
+    with command(directories["encoder"], "drain_delay=3", log=log) as (process, url):
         callers = Callers(url, 8)
         until_answered(callers, 100)
         at_signal = callers.answered
@@ -135,14 +135,14 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(saved, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_after_kill_it_starts_again_and_hup_loads_anew(saved, tmp_path: Path) -> None:
+def test_after_kill_it_starts_again_and_hup_loads_anew(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with command(saved["encoder"], log=log) as (process, url):
+    with command(directories["encoder"], log=log) as (process, url):
         callers = Callers(url, 2)
         until_answered(callers, 5)
         process.kill()
         callers.join()
-    with command(f"m={saved['encoder']}", log=log) as (process, url), Client(url) as client:
+    with command(f"m={directories['encoder']}", log=log) as (process, url), Client(url) as client:
         before = client.embed("the door")
         process.send_signal(signal.SIGHUP)
         end = time.monotonic() + 30
@@ -189,7 +189,7 @@ def test_after_kill_it_starts_again_and_hup_loads_anew(saved, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_served_is_one_line(
-    saved, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    directories, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
     files = {"key": "PRIVATE KEY", "certificate": "CERTIFICATE"}
@@ -199,7 +199,7 @@ def test_what_cannot_be_served_is_one_line(
         files[name] = str(file)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        places = {**saved, **files, "port": port}
+        places = {**directories, **files, "port": port}
         given = [word.format(**places) for word in words]
         done = CliRunner().invoke(app, ["serve", *given])
     assert done.exit_code in (1, 2), done.output
@@ -209,9 +209,9 @@ def test_what_cannot_be_served_is_one_line(
 
 
 @pytest.mark.long
-def test_the_log_says_where_it_listens(saved, tmp_path: Path) -> None:
+def test_the_log_says_where_it_listens(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    words = ["serve", f"mine={saved['encoder']}", "--port", "0", "--device", "cpu"]
+    words = ["serve", f"mine={directories['encoder']}", "--port", "0", "--device", "cpu"]
     with log.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-m", "bertworks", *words], stderr=file)
     try:
@@ -259,9 +259,9 @@ BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [
 
 
 @pytest.mark.long
-def test_bad_requests_beside_good_ones(server: Any, loaded) -> None:
+def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
     """For some seconds: the good ones are right, the bad ones are their 4xx in one line."""
-    expected = loaded("encoder").embed(["the door", "a river was deep"])
+    expected = get_model("encoder").embed(["the door", "a river was deep"])
     found: Counter[str] = Counter()
     end = time.monotonic() + 3
 
@@ -332,9 +332,9 @@ def test_mixed_load_for_a_while() -> None:
 
 
 @pytest.mark.slow
-def test_schemathesis_finds_nothing(saved, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing(directories, tmp_path: Path) -> None:
     """Requests that the description allows, and others, have the answers that it names."""
-    models = [f"{name}={place}" for name, place in saved.items()]
+    models = [f"{name}={place}" for name, place in directories.items()]
     with command(*models, log=tmp_path / "log") as (_, url):
         schemathesis = Path(sys.executable).with_name("schemathesis")
         done = subprocess.run(

@@ -85,9 +85,9 @@ def test_documents_are_truncated_where_the_client_asks(server: Running) -> None:
     assert answer.headers["x-truncated-texts"] == "1", f"of {LIMIT} tokens"
 
 
-def test_errors_under_v2_are_cohere_s(saved, start) -> None:
+def test_errors_under_v2_are_cohere_s(directories, start) -> None:
     keys = Keys({"ada": KEY})
-    with start({"encoder": saved["encoder"]}, keys=keys) as server:
+    with start({"encoder": directories["encoder"]}, keys=keys) as server:
         body = {"query": QUERY, "documents": TEXTS}
         refused = server.post("/v2/rerank", body)
         assert (refused.status_code, refused.json()) == (401, {"message": "no valid API key"})

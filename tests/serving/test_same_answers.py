@@ -45,12 +45,12 @@ def server(models: dict[str, str]) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def model(models: dict[str, str]) -> Callable[[str], bw.Model]:
-    loaded: dict[str, bw.Model] = {}
+    loaded_models: dict[str, bw.Model] = {}
 
     def get(name: str) -> bw.Model:
-        if name not in loaded:
-            loaded[name] = bw.load(models[name], device="cpu")
-        return loaded[name]
+        if name not in loaded_models:
+            loaded_models[name] = bw.load(models[name], device="cpu")
+        return loaded_models[name]
 
     return get
 
@@ -398,10 +398,10 @@ def test_columns_of_a_table_hold_for_all_its_requests(
 
 @pytest.mark.parametrize("names", [(), ("word", "document_id"), ("words", "doc_id")])
 def test_documents_are_found_anew(
-    saved: dict[str, str], tmp_path: Path, names: tuple[str, ...]
+    directories: dict[str, str], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """The server read the column of documents that was saved, whatever the rows have."""
-    base = bw.load(saved["tagger"], device="cpu")
+    base = bw.load(directories["tagger"], device="cpu")
     assert base.task is not None
     columns = base.task.settings.columns.with_values(document="document")
     changed = base.task.settings.with_values(columns=columns, document_context=True)

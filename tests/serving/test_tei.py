@@ -12,15 +12,17 @@ TEXT = "the door was open"
 LONG = "door " * 60
 
 
-def test_embed_is_nested_normalised_and_as_the_library_has_it(server: Running, loaded) -> None:
-    expected = loaded("encoder").embed([TEXT, "a river"])
+def test_embed_is_nested_normalised_and_as_the_library_has_it(server: Running, get_model) -> None:
+    expected = get_model("encoder").embed([TEXT, "a river"])
     for inputs, rows in ((TEXT, 1), ([TEXT], 1), ([TEXT, "a river"], 2)):
         found = np.array(server.ask("/embed", {"inputs": inputs}), np.float32)
         assert found.shape == (rows, 16)
         np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
     plain = np.array(server.ask("/embed", {"inputs": TEXT, "normalize": False}))
-    np.testing.assert_allclose(plain, loaded("encoder").embed([TEXT], normalize=False), atol=1e-5)
+    np.testing.assert_allclose(
+        plain, get_model("encoder").embed([TEXT], normalize=False), atol=1e-5
+    )
 
 
 def test_embed_says_what_it_took(server: Running) -> None:
@@ -35,7 +37,7 @@ def test_embed_says_what_it_took(server: Running) -> None:
 
 
 def test_long_texts_are_an_error_that_says_how_long_unless_they_are_cut(
-    server: Running, loaded
+    server: Running, get_model
 ) -> None:
     for asked in ({}, {"truncate": None}, {"truncate": False}):
         answer = server.post("/embed", {"inputs": [TEXT, LONG], **asked})
@@ -48,7 +50,7 @@ def test_long_texts_are_an_error_that_says_how_long_unless_they_are_cut(
     both = LONG + "river " * 60
     cut = {side: server.ask("/embed", {**_cut(side), "inputs": both}) for side in ("Left", "Right")}
     for side, word in (("Right", "door"), ("Left", "river")):
-        expected = loaded("encoder").embed([f"{word} " * 30])
+        expected = get_model("encoder").embed([f"{word} " * 30])
         np.testing.assert_allclose(cut[side], expected, atol=1e-6)
 
 
@@ -56,9 +58,9 @@ def _cut(side: str) -> dict[str, object]:
     return {"truncate": True, "truncation_direction": side}
 
 
-def test_prompts_are_put_before_texts(server: Running, loaded) -> None:
+def test_prompts_are_put_before_texts(server: Running, get_model) -> None:
     asked = server.ask("/embed", {"inputs": "was open", "prompt_name": "query"})
-    np.testing.assert_allclose(asked, loaded("encoder").embed([TEXT]), atol=1e-6)
+    np.testing.assert_allclose(asked, get_model("encoder").embed([TEXT]), atol=1e-6)
     empty = server.ask("/embed", {"inputs": TEXT, "prompt_name": "document"})  # its prompt is ""
     np.testing.assert_array_equal(empty, server.ask("/embed", {"inputs": TEXT}))
     refused = server.post("/embed", {"inputs": TEXT, "prompt_name": "q"})
@@ -70,11 +72,11 @@ def test_prompts_are_put_before_texts(server: Running, loaded) -> None:
     ] == ["[CLS]", "the", "door", "was", "[SEP]"]
 
 
-def test_embed_all_gives_each_token_its_vector(server: Running, loaded) -> None:
+def test_embed_all_gives_each_token_its_vector(server: Running, get_model) -> None:
     found = server.ask("/embed_all", {"inputs": [TEXT, "a"]})
     assert [np.shape(rows) for rows in found] == [(6, 16), (3, 16)]
     mean = np.mean(found[0], axis=0)
-    expected = loaded("encoder").embed([TEXT], pooling="mean", normalize=False)[0]
+    expected = get_model("encoder").embed([TEXT], pooling="mean", normalize=False)[0]
     np.testing.assert_allclose(mean, expected, atol=1e-5)
 
 
@@ -84,15 +86,15 @@ def test_sparse_vectors_are_refused(server: Running) -> None:
     assert "no sparse vectors" in answer.json()["error"]
 
 
-def test_predict_takes_a_text_a_pair_and_batches(server: Running, loaded) -> None:
+def test_predict_takes_a_text_a_pair_and_batches(server: Running, get_model) -> None:
     one = server.ask("/predict", {"inputs": TEXT, "model": "classifier"})
     batch = server.ask("/predict", {"inputs": [[TEXT], ["a river"]], "model": "classifier"})
     assert _same(batch[0], one)
     assert [entry["score"] for entry in one] == sorted((e["score"] for e in one), reverse=True)
-    expected = loaded("classifier").predict([TEXT])[0]["probabilities"]
+    expected = get_model("classifier").predict([TEXT])[0]["probabilities"]
     assert {e["label"]: e["score"] for e in one} == pytest.approx(expected, abs=1e-5)
     pair = server.ask("/predict", {"inputs": [TEXT, "a river"], "model": "reranker"})
-    value = loaded("reranker").predict([(TEXT, "a river")])[0]["value"]
+    value = get_model("reranker").predict([(TEXT, "a river")])[0]["value"]
     assert pair == [
         {"label": "LABEL_0", "score": pytest.approx(1 / (1 + np.exp(-value)), abs=1e-5)}
     ]
@@ -113,9 +115,9 @@ def _same(one: list, other: list) -> bool:
     )
 
 
-def test_a_class_of_several_has_a_sigmoid_each(server: Running, loaded) -> None:
+def test_a_class_of_several_has_a_sigmoid_each(server: Running, get_model) -> None:
     told = server.ask("/predict", {"inputs": TEXT, "model": "topics"})
-    expected = loaded("topics").predict([TEXT])[0]["probabilities"]
+    expected = get_model("topics").predict([TEXT])[0]["probabilities"]
     assert {e["label"]: e["score"] for e in told} == pytest.approx(expected, abs=1e-5)
 
 
@@ -127,11 +129,11 @@ def test_raw_scores_are_logits(server: Running) -> None:
     np.testing.assert_allclose(shares, [entry["score"] for entry in chances], atol=1e-5)
 
 
-def test_rerank_is_sorted_and_keeps_the_index(server: Running, loaded) -> None:
+def test_rerank_is_sorted_and_keeps_the_index(server: Running, get_model) -> None:
     texts = ["a river", "the door was open", "deep", "london"]
     body = {"query": TEXT, "texts": texts, "model": "reranker"}
     ranks = server.ask("/rerank", body)
-    values = [a["value"] for a in loaded("reranker").predict([(TEXT, text) for text in texts])]
+    values = [a["value"] for a in get_model("reranker").predict([(TEXT, text) for text in texts])]
     assert [rank["index"] for rank in ranks] == np.argsort(values)[::-1].tolist()
     assert all(0 < rank["score"] < 1 and "text" not in rank for rank in ranks)
     full = server.ask("/rerank", {**body, "return_text": True, "raw_scores": True})
@@ -149,11 +151,11 @@ def test_rerank_keeps_the_order_of_equal_texts(server: Running, path: str) -> No
     assert numbers == [*sorted(numbers[:20]), *sorted(numbers[20:])]
 
 
-def test_similarity_is_the_cosine(server: Running, loaded) -> None:
+def test_similarity_is_the_cosine(server: Running, get_model) -> None:
     inputs = {"source_sentence": TEXT, "sentences": [TEXT, "a river", "deep"]}
     found = server.ask("/similarity", {"inputs": inputs, "parameters": {"truncate": True}})
     np.testing.assert_allclose(
-        found, loaded("encoder").similarity([TEXT], inputs["sentences"])[0], atol=1e-5
+        found, get_model("encoder").similarity([TEXT], inputs["sentences"])[0], atol=1e-5
     )
 
 
@@ -365,15 +367,15 @@ def test_the_root_is_health_and_takes_what_the_model_is_for(server: Running) -> 
 
 
 def test_hugging_faces_client_works_unchanged(
-    server: Running, loaded, monkeypatch: pytest.MonkeyPatch
+    server: Running, get_model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     client = InferenceClient(model=server.url)
     for texts in (TEXT, [TEXT, "a river"]):
-        expected = loaded("encoder").embed(texts)
+        expected = get_model("encoder").embed(texts)
         np.testing.assert_allclose(client.feature_extraction(texts), expected, atol=1e-6)
     cosines = client.sentence_similarity(TEXT, ["a river", TEXT])
-    expected = loaded("encoder").similarity(TEXT, ["a river", TEXT])[0]
+    expected = get_model("encoder").similarity(TEXT, ["a river", TEXT])[0]
     np.testing.assert_allclose(cosines, expected, atol=1e-5)
 
 
@@ -382,21 +384,23 @@ def test_embeddings_is_an_alias_of_openais(server: Running) -> None:
     assert len(found["data"][0]["embedding"]) == 16
 
 
-def test_large_requests_are_split(server: Running, loaded) -> None:
+def test_large_requests_are_split(server: Running, get_model) -> None:
     texts = [f"{'door ' * (at % 25)} open" for at in range(700)]
     found = np.array(server.ask("/embed", {"inputs": texts}), np.float32)
-    np.testing.assert_allclose(found, loaded("encoder").embed(texts), atol=1e-5)
+    np.testing.assert_allclose(found, get_model("encoder").embed(texts), atol=1e-5)
 
 
-def test_encode_is_that_of_bert_as_service(server: Running, loaded) -> None:
+def test_encode_is_that_of_bert_as_service(server: Running, get_model) -> None:
     answer = server.ask("/encode", {"id": 7, "texts": [TEXT, "a"], "is_tokenized": False})
     assert (answer["id"], answer["status"]) == (7, 200)
-    np.testing.assert_allclose(answer["results"], loaded("encoder").embed([TEXT, "a"]), atol=1e-6)
+    np.testing.assert_allclose(
+        answer["results"], get_model("encoder").embed([TEXT, "a"]), atol=1e-6
+    )
     chosen = {"pooling": "max", "layers": [-1, 0], "normalize": False}
     own = server.ask("/encode", {"texts": [TEXT], **chosen})["results"]
-    np.testing.assert_allclose(own, loaded("encoder").embed([TEXT], **chosen), atol=1e-5)
+    np.testing.assert_allclose(own, get_model("encoder").embed([TEXT], **chosen), atol=1e-5)
     words = server.ask("/encode", {"texts": [TEXT.split()], "is_tokenized": True})["results"]
-    np.testing.assert_allclose(words, loaded("encoder").embed([TEXT]), atol=1e-6)
+    np.testing.assert_allclose(words, get_model("encoder").embed([TEXT]), atol=1e-6)
     for body in ({"texts": [TEXT], "is_tokenized": True}, {"texts": [["a"]]}):
         assert server.post("/encode", body).status_code == 422
     assert server.post("/encode", {"texts": [TEXT], "layers": [9]}).status_code == 400

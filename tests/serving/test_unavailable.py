@@ -61,10 +61,10 @@ FAULTS: dict[Callable[[Path], None], str] = {
 
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
-def broken(request, saved, tmp_path: Path) -> tuple[str, str]:
+def broken(request, directories, tmp_path: Path) -> tuple[str, str]:
     """A model that cannot be served, and a part of the reason."""
     folder = tmp_path / "broken"
-    shutil.copytree(saved["encoder"], folder)
+    shutil.copytree(directories["encoder"], folder)
     request.param(folder)
     return str(folder), FAULTS[request.param]
 
@@ -84,15 +84,19 @@ def serve(*words: str) -> str:
     return line
 
 
-def test_the_error_at_the_start_says_its_cause(broken, saved) -> None:
+def test_the_error_at_the_start_says_its_cause(broken, directories) -> None:
     source, reason = broken
-    for words in ([source], [source, f"b={source}"], [saved["tagger"], source, "require_all=true"]):
+    for words in (
+        [source],
+        [source, f"b={source}"],
+        [directories["tagger"], source, "require_all=true"],
+    ):
         line = serve(*words)
         assert reason in line
         assert "cannot listen" not in line
 
 
-def test_an_address_that_is_taken_is_said_before_models_are_loaded(saved) -> None:
+def test_an_address_that_is_taken_is_said_before_models_are_loaded(directories) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = CliRunner().invoke(app, ["serve", "nowhere/at all", "--port", port])
@@ -101,7 +105,7 @@ def test_an_address_that_is_taken_is_said_before_models_are_loaded(saved) -> Non
 
 def test_others_are_served_beside_a_broken_model(
     broken,
-    saved,
+    directories,
     start,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -109,7 +113,7 @@ def test_others_are_served_beside_a_broken_model(
     source, reason = broken
     monkeypatch.setattr(LOG, "propagate", True)  # a server in this process may have set it
     caplog.set_level("INFO", logger="bertworks.serving")
-    with start({"broken": source, "good": saved["encoder"]}, ServeSettings()) as server:
+    with start({"broken": source, "good": directories["encoder"]}, ServeSettings()) as server:
         assert server.http.get("/ready").status_code == 200
         assert len(server.ask("/embed", {"inputs": TEXT, "model": "good"})) == 1
         for body in ({"inputs": TEXT}, {"inputs": TEXT, "model": "broken"}):
@@ -134,14 +138,14 @@ def test_others_are_served_beside_a_broken_model(
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_model_that_is_repaired_is_served(
-    broken, saved, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
+    broken, directories, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, _ = broken
-    with start({"good": saved["encoder"], "b": source}, ServeSettings(lazy=lazy)) as server:
+    with start({"good": directories["encoder"], "b": source}, ServeSettings(lazy=lazy)) as server:
         body = {"inputs": TEXT, "model": "b"}
         assert server.post("/embed", body).status_code == 503
         shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(saved["encoder"], source)
+        shutil.copytree(directories["encoder"], source)
         assert server.post("/embed", body).status_code == 503, "not tried at each request"
         if lazy:
             monkeypatch.setattr(models, "_RETRY_SECONDS", 0.0)
@@ -151,9 +155,11 @@ def test_a_model_that_is_repaired_is_served(
         assert server.service.models.available == ["good", "b"]
 
 
-def test_a_reload_keeps_a_model_whose_new_weights_overflow(saved, start, tmp_path: Path) -> None:
+def test_a_reload_keeps_a_model_whose_new_weights_overflow(
+    directories, start, tmp_path: Path
+) -> None:
     folder = tmp_path / "m"
-    shutil.copytree(saved["encoder"], folder)
+    shutil.copytree(directories["encoder"], folder)
     with start({"m": str(folder)}, ServeSettings()) as server:
         before = server.ask("/embed", {"inputs": TEXT})
         overflow(folder)
@@ -164,10 +170,10 @@ def test_a_reload_keeps_a_model_whose_new_weights_overflow(saved, start, tmp_pat
 
 @pytest.mark.parametrize("change", ["other weights", "truncated", "removed"])
 def test_a_served_model_does_not_depend_on_its_file(
-    saved, start, tmp_path: Path, change: str
+    directories, start, tmp_path: Path, change: str
 ) -> None:
     folder = tmp_path / "m"
-    shutil.copytree(saved["encoder"], folder)
+    shutil.copytree(directories["encoder"], folder)
     file = folder / "model.safetensors"
     tensors = load_file(file)
     with start({"m": str(folder)}) as server:
