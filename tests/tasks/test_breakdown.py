@@ -108,7 +108,7 @@ def check_rates(table: ScoreTable, report: dict[str, Any], names: list[str]) -> 
             assert row.metrics[ours] == pytest.approx(theirs[name])
 
 
-def test_classification() -> None:
+def test_classification_equals_scikit_learn() -> None:
     rows = [{"text": text(), "label": str(RANDOM.choice(["x", "y", "z"]))} for _ in range(150)]
     model = random_model("classification", rows)
     breakdown = model.evaluate(rows).breakdown
@@ -182,7 +182,7 @@ def test_pairs_are_shown_as_both_texts() -> None:
     assert [one.text for one in mistakes] == ["a b | c"]
 
 
-def test_several_labels_of_a_row() -> None:
+def test_several_labels_of_a_row_equal_scikit_learn() -> None:
     names = ["p", "q", "r"]
     rows = [
         {"text": text(), "label": [name for name in names if RANDOM.random() < 0.4]}
@@ -235,7 +235,7 @@ def flat(rows: list[list[str]]) -> list[str]:
     return [tag for tags in rows for tag in tags]
 
 
-def test_spans() -> None:
+def test_spans_equal_seqeval() -> None:
     rows = tagged_rows(["B-PER", "O", "B-LOC"])
     model = random_model("tagging", rows)
     breakdown = model.evaluate(rows).breakdown
@@ -255,7 +255,7 @@ def test_spans() -> None:
     check_calibration(breakdown.calibration, confidences, is_correct)
 
 
-def test_plain_tags() -> None:
+def test_plain_tags_equal_scikit_learn() -> None:
     rows = tagged_rows(["NOUN", "VERB", "X"])
     model = random_model("tagging", rows)
     breakdown = model.evaluate(rows).breakdown
@@ -275,7 +275,7 @@ def test_plain_tags() -> None:
         assert one.gold != one.predicted
 
 
-def test_choice() -> None:
+def test_choice_has_calibration_and_mistakes() -> None:
     rows = [
         {"prompt": text(), "choices": [text() for _ in range(3)], "label": int(RANDOM.integers(3))}
         for _ in range(60)
@@ -295,7 +295,7 @@ def test_choice() -> None:
     )
 
 
-def test_regression() -> None:
+def test_regression_has_values_and_largest_errors() -> None:
     rows = [{"text": text(), "score": float(RANDOM.normal())} for _ in range(60)]
     model = random_model("regression", rows, label_column="score")
     breakdown = model.evaluate(rows).breakdown
@@ -322,7 +322,7 @@ def question(answer: int) -> dict[str, Any]:
     }
 
 
-def test_answering() -> None:
+def test_answering_has_scores_by_length_and_question_word() -> None:
     rows = [question(number % 12) for number in range(48)]
     model = random_model("answering", rows, stride=8)
     evaluation = model.evaluate(rows)
@@ -380,7 +380,7 @@ def test_answers_without_words(version: str) -> None:
         assert evaluation.metrics["best_f1"] >= len(nothing) / len(rows)
 
 
-def test_json_and_back() -> None:
+def test_breakdown_is_read_from_its_json() -> None:
     rows = [{"text": text(), "label": label} for label in "xyzxyz"]
     evaluation = random_model("classification", rows).evaluate(rows)
     assert evaluation.breakdown.mistakes
@@ -390,7 +390,7 @@ def test_json_and_back() -> None:
     assert Breakdown.parse(tree["breakdown"], where="x") == evaluation.breakdown
 
 
-def test_what_is_not_finite_is_null() -> None:
+def test_numbers_that_are_not_finite_become_null() -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
@@ -433,12 +433,12 @@ def test_a_bin_holds_its_upper_edge() -> None:
     assert edges == [pytest.approx(pair) for pair in ((0, 1), (4, 5), (14, 15))]
 
 
-def test_calibration_of_nothing() -> None:
+def test_calibration_of_no_predictions_is_none() -> None:
     assert CalibrationCounter().result("rows") is None
 
 
 @given(st.permutations(list(range(40))))
-def test_the_worst_whatever_the_order(order: list[int]) -> None:
+def test_worst_mistakes_do_not_depend_on_the_order(order: list[int]) -> None:
     worst = WorstMistakes()
     for index in order:
         row = SimpleNamespace(index=index, where=f"f:{index}")
@@ -449,7 +449,7 @@ def test_the_worst_whatever_the_order(order: list[int]) -> None:
 
 
 @given(st.integers(0, 900), st.data())
-def test_excerpts_hold_what_they_are_about(length: int, data: st.DataObject) -> None:
+def test_excerpts_contain_the_marked_characters(length: int, data: st.DataObject) -> None:
     whole = "".join(chr(0x4E00 + at) for at in range(length))  # no character twice
     start = data.draw(st.integers(0, length))
     end = data.draw(st.integers(start, length))

@@ -32,7 +32,7 @@ def make_task(**values):
     return ChoiceTask.from_dict({"max_seq_length": 16, **values}, TOKENIZER)
 
 
-def test_each_choice_is_scored_beside_the_others_of_its_prompt():
+def test_choices_of_a_prompt_are_scored_together():
     task = make_task()
     torch.manual_seed(0)
     network = task.network(CONFIG).double().eval()
@@ -62,7 +62,7 @@ def test_each_choice_is_scored_beside_the_others_of_its_prompt():
     assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
-def test_what_numbers_count_from_is_known_or_asked():
+def test_first_number_is_detected_or_required():
     def task_of(*labels, **options):
         rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in labels]
         return ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions(**options))

@@ -131,7 +131,7 @@ def test_settings_survive_saving(tokenizer: Tokenizer) -> None:
     assert task.config_entries()["id2label"] == {"0": "neg", "1": "pos", "2": "meh"}
 
 
-def test_metrics_by_hand(tokenizer: Tokenizer) -> None:
+def test_metrics_equal_those_by_hand(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, labels=("no", "yes"), columns=Columns(text="text", label="label"))
     evaluator = task.evaluator()
     gold = ["yes"] * 5 + ["no"] * 5

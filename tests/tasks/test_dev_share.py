@@ -148,7 +148,7 @@ def test_a_sentence_of_several_documents_may_be_in_both_parts_and_is_counted() -
     assert any(f"{shared} of its rows are in the training data" in line for line in data.lines())
 
 
-def test_choices_of_one_prompt_stay_together() -> None:
+def test_choices_of_a_prompt_are_in_one_part() -> None:
     rows = [
         {"prompt": chr(97 + number // 4), "choices": ["a", "b"], "label": number % 2}
         for number in range(80)
@@ -200,7 +200,7 @@ def test_a_seed_that_no_file_of_a_run_can_hold_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_it_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
+def test_dev_share_is_recorded_and_resumed(model: Model, tmp_path: Path) -> None:
     texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
     progress = Lines()
     arguments: dict[str, Any] = {"train": (texts, labels), "dev": 0.1, "epochs": 2}

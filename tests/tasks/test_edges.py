@@ -106,7 +106,7 @@ def test_any_text_has_a_translation(models: dict[str, Model], text: str) -> None
 
 
 @pytest.mark.parametrize("task", ["classification", "choice", "retrieval"])
-def test_what_a_limit_cuts_is_counted(models: dict[str, Model], task: str) -> None:
+def test_truncated_tokens_are_counted(models: dict[str, Model], task: str) -> None:
     rows = {
         "classification": {"text": LONG, "label": "p"},
         "choice": {"prompt": "a", "choices": [LONG, "b"], "label": 0},
@@ -121,7 +121,7 @@ def test_what_a_limit_cuts_is_counted(models: dict[str, Model], task: str) -> No
         strict.examples([rows[task]], 0)
 
 
-def test_windows_cut_nothing(models: dict[str, Model]) -> None:
+def test_windows_are_not_truncated(models: dict[str, Model]) -> None:
     own = models["classification"].task
     values = {**own.to_dict(), "truncation": "windows"}
     task = type(own).from_dict(values, own.tokenizer)
@@ -138,7 +138,7 @@ def test_windows_cut_nothing(models: dict[str, Model]) -> None:
         ("retrieval", {"a": "a", "b": ""}),
     ],
 )
-def test_without_a_frame_an_empty_text_is_refused(task: str, row: dict[str, Any]) -> None:
+def test_empty_text_without_a_frame_is_refused(task: str, row: dict[str, Any]) -> None:
     of_bert = Tokenizer.from_vocabulary(PIECES).definition
     assert isinstance(of_bert, WordPieceDefinition)
     tokenizer = Tokenizer(replace(of_bert, frame=Frame((), (), ())))
@@ -228,7 +228,7 @@ def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> 
         ("choice", {"prompt": "a", "choices": ["b"], "label": float("nan")}, "label .* is empty"),
     ],
 )
-def test_what_cannot_be_learned_is_said(
+def test_invalid_target_is_an_error_of_its_row(
     models: dict[str, Model], task: str, row: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(DataError, match=f"row 1: .*{says}"):
@@ -287,7 +287,9 @@ def test_a_table_of_one_class_can_be_measured(
         ("b", True),
     ],
 )
-def test_answers_at_the_edge(models: dict[str, Model], answers: object, is_answered: bool) -> None:
+def test_unusual_answers_are_measured(
+    models: dict[str, Model], answers: object, is_answered: bool
+) -> None:
     row = {"question": "a", "context": "c b", "answers": answers}
     own = models["answering"]
     predicted = own.predict([row])[0]["answer"]

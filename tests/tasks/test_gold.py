@@ -63,7 +63,9 @@ def labels_of(labels: list[Any], **options: Any) -> tuple[str, ...]:
         (NLI, set()),
     ],
 )
-def test_mark_is_told_from_a_class_by_the_other_labels(labels: list[str], marks: set[str]) -> None:
+def test_mark_is_distinguished_from_a_class_by_the_other_labels(
+    labels: list[str], marks: set[str]
+) -> None:
     assert find_unlabelled_marks(labels) == marks
     assert find_unlabelled_marks(reversed(labels)) == marks
     assert find_unlabelled_marks(labels, no_label="") == set()
@@ -73,22 +75,24 @@ def test_mark_is_told_from_a_class_by_the_other_labels(labels: list[str], marks:
 @given(
     count=st.integers(3, 6),
     mark=st.sampled_from(["-", -1, "-1", -1.0, "–"]),
-    named=st.booleans(),
-    at=st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True),
+    has_names=st.booleans(),
+    marked_rows=st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=True),
 )
-def test_marked_rows_add_no_class(count: int, mark: Any, named: bool, at: list[int]) -> None:
+def test_marked_rows_add_no_class(
+    count: int, mark: Any, has_names: bool, marked_rows: list[int]
+) -> None:
     """By the definition: the labels are those of the same table without the marked rows."""
-    if (named and not isinstance(mark, str)) or (named and mark == "-1"):
+    if (has_names and not isinstance(mark, str)) or (has_names and mark == "-1"):
         mark = "-"
-    labels: list[Any] = [f"c{n % count}" if named else n % count for n in range(12)]
-    marked = [mark if n in at else label for n, label in enumerate(labels)]
-    rest = [label for n, label in enumerate(labels) if n not in at]
+    labels: list[Any] = [f"c{n % count}" if has_names else n % count for n in range(12)]
+    labels_with_marks = [mark if n in marked_rows else label for n, label in enumerate(labels)]
+    rest = [label for n, label in enumerate(labels) if n not in marked_rows]
     if len(set(rest)) < count:
         return
-    assert labels_of(marked) == labels_of(rest)
+    assert labels_of(labels_with_marks) == labels_of(rest)
 
 
-def test_marked_rows_are_left_out_of_training_and_said(tmp_path: Path) -> None:
+def test_marked_rows_are_left_out_of_training_with_a_warning(tmp_path: Path) -> None:
     labels = [-1 if n % 9 == 0 else n % 3 for n in range(36)]
     with pytest.warns(BertworksWarning, match=r"4 of 36 rows have no gold label \('-1'\)"):
         result = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "a", **FAST)
@@ -101,10 +105,10 @@ def test_marked_rows_are_left_out_of_training_and_said(tmp_path: Path) -> None:
     assert same.data.train.labels == result.data.train.labels
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # at its evaluation, a remark is enough
-        found = result.model.evaluate(rows_of(labels))
-    assert found.rows == 32
-    assert found.metrics == result.model.evaluate(rest).metrics
-    assert "4 of 36 rows have no gold label ('-1') and are left out" in found.remarks
+        evaluation = result.model.evaluate(rows_of(labels))
+    assert evaluation.rows == 32
+    assert evaluation.metrics == result.model.evaluate(rest).metrics
+    assert "4 of 36 rows have no gold label ('-1') and are left out" in evaluation.remarks
 
 
 def test_share_for_dev_is_taken_from_labelled_rows(tmp_path: Path) -> None:
@@ -150,7 +154,7 @@ def test_empty_label_is_still_an_error() -> None:
         labels_of([*NLI, ""])
 
 
-def described(names: list[str], form: str) -> dict[str, Any]:
+def build_description(names: list[str], form: str) -> dict[str, Any]:
     label: Any = {"names": names, "_type": "ClassLabel"}
     if form != "single":
         label = [label] if form == "old list" else {"feature": label, "_type": form}
@@ -161,7 +165,7 @@ def described(names: list[str], form: str) -> dict[str, Any]:
 def test_parquet_names_its_classes(form: str, tmp_path: Path) -> None:
     numbers: list[Any] = [0, 2, -1] if form == "single" else [[0, 2], [1]]
     table = pa.table({"text": ["a", "b", "c"][: len(numbers)], "label": numbers})
-    metadata = {b"huggingface": json.dumps(described(NLI, form)).encode()}
+    metadata = {b"huggingface": json.dumps(build_description(NLI, form)).encode()}
     table = table.replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "t.parquet")
     named = [NLI[0], NLI[2], "-1"] if form == "single" else [[NLI[0], NLI[2]], [NLI[1]]]
@@ -186,7 +190,7 @@ def test_parquet_of_datasets_equals_the_data_set(tmp_path: Path) -> None:
 def test_two_classes_and_no_label_are_known_from_the_description() -> None:
     """With the class names, -1 is no class even beside 0 and 1."""
     table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 1, -1, 1]})
-    metadata = {b"huggingface": json.dumps(described(["no", "yes"], "single")).encode()}
+    metadata = {b"huggingface": json.dumps(build_description(["no", "yes"], "single")).encode()}
     rows = read_rows(table.replace_schema_metadata(metadata))
     assert ClassificationTask.from_table(TOKENIZER, rows, ClassificationOptions()).labels == (
         "no",
@@ -196,7 +200,7 @@ def test_two_classes_and_no_label_are_known_from_the_description() -> None:
 
 def test_class_without_a_name_is_an_error_of_its_row() -> None:
     table = pa.table({"text": ["a", "b"], "label": [0, 3]})
-    metadata = {b"huggingface": json.dumps(described(NLI, "single")).encode()}
+    metadata = {b"huggingface": json.dumps(build_description(NLI, "single")).encode()}
     with pytest.raises(DataError, match=r"row 2: the class 3 .* has no name; there are 3"):
         read_rows(table.replace_schema_metadata(metadata))
 
@@ -219,11 +223,11 @@ def test_score_leaves_out_rows_without_a_gold_label(mark: str) -> None:
     gold = [0, 1, 2, 0, 1, 2]
     predicted = [0, 1, 1, 0, 2, 2]
     rows = [{"label": g, "prediction": p} for g, p in zip(gold, predicted, strict=True)]
-    found = bw.score("classification", [*rows, {"label": mark, "prediction": 1}])
-    assert found.rows == 6
-    assert found.metrics["accuracy"] == accuracy_score(gold, predicted)
-    assert found.metrics == bw.score("classification", rows).metrics
-    assert f"1 of 7 rows have no gold label ('{mark}') and are left out" in found.remarks
+    result = bw.score("classification", [*rows, {"label": mark, "prediction": 1}])
+    assert result.rows == 6
+    assert result.metrics["accuracy"] == accuracy_score(gold, predicted)
+    assert result.metrics == bw.score("classification", rows).metrics
+    assert f"1 of 7 rows have no gold label ('{mark}') and are left out" in result.remarks
     kept = bw.score("classification", [*rows, {"label": mark, "prediction": 1}], no_label="")
     assert kept.rows == 7
 
@@ -255,10 +259,10 @@ def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) ->
     labels = [f"LABEL_{n % 3}" for n in range(12)]
     trained = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "r", **FAST).model
     expected = trained.evaluate(rows_of(labels))
-    found = trained.evaluate(rows_of([n % 3 for n in range(12)]))
-    assert found.metrics == expected.metrics
-    assert any("labels are read by their number: 0 as LABEL_0" in one for one in found.remarks)
-    assert expected.remarks == found.remarks[: len(expected.remarks)]
+    evaluation = trained.evaluate(rows_of([n % 3 for n in range(12)]))
+    assert evaluation.metrics == expected.metrics
+    assert any("labels are read by their number: 0 as LABEL_0" in one for one in evaluation.remarks)
+    assert expected.remarks == evaluation.remarks[: len(expected.remarks)]
 
 
 def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:

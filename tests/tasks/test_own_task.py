@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no task of a user's had been named in this process."""
     monkeypatch.setattr(tasks, "_USER_TASKS", {})
 
@@ -74,28 +74,28 @@ def test_the_example_is_as_short_as_it_says() -> None:
 
 
 @pytest.mark.long
-def test_rows_of_a_treebank(table: Path) -> None:
+def test_example_reads_rows_of_a_treebank(table: Path) -> None:
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     assert [row["label"] for row in rows] == ["det", "nsubj", "amod", "obj"]
     assert rows[0] == {"words": ["a", "b", "c"], "first": [0, 1], "second": [1, 2], "label": "det"}
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("forgotten")
-def test_command_line(table: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("empty_registry")
+def test_command_line_runs_a_user_s_task(table: Path, tmp_path: Path) -> None:
     tiny().save(tmp_path / "model")
     words = [f"{key}={value}" for key, value in SETTINGS.items()]
     out = tmp_path / "run"
-    made = invoke(
+    finetuning = invoke(
         *("finetune", SPEC, "--model", tmp_path / "model", "--train", table, "--dev", table),
         *("--out", out, "--device", "cpu", *words),
     )
-    assert made.exit_code == 0, made.output
+    assert finetuning.exit_code == 0, finetuning.output
     tasks._USER_TASKS.clear()  # as in another process
-    refused = invoke("predict", out, "--data", table, "--device", "cpu")
-    assert refused.exit_code == 1
-    assert "the task 'relation' is not one of this package" in refused.output
-    assert "--task FILE.py:CLASS" in " ".join(refused.output.split())
+    error_result = invoke("predict", out, "--data", table, "--device", "cpu")
+    assert error_result.exit_code == 1
+    assert "the task 'relation' is not one of this package" in error_result.output
+    assert "--task FILE.py:CLASS" in " ".join(error_result.output.split())
     measured = invoke("evaluate", out, "--data", table, "--task", SPEC, "--device", "cpu")
     assert measured.exit_code == 0, measured.output
     assert re.search(r"^accuracy +1\.0000$", measured.output, re.MULTILINE)
@@ -109,25 +109,25 @@ def test_command_line(table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("empty_registry")
 def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -> None:
     model = run / "model"
     assert json.loads((model / "bertworks.json").read_text())["heads"] == ["relation_head"]
     head = read_weights(model)["relation_head.weight"]
     with pytest.raises(CheckpointError, match="'relation' is not one of this package"):
         bw.load(run)
-    opened = bw.load(run, task=SPEC, device="cpu")
-    assert torch.equal(opened.network.relation_head.weight, head)
+    model_by_file = bw.load(run, task=SPEC, device="cpu")
+    assert torch.equal(model_by_file.network.relation_head.weight, head)
     rows = [row.values for row in read_rows(str(table))]
-    labels = [answer["label"] for answer in opened.predict(rows)]
+    labels = [answer["label"] for answer in model_by_file.predict(rows)]
     assert labels == ["det", "nsubj", "amod", "obj"]
-    again = opened.save(run.parent / "again")
+    again = model_by_file.save(run.parent / "again")
     for name in ("model.safetensors", "bertworks.json"):
         assert (again / name).read_bytes() == (model / name).read_bytes()
 
 
 @pytest.mark.parametrize("names", [("no", "yes"), ("no", "perhaps", "yes")])
-def test_of_two_classes_the_last_is_looked_for(relation_task: Any, names: tuple[str, ...]) -> None:
+def test_f1_is_of_the_last_of_two_classes(relation_task: Any, names: tuple[str, ...]) -> None:
     columns = {role: role for role in ("words", "first", "second", "label")}
     values = {"columns": columns, "labels": names, "max_seq_length": 12}
     task = relation_task.from_dict(values, tiny().tokenizer)
@@ -137,15 +137,15 @@ def test_of_two_classes_the_last_is_looked_for(relation_task: Any, names: tuple[
     batch = replace(batch.to("cpu"), targets={"labels": gold})
     evaluator = task.evaluator()
     evaluator.add({"logits": logits}, batch)
-    found = evaluator.result()
-    assert tuple(found) == task.metrics
+    metrics = evaluator.result()
+    assert tuple(metrics) == task.metrics
     assert task.positive == ("yes" if len(names) == 2 else None)
     # Of three that are there two are found, and nothing else is taken for them.
-    assert found.get("f1") == (pytest.approx(0.8) if len(names) == 2 else None)
+    assert metrics.get("f1") == (pytest.approx(0.8) if len(names) == 2 else None)
 
 
-@pytest.mark.usefixtures("forgotten")
-def test_the_encoder_alone(run: Path) -> None:
+@pytest.mark.usefixtures("empty_registry")
+def test_encoder_alone_is_loaded(run: Path) -> None:
     model = bw.load(run, task="encoder", device="cpu")
     assert model.task is None
     assert model.report is not None
@@ -155,7 +155,7 @@ def test_the_encoder_alone(run: Path) -> None:
     assert model.embed("a b").shape == (1, model.encoder.config.hidden_size)
 
 
-def test_elsewhere_the_head_is_reported(run: Path) -> None:
+def test_transformers_reports_the_head(run: Path) -> None:
     from transformers import AutoModel
 
     _, info = AutoModel.from_pretrained(run / "model", output_loading_info=True)
@@ -176,7 +176,7 @@ def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
         )
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("empty_registry")
 @pytest.mark.parametrize(
     ("code", "spec", "message"),
     [
@@ -196,14 +196,16 @@ def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
         ),
     ],
 )
-def test_files_without_a_task(tmp_path: Path, code: str, spec: str, message: str) -> None:
+def test_files_without_a_task_are_refused(
+    tmp_path: Path, code: str, spec: str, message: str
+) -> None:
     if not spec.startswith("nothing"):
         (tmp_path / "own.py").write_text(code)
     with pytest.raises(SettingsError, match=message):
         tasks.find_labelled_task(str(tmp_path / spec))
 
 
-@pytest.mark.usefixtures("forgotten")
+@pytest.mark.usefixtures("empty_registry")
 def test_a_model_of_another_task_is_refused(run: Path, tmp_path: Path) -> None:
     tiny("classification").save(tmp_path / "c")
     with pytest.raises(CheckpointError, match="its task is 'classification', not 'relation'"):

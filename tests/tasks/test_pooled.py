@@ -50,15 +50,15 @@ def by_hand(task: Any, network: Any, texts: list[Any], stride: int | None) -> to
     rows = []
     for text in texts:
         parts = text if isinstance(text, tuple) else (text,)
-        used = 2 if len(parts) == 1 else 3 + len(parts[0].split())
-        found = segment_windows(
+        num_other_tokens = 2 if len(parts) == 1 else 3 + len(parts[0].split())
+        windows = segment_windows(
             TOKENIZER,
             *TOKENIZER.segments(parts),
             max_length=LIMIT,
-            stride=stride or LIMIT - used,
+            stride=stride or LIMIT - num_other_tokens,
         )
         logits = []
-        for one in found:
+        for one in windows:
             packed = Packed.from_arrays([one.input_ids], [one.token_type_ids]).to("cpu")
             hidden = network.encoder(packed)
             logits.append(network.head(network.encoder, hidden, packed)[0])
@@ -74,10 +74,10 @@ def by_hand(task: Any, network: Any, texts: list[Any], stride: int | None) -> to
 @given(
     texts=st.lists(TEXTS, min_size=1, max_size=4),
     stride=st.sampled_from([None, 1, 4]),
-    at_once=st.sampled_from([8, 17, 8192]),
+    chunk_tokens=st.sampled_from([8, 17, 8192]),
 )
 @options(max_examples=12, deadline=None)
-def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride, at_once):
+def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride, chunk_tokens):
     torch.manual_seed(0)
     task = task_of(kind, stride=stride, window_pooling=pooling)
     network = task.network(CONFIG).double().eval()
@@ -88,20 +88,20 @@ def test_a_text_s_answer_is_pooled_from_its_windows(kind, pooling, texts, stride
     assert batch.packed.max_seqlen <= LIMIT
     assert batch.counts == {task.name: len(texts)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", at_once)
-        found = predicted(task, network, batch)
+        patch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", chunk_tokens)
+        outputs = predicted(task, network, batch)
         loss = network(batch)[task.name]
         ours = torch.autograd.grad(loss, list(network.head.parameters()))
     expected = by_hand(task, network, texts, stride)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(outputs, expected)
     labels = torch.tensor([len(text) % 2 for text in texts])
-    wanted = (
+    expected_loss = (
         F.cross_entropy(expected, labels, reduction="sum")
         if kind is ClassificationTask
         else (expected[:, 0] - labels).square().sum()
     )
-    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=1e-6)
-    theirs = torch.autograd.grad(wanted, list(network.head.parameters()))
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-6, atol=1e-6)
+    theirs = torch.autograd.grad(expected_loss, list(network.head.parameters()))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
     assert sorted(task.decode(network.predict(batch), batch)) == list(range(len(texts)))
@@ -128,18 +128,18 @@ def test_gradients_are_the_same_in_parts(monkeypatch):
     network = task.network(CONFIG.with_values(hidden_dropout_prob=0.0)).double()
     rows = [{"text": "a b c d " * n, "label": "1"} for n in (1, 9, 4)]
     batch = task.collate(task.examples(rows, 0)).to("cpu")
-    found = []
-    for at_once in (8192, 24):
-        monkeypatch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", at_once)
+    gradients = []
+    for chunk_tokens in (8192, 24):
+        monkeypatch.setattr("bertworks.tasks.text_network.CHUNK_TOKENS", chunk_tokens)
         network.zero_grad()
         torch.manual_seed(1)
         network(batch)["classification"].backward()
-        found.append([p.grad for p in network.parameters()])
-    for whole, parts in zip(*found, strict=True):
+        gradients.append([p.grad for p in network.parameters()])
+    for whole, parts in zip(*gradients, strict=True):
         torch.testing.assert_close(whole, parts)
 
 
-def test_of_a_pair_the_second_text_has_windows(monkeypatch):
+def test_second_text_of_a_pair_has_windows(monkeypatch):
     task = task_of(ClassificationTask, pair=True)
     network = task.network(CONFIG).double().eval()
     pairs = [("a b", "c d a b c d a"), ("d", "a"), ("a b c d", "")]
@@ -149,11 +149,11 @@ def test_of_a_pair_the_second_text_has_windows(monkeypatch):
         predicted(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
     )
     # A first text has half a window where not everything fits, and what is cut is counted.
-    cut = task.example({"text": "a b c d a b", "pair": "c d a b"}, 0, labelled=False)
+    truncated_example = task.example({"text": "a b c d a b", "pair": "c d a b"}, 0, labelled=False)
     short = task.example({"text": "a b", "pair": "c d a b"}, 0, labelled=False)
-    assert cut.content == short.content
-    assert [len(ids) for ids, _ in cut.sequences] == [8, 6]
-    assert (cut.truncated_tokens, short.truncated_tokens) == (4, 0)
+    assert truncated_example.content == short.content
+    assert [len(ids) for ids, _ in truncated_example.sequences] == [8, 6]
+    assert (truncated_example.truncated_tokens, short.truncated_tokens) == (4, 0)
 
 
 def test_a_row_that_is_twice_in_a_batch_is_answered_twice():
@@ -193,7 +193,7 @@ def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
         ({"window_pooling": "sum"}, "window_pooling='sum'"),
     ],
 )
-def test_settings_that_do_not_fit(values, message):
+def test_settings_that_do_not_fit_are_refused(values, message):
     with pytest.raises(SettingsError, match=message):
         task_of(ClassificationTask, **values)
 

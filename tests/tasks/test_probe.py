@@ -45,20 +45,20 @@ def test_a_batch_is_its_sentences_one_by_one(choice, layers):
     network = ProbeNetwork(5, 3, choice, settings).double().eval()
     lengths = [3, 0, 1, 6, 3, 0, 2]
     states = torch.randn(len(choice.layers), sum(lengths), 5, dtype=torch.float64)
-    found = network.predict(batch_of(states, lengths))["logits"]
-    assert found.shape == (15, 3)
+    logits = network.predict(batch_of(states, lengths))["logits"]
+    assert logits.shape == (15, 3)
     start = 0
     for length in filter(None, lengths):
         own = states[:, start : start + length]
         vectors = network.mix(own) if network.mix is not None else torch.cat(list(own), -1)
         expected = network.output(network.lstm(vectors)[0])
-        torch.testing.assert_close(found[start : start + length], expected)
+        torch.testing.assert_close(logits[start : start + length], expected)
         start += length
     # What is behind a word matters to it, and what is in another sentence does not.
     changed = states.clone()
     changed[:, 2] += 1
     other = network.predict(batch_of(changed, lengths))["logits"]
-    is_same = (other == found).all(-1).tolist()
+    is_same = (other == logits).all(-1).tolist()
     assert is_same == [False] * 3 + [True] * 12
 
 

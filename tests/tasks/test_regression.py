@@ -42,15 +42,15 @@ def test_the_loss_is_the_squared_error():
     assert task.decode({"values": values}, batch)[1]["value"] == pytest.approx(values[0].item())
 
 
-def test_metrics_by_hand():
+def test_metrics_equal_those_by_hand():
     evaluator = regression().evaluator()
     batch = regression().collate(regression().examples(ROWS, 0)).to("cpu")
     evaluator.add({"values": torch.tensor([0.0, 4.0, 2.0])}, batch)
-    found = evaluator.result()
-    assert found["loss"] == pytest.approx((4 + 2.5**2 + 1) / 3)
-    assert found["spearman"] == pytest.approx(0.5)
+    metrics = evaluator.result()
+    assert metrics["loss"] == pytest.approx((4 + 2.5**2 + 1) / 3)
+    assert metrics["spearman"] == pytest.approx(0.5)
     gold, predicted = np.array([-2, 1.5, 3]), np.array([0.0, 4, 2])
-    assert found["pearson"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
+    assert metrics["pearson"] == pytest.approx(np.corrcoef(gold, predicted)[0, 1])
     evaluator = regression().evaluator()
     evaluator.add({"values": torch.zeros(3)}, batch)
     assert evaluator.result()["pearson"] == 0
@@ -58,13 +58,13 @@ def test_metrics_by_hand():
 
 
 @pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1], 10**400])
-def test_what_is_no_number_is_said(value):
+def test_value_that_is_no_number_is_refused(value):
     with pytest.raises(DataError, match=r"f:3: .* \(column 'score'\) is not a finite number"):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
 
 
 @pytest.mark.parametrize("value", [1e39, "-1e39", 10**39])
-def test_what_float32_cannot_hold_is_said(value):
+def test_number_beyond_float32_is_refused(value):
     with pytest.raises(DataError, match=r"f:3: -?1e\+39 .* is beyond the numbers of float32"):
         regression().example({"text": "a", "score": value}, 0, where="f:3")
     assert regression().example({"text": "a", "score": "-3.4e38"}, 0).target == -3.4e38
@@ -90,20 +90,20 @@ def test_several_labels_are_questions_of_their_own():
     assert [answers[at]["labels"] for at in range(3)] == [["x"], [], ["x", "y"]]
     evaluator = task.evaluator()
     evaluator.add({"logits": predicted}, batch)
-    found = evaluator.result()
-    assert tuple(found) == task.metrics
-    assert found["accuracy"] == pytest.approx(1 / 3)
+    metrics = evaluator.result()
+    assert tuple(metrics) == task.metrics
+    assert metrics["accuracy"] == pytest.approx(1 / 3)
     true = batch.targets["labels"].numpy()
-    assert found["micro_f1"] == pytest.approx(
+    assert metrics["micro_f1"] == pytest.approx(
         f1_score(true, predicted.numpy() > 0, average="micro")
     )
-    assert found["loss"] == pytest.approx(
+    assert metrics["loss"] == pytest.approx(
         F.binary_cross_entropy_with_logits(predicted, batch.targets["labels"]).item()
     )
 
 
-def test_labels_that_were_told_can_be_learned_from(tmp_path):
-    file = tmp_path / "told.tsv"
+def test_predicted_labels_can_be_training_labels(tmp_path):
+    file = tmp_path / "predictions.tsv"
     predicted = (["x", "y, z"], [], ["[w"])
     write_predictions(file, [({"text": "a"}, {"labels": labels}) for labels in predicted])
     rows = read_rows(file)
@@ -166,7 +166,7 @@ def test_smoothing_is_for_one_label():
 
 
 @pytest.mark.parametrize("kind", [ClassificationTask, RegressionTask])
-def test_both_orders_of_a_pair_are_added(kind):
+def test_vectors_of_both_orders_are_added(kind):
     """GPT's similarity: what the output layer makes of the sum of both vectors."""
     rows = [{"text": "a b", "pair": "c", "label": 1}, {"text": "d", "pair": "a", "label": 0}]
     columns = {"text": "text", "pair": "pair", "label": "label"}
@@ -177,24 +177,24 @@ def test_both_orders_of_a_pair_are_added(kind):
     network = task.network(CONFIG).double().eval()
     batch = task.collate(task.examples(rows, 3)).to("cpu")
     name = "logits" if kind is ClassificationTask else "values"
-    found = network.predict(batch)[name]
+    outputs = network.predict(batch)[name]
     plain = kind.from_dict({**settings, "both_orders": False}, TOKENIZER)
-    turned = [{**row, "text": row["pair"], "pair": row["text"]} for row in rows]
+    swapped_rows = [{**row, "text": row["pair"], "pair": row["text"]} for row in rows]
     one, other = (
         network.predict(plain.collate(plain.examples(order, 0)).to("cpu"))[name]
-        for order in (rows, turned)
+        for order in (rows, swapped_rows)
     )
-    assert torch.allclose(found, one + other)
+    assert torch.allclose(outputs, one + other)
     assert network(batch)[task.name].item() > 0
     assert batch.counts == {task.name: 2}
-    answers = task.decode({name: found}, batch)
+    answers = task.decode({name: outputs}, batch)
     assert sorted(answers) == [3, 4]
-    backwards = network.predict(task.collate(task.examples(turned, 3)).to("cpu"))[name]
-    assert torch.allclose(backwards, found)
+    backwards = network.predict(task.collate(task.examples(swapped_rows, 3)).to("cpu"))[name]
+    assert torch.allclose(backwards, outputs)
 
 
 @pytest.mark.parametrize("truncation", ["first", "second"])
-def test_in_both_orders_the_same_text_is_cut(truncation):
+def test_same_text_is_truncated_in_both_orders(truncation):
     settings = {
         "columns": {"text": "text", "pair": "pair", "label": "label"},
         "max_seq_length": 6,
@@ -204,15 +204,15 @@ def test_in_both_orders_the_same_text_is_cut(truncation):
     task = RegressionTask.from_dict(settings, TOKENIZER)
     texts = ["a b c d", "a b"] if truncation == "first" else ["a b", "a b c d"]
     (example,) = task.examples([dict(zip(("text", "pair"), texts, strict=True))], 0, labelled=False)
-    (own, _), (turned, _) = example.sequences
-    assert len(own) == len(turned) == 6
+    (first_ids, _), (second_ids, _) = example.sequences
+    assert len(first_ids) == len(second_ids) == 6
     long = TOKENIZER.encode("a b c d").input_ids[1:-1].tolist()
     short = TOKENIZER.encode("a b").input_ids[1:-1].tolist()
     kept = long[: 6 - 3 - len(short)]
     expected = (kept, short) if truncation == "first" else (short, kept)
-    cls, sep = own[0], own[-1]
-    assert own.tolist() == [cls, *expected[0], sep, *expected[1], sep]
-    assert turned.tolist() == [cls, *expected[1], sep, *expected[0], sep]
+    cls, sep = first_ids[0], first_ids[-1]
+    assert first_ids.tolist() == [cls, *expected[0], sep, *expected[1], sep]
+    assert second_ids.tolist() == [cls, *expected[1], sep, *expected[0], sep]
 
 
 def test_a_label_that_every_row_has_is_learned_all_the_same():
@@ -267,7 +267,7 @@ def test_column_of_numbers_is_the_target(
     assert named == {"text": columns[0], "pair": columns[1], "label": label}
 
 
-def test_class_beside_a_score_is_not_the_target() -> None:
+def test_score_is_preferred_to_a_class_as_the_target() -> None:
     rows = [{"text": "a b", "label": "good", "score": 0.5 * n} for n in range(4)]
     assert RegressionTask.schema.find(read_rows(rows), {}, labelled=True)["label"] == "score"
     rows = [{"text": "a b", "label": n, "kind": "good"} for n in range(4)]

@@ -24,7 +24,7 @@ def task_of(name: str, **values: Any) -> Task[Any]:
 
 SURE = {"a": 0.25, "b": 0.75}
 PERSON = {"type": "PER", "text": "a b", "probability": 0.5}
-TAGGED = {"words": ["a", "b"], "tags": ["O", "X"], "probabilities": [0.5, 0.75]}
+TAGGING = {"words": ["a", "b"], "tags": ["O", "X"], "probabilities": [0.5, 0.75]}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ TAGGED = {"words": ["a", "b"], "tags": ["O", "X"], "probabilities": [0.5, 0.75]}
             [("b", 0.75), ("a", 0.25)],
         ),
         ("regression", {}, {"value": 1.5}, [(1.5, None)]),
-        ("tagging", {"spans": False}, TAGGED, [("a: O", 0.5), ("b: X", 0.75)]),
-        ("tagging", {}, {**TAGGED, "entities": [PERSON]}, [("PER: a b", 0.5)]),
+        ("tagging", {"spans": False}, TAGGING, [("a: O", 0.5), ("b: X", 0.75)]),
+        ("tagging", {}, {**TAGGING, "entities": [PERSON]}, [("PER: a b", 0.5)]),
         ("answering", {}, {"answer": "a b", "probability": 0.5}, [("a b", 0.5)]),
         ("answering", {}, {"answer": "", "probability": 0.5}, [("no answer", 0.5)]),
         ("choice", {}, {"choice": 1}, None),
@@ -75,11 +75,11 @@ def test_a_padded_batch_gives_what_a_pack_does(name: str) -> None:
     batch = task.collate(examples).to("cpu")
     ids, mask = batch.packed.to_padded()
     types, _ = batch.packed.to_padded(batch.packed.token_type_ids)
-    found = network.padded(Padded.from_tensors(ids, mask, types))
+    outputs = network.padded(Padded.from_tensors(ids, mask, types))
 
     expected: dict[str, Tensor]
     if name in ("retrieval", "translation"):  # their exports are those of an encoder
-        found = {"hidden": found["last_hidden_state"][mask]}
+        outputs = {"hidden": outputs["last_hidden_state"][mask]}
         expected = {"hidden": network.encoder(batch.packed)}
     else:
         expected = network.predict(batch)
@@ -89,11 +89,11 @@ def test_a_padded_batch_gives_what_a_pack_does(name: str) -> None:
             case "choice":
                 expected = {"logits": expected["logits"].reshape(-1, 1)}
             case "tagging":
-                found = {"logits": found["logits"][mask][batch.targets["positions"]]}
+                outputs = {"logits": outputs["logits"][mask][batch.targets["positions"]]}
             case "answering":
-                found = {key: values[mask] for key, values in found.items()}
+                outputs = {key: values[mask] for key, values in outputs.items()}
                 start, end = expected["logits"].unbind(-1)
                 expected = {"start_logits": start, "end_logits": end}
-    assert found.keys() == expected.keys()
+    assert outputs.keys() == expected.keys()
     for key, values in expected.items():
-        torch.testing.assert_close(found[key], values, rtol=0, atol=1e-6)
+        torch.testing.assert_close(outputs[key], values, rtol=0, atol=1e-6)

@@ -52,11 +52,13 @@ def test_a_toy_language_is_learned_saved_and_opened(tmp_path: Path) -> None:
     model = load(out)
     assert isinstance(model.task, TranslationTask)
     texts = [row["source"] for row in dev]
-    found = model.predict(texts)
-    right = sum(one["translation"] == row["target"] for one, row in zip(found, dev, strict=True))
+    predictions = model.predict(texts)
+    right = sum(
+        one["translation"] == row["target"] for one, row in zip(predictions, dev, strict=True)
+    )
     assert right > 25
-    assert found == result.model.predict(texts)
-    assert [model.predict([text])[0] for text in texts[:5]] == found[:5]
+    assert predictions == result.model.predict(texts)
+    assert [model.predict([text])[0] for text in texts[:5]] == predictions[:5]
     measured = model.evaluate(dev)
     assert measured.metrics == pytest.approx(dict(result.metrics))
 
@@ -73,20 +75,20 @@ def test_bleu_is_of_the_corpus_and_losses_are_means_of_tokens() -> None:
         Tokenizer.from_vocabulary(PIECES, lowercase=False),
     )
     evaluator = task.evaluator()
-    found = {0: "A B C D E", 1: "A B C D , F G"}
-    wanted = ["A B C D E", "A B C D F , G H"]
+    predicted = {0: "A B C D E", 1: "A B C D , F G"}
+    gold = ["A B C D E", "A B C D F , G H"]
     for index in (1, 0):  # in any order
-        row = {"source": "a b", "target": wanted[index]}
+        row = {"source": "a b", "target": gold[index]}
         batch = task.collate([task.example(row, index)]).to("cpu")
-        ids = task.tokenizer.encode_batch([found[index]], max_length=20)[0].input_ids[1:]
+        ids = task.tokenizer.encode_batch([predicted[index]], max_length=20)[0].input_ids[1:]
         outputs = {"tokens": torch.from_numpy(ids)[None], "loss": torch.tensor(6.0)}
         assert task.decode(outputs, batch)[index]["translation"].split() == [
-            *found[index].replace(" ,", ",").split()
+            *predicted[index].replace(" ,", ",").split()
         ]
         evaluator.add(outputs, batch)
     result = evaluator.result()
     assert result["bleu"] == pytest.approx(
-        sacrebleu.corpus_bleu(list(found.values()), [wanted]).score
+        sacrebleu.corpus_bleu(list(predicted.values()), [gold]).score
     )
     assert result["loss"] == pytest.approx(12 / (6 + 9))  # the tokens and [SEP] of each
 
@@ -121,7 +123,7 @@ def test_a_row_without_its_target(tmp_path: Path) -> None:
             finetune(fresh(), "translation", train=bad, out=tmp_path, **FAST)
 
 
-def test_sacrebleu_is_asked_for_before_training(
+def test_sacrebleu_is_required_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
