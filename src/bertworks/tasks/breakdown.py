@@ -141,7 +141,7 @@ class Mistake(_FrozenModel):
     # of the prediction; None for numbers, and where it is unknown
     probability: float | None = None
     error: float | None = None  # absolute error of a predicted number
-    # in a ranking: the cosine of the best wrong text minus that of the right one
+    # in a ranking: the cosine of the best wrong text minus that of the correct one
     margin: float | None = None
     # the characters `[start, end)` of `text` that were mispredicted; None for the whole text
     mark: tuple[int, int] | None = None

@@ -78,14 +78,14 @@ def find_first_number(
 ) -> int | None:
     """Return whether rows number their choices from 0 or from 1; None if all labels are letters.
 
-    The first label that decides counts: 0 means from 0; a number too high for counting from 0
-    means from 1.
+    The first decisive label determines it: a label 0 means from 0; a label that is too high for
+    counting from 0 means from 1.
 
     Args:
         name: of the table, for messages.
 
     Raises:
-        DataError: no label decides; or a row has no label or no choices.
+        DataError: no label is decisive; or a row has no label or no choices.
     """
     has_numbers = False
     for where, row in rows:
@@ -123,7 +123,7 @@ class ChoiceOptions(TaskOptions):
         None, description="number of the first choice in tables; detected if omitted"
     )
     truncation: Truncation = Field(
-        "longest_first", description="which text to cut if both are too long, or error"
+        "longest_first", description="which text to truncate if both are too long, or error"
     )
 
 
@@ -134,11 +134,11 @@ class ChoiceSettings(TaskSettings):
     choices: tuple[str, ...] = Field(
         ("choices",), min_length=1, description="a column each, or one that holds lists"
     )
-    label: str | None = Field("label", description="the column of the right choices' numbers")
+    label: str | None = Field("label", description="the column of the correct choices' numbers")
     first_number: int | None = Field(
         0,
         description="the number of the first choice in tables; null if the training table had "
-        "letters: then each table is looked at",
+        "letters: then it is detected in each table",
     )
     truncation: Truncation = "longest_first"
 
@@ -210,7 +210,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     ) -> dict[str, Any]:
         assert isinstance(options, ChoiceOptions)
         label, choices = columns["label"], columns["choices"]
-        assert isinstance(label, str), "labels were asked for"
+        assert isinstance(label, str), "the schema requires labels"
         assert isinstance(choices, tuple), "a table may have several columns of them"
         if options.first_number is not None:
             return {"first_number": options.first_number}
@@ -238,10 +238,10 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         settings = task.settings
         if not labelled or settings.first_number is not None or settings.label is None:
             return task
-        # Nothing is known from the training table, whose labels are letters.
-        rows_seen = enumerate(rows.sample, 1)  # standard input can be read only once
-        placed = ((f"{rows.name}, row {number}", row) for number, row in rows_seen)
-        first = find_first_number(placed, rows.name, settings.label, settings.choices)
+        # The labels of the training table were letters.
+        sample = enumerate(rows.sample, 1)  # standard input can be read only once
+        located_rows = ((f"{rows.name}, row {number}", row) for number, row in sample)
+        first = find_first_number(located_rows, rows.name, settings.label, settings.choices)
         if first is None:
             return task
         return type(self)(self.tokenizer, settings.with_values(first_number=first))
@@ -297,7 +297,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return None if label is None else find_mark(row.get(label), MARKS)
 
     def read_label(self, row: Row, column: str, where: str) -> int:
-        """Return the index of the right choice, from 0.
+        """Return the index of the correct choice, from 0.
 
         In the table, numbers count from `first_number`, and letters from A.
 

@@ -211,7 +211,7 @@ class ClassificationTask(ClassifierTask[LabelledExample], TextTask):
     ) -> dict[str, Any]:
         assert isinstance(options, ClassificationOptions)
         column = columns["label"]
-        assert isinstance(column, str), "labels were asked for"
+        assert isinstance(column, str), "the schema requires labels"
         counts = count_labels(
             rows,
             column,

@@ -82,7 +82,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
         options: TaskOptions,  # noqa: ARG003
     ) -> dict[str, Any]:
         column = columns[LABEL]
-        assert isinstance(column, str), "labels were asked for"
+        assert isinstance(column, str), "the schema requires labels"
         return {"labels": sort_labels(count_labels(rows, column))}
 
     @property
@@ -110,7 +110,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
 
     @property
     def no_label(self) -> str | None:
-        """The label of rows without a gold label, as the user says; None: the usual marks."""
+        """The label of rows without a gold label, as set by the user; None: the usual marks."""
         return None
 
     def find_unlabelled_mark(self, row: Row) -> str | None:

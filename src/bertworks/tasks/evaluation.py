@@ -14,7 +14,7 @@ from .measures import Measure
 
 
 class HasResults:
-    """What an evaluation found, in the words of scikit-learn."""
+    """The results of an evaluation, under the names of scikit-learn."""
 
     metrics: Mapping[str, float]
     remarks: list[str]

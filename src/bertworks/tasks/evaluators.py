@@ -68,7 +68,7 @@ class MultiLabelEvaluator(Evaluator):
     """Metrics of rows that may have any number of labels.
 
     A label is predicted if its probability is above 0.5. `accuracy` is the share of rows with
-    exactly the right labels; `micro_f1` counts the decisions of all labels together, `macro_f1` is
+    exactly the correct labels; `micro_f1` counts the decisions of all labels together, `macro_f1` is
     the mean of the labels' F1.
 
     Raises:

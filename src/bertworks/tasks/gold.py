@@ -14,7 +14,7 @@ from .labelled import LabelledTask
 
 
 class GoldRows:
-    """The rows of a table that have a gold label, by what a task says about their labels.
+    """The rows of a table that have a gold label, as the task determines from their labels.
 
     Attributes:
         rows: the table without the other rows.
@@ -50,7 +50,7 @@ class GoldRows:
             )
 
     def remarks(self) -> list[str]:
-        """Return what the last pass found, for the user; empty if nothing."""
+        """Return remarks on the last pass: rows left out, and labels read by their number."""
         remarks = []
         if self._unlabelled:
             count, marks = self._unlabelled.total(), shorten_list(list(self._unlabelled))
@@ -65,7 +65,7 @@ class GoldRows:
         return remarks
 
     def warn(self) -> None:
-        """Warn the user of what the last pass found."""
+        """Warn the user about the remarks on the last pass."""
         for remark in self.remarks():
             advice = self._task.marks_advice if "no gold label" in remark else ""
             warnings.warn(f"{self._table.name}: {remark}{advice}", BertworksWarning, stacklevel=3)

@@ -198,7 +198,7 @@ class LabelledTask(Task[ExampleT]):
     def find_unlabelled_mark(self, row: Row) -> str | None:
         """Return the label of a row without a gold label, such as `-`; None if it has one.
 
-        Rows whose label is empty are not meant: they are errors.
+        An empty label is no mark: it is an error.
         """
         label = self.columns.get(LABEL)
         value = row.get(label) if isinstance(label, str) else None
@@ -298,7 +298,7 @@ class LabelledTask(Task[ExampleT]):
         )
 
     def _has_more(self, rows: Rows) -> bool:
-        """Whether a table may have columns of optional roles other than those that are known."""
+        """Whether a table may have columns of optional roles that the settings do not name."""
         columns = self.columns
         return any(
             role.optional
@@ -388,7 +388,7 @@ def check_length(limit: int, config: EncoderConfig) -> None:
 
 
 def check_stride(stride: int | None, max_seq_length: int) -> None:
-    """Check that windows overlap or adjoin, as far as the settings tell; None is valid.
+    """Check that windows overlap or adjoin; None is valid.
 
     Raises:
         ValueError: a window is shorter than `stride`, so that tokens would be in no window.

@@ -66,12 +66,12 @@ def find_unlabelled_marks(labels: Iterable[str], no_label: str | None = None) ->
     """Return those labels of a table that mean that a row has no gold label.
 
     A dash does if there are two other labels at least and all of them have a letter or a digit:
-    beside `+`, it is a class. -1 does if the others are the numbers 0, 1, 2, … or 1, 2, 3, … (three
-    at least: -1, 0 and 1 are three classes), and -100 beside any such numbers.
+    with `+`, it is a class. -1 does if the others are the numbers 0, 1, 2, … or 1, 2, 3, … (three
+    at least: -1, 0 and 1 are three classes), and -100 with any such numbers.
 
     Args:
         labels: all labels of the table.
-        no_label: the only such label, as the user says; "" if there is none.
+        no_label: the only such label, as set by the user; "" if there is none.
     """
     names = set(labels)
     if no_label is not None:

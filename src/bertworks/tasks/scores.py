@@ -87,7 +87,7 @@ def append_empty_label(labels: np.ndarray) -> np.ndarray:
 
 
 class SingleLabelScores(Measure):
-    """Scores of rows (or words) with one right class, choice or tag.
+    """Scores of rows (or words) with one correct class, choice or tag.
 
     The metrics are `accuracy`, and `majority`: the accuracy of always predicting the most frequent
     class.
@@ -111,7 +111,7 @@ class SingleLabelScores(Measure):
         """Count rows.
 
         Args:
-            gold: `[rows]` indices of the right classes.
+            gold: `[rows]` indices of the gold classes.
             predicted: `[rows]` indices of the predicted classes.
             confidence: `[rows]` probabilities of the predicted classes, if known.
         """

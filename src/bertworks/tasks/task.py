@@ -198,7 +198,7 @@ class Task(ABC, Generic[ExampleT]):
 
     @property
     def column_names(self) -> Sequence[str]:
-        """The columns that rows are read from, to tell a table's header from a row."""
+        """The columns that rows are read from, to distinguish a table's header from a row."""
         return ()
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:  # noqa: ARG002
@@ -217,7 +217,7 @@ class Task(ABC, Generic[ExampleT]):
         """Yield each row, and the row from which its example is built.
 
         The second also holds the context that the task needs from neighbouring rows, so that the
-        result of `examples` does not depend on how many rows it is given at once.
+        result of `examples` does not depend on how many rows are passed at once.
         """
         return ((row, row.values) for row in rows)
 

@@ -45,7 +45,7 @@ class _TextFields(Settings):
 
     truncation: Truncation = Field(
         "longest_first",
-        description="how longer rows are cut; `windows`: nothing is cut, and the logits of a "
+        description="how longer rows are truncated; `windows`: not at all, and the logits of a "
         "row's windows are pooled (of a pair, windows of the second text, each "
         "with at most half a window of the first)",
     )
