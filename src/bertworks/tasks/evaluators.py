@@ -68,8 +68,8 @@ class MultiLabelEvaluator(Evaluator):
     """Metrics of rows that may have any number of labels.
 
     A label is predicted if its probability is above 0.5. `accuracy` is the share of rows with
-    exactly the correct labels; `micro_f1` counts the decisions of all labels together, `macro_f1` is
-    the mean of the labels' F1.
+    exactly the correct labels; `micro_f1` counts the decisions of all labels together; `macro_f1`
+    is the mean of the labels' F1.
 
     Raises:
         BertworksError: scikit-learn is not installed.
