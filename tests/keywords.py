@@ -22,7 +22,7 @@ from bertworks.data.unlabelled import LabelledTableOptions
 from bertworks.inference import settings as inference
 from bertworks.lab.features import FeatureAblationSettings
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks import LABELLED, find_labelled_task
+from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.training.recipe import PretrainSettings
 from bertworks.training.settings import FinetuneSettings, TrainingSettings
 
@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 '''
-TASKS = [find_labelled_task(task).options for task in LABELLED]
+TASKS = [find_labelled_task(task).options for task in LABELLED_TASKS]
 KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("Format of a table.", (), [TableOptions]),
     "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),

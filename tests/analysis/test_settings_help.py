@@ -12,10 +12,10 @@ from pydantic import Field
 from bertworks.analysis.settings_help import commented_yaml, describe, help_text
 from bertworks.cli.schemas import VERBS, schema_of
 from bertworks.settings.base import Settings
-from bertworks.tasks import LABELLED
+from bertworks.tasks import LABELLED_TASKS
 from bertworks.training.recipe import PretrainSettings
 
-TASKS = LABELLED
+TASKS = LABELLED_TASKS
 SCHEMAS: list[type[Settings]] = [
     *(schema_of("finetune", task) for task in TASKS),
     *(schema_of(verb) for verb in VERBS if verb != "finetune"),

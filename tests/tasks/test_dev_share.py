@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.model import Model
 from bertworks.tasks import find_labelled_task
-from bertworks.tasks.dev_share import _choose
+from bertworks.tasks.dev_share import _choose_rows
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.labelled_data import LabelledData
 from bertworks.training.settings import FinetuneSettings, settings_of
@@ -85,7 +85,7 @@ def test_sources_stay_together_and_every_stratum_is_learned(
 ) -> None:
     sources = [str(source).encode() for source, _ in rows]
     first = {source: rows[sources.index(source)][1] for source in set(sources)}
-    split_numbers = _choose(sources, [stratum for _, stratum in rows], share, seed)
+    split_numbers = _choose_rows(sources, [stratum for _, stratum in rows], share, seed)
     inside = {sources[number] for number in split_numbers}
     outside = {source for number, source in enumerate(sources) if number not in set(split_numbers)}
     assert not inside & outside

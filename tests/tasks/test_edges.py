@@ -18,7 +18,7 @@ from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks import LABELLED, find_labelled_task
+from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.text.definition import Frame, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
@@ -75,7 +75,7 @@ def expect_truncation_warning(*texts: str) -> AbstractContextManager[object]:
 
 
 def test_every_task_is_here() -> None:
-    assert set(TASKS) == set(LABELLED)
+    assert set(TASKS) == set(LABELLED_TASKS)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
@@ -250,7 +250,7 @@ def test_lists_come_back_from_tsv(models: dict[str, Model], task: str, tmp_path:
     assert models[task].predict(data=file) == models[task].predict(LISTS[task])
 
 
-@pytest.mark.parametrize("task", LABELLED)
+@pytest.mark.parametrize("task", LABELLED_TASKS)
 def test_no_rows_have_no_predictions_and_cannot_be_measured(
     models: dict[str, Model], task: str
 ) -> None:

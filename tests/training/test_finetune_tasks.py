@@ -16,7 +16,7 @@ from bertworks.data.schema import Columns
 from bertworks.errors import DataError, SettingsError
 from bertworks.model import Model, load
 from bertworks.reports.report import write_report
-from bertworks.tasks import LABELLED, find_labelled_task
+from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.classification import ClassificationSettings
@@ -161,7 +161,7 @@ def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
         finetune(model, "answering", train=[row], out=tmp_path / "run", max_seq_length=16)
 
 
-@pytest.mark.parametrize("task", LABELLED)
+@pytest.mark.parametrize("task", LABELLED_TASKS)
 def test_columns_can_be_called_by_their_numbers(task: str) -> None:
     options = find_labelled_task(task).options
     columns = [name for name in options.model_fields if name.endswith("_column")]
@@ -174,7 +174,7 @@ def test_columns_can_be_called_by_their_numbers(task: str) -> None:
     }
 
 
-@pytest.mark.parametrize("task", LABELLED)
+@pytest.mark.parametrize("task", LABELLED_TASKS)
 def test_the_settings_of_a_task_are_strict(task: str) -> None:
     settings = settings_of(find_labelled_task(task))
     assert settings.parse({"seed": 3}).seed == 3

@@ -60,7 +60,7 @@ from ..tasks.labels import (
     read_finite_number,
     read_label_name,
     sort_labels,
-    warn_of_minus_one,
+    warn_about_minus_one,
 )
 from ..tasks.measures import Location
 from ..tasks.scores import ClassificationScores, RegressionScores
@@ -458,7 +458,7 @@ def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -
     """Return the gold labels that mark a row without a label; predicted labels never do."""
     gold, predicted = _sides(pairs)
     if "-1" not in predicted:
-        warn_of_minus_one(gold | predicted, no_label, where)
+        warn_about_minus_one(gold | predicted, no_label, where)
     marks = find_unlabelled_marks(gold | predicted, no_label)
     return marks if no_label is not None else marks - predicted
 

@@ -72,9 +72,9 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
 
 def task_in(verb: str, args: Sequence[str]) -> str | None:
     """The task on the command line of `finetune`, if there is one."""
-    from ..tasks import LABELLED
+    from ..tasks import LABELLED_TASKS
 
-    tasks = (arg for arg in args if arg in LABELLED or ".py:" in arg)
+    tasks = (arg for arg in args if arg in LABELLED_TASKS or ".py:" in arg)
     return next(tasks, None) if verb == "finetune" else None
 
 

@@ -34,7 +34,7 @@ _TASKS_OF_CHECKPOINTS = (
 
 _USER_TASKS: dict[str, type[Task[Any]]] = {}
 
-LABELLED = (
+LABELLED_TASKS = (
     *("classification", "regression", "tagging", "answering", "choice", "retrieval"),
     "translation",
 )
@@ -56,7 +56,7 @@ def find_task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
         return _register(task)
     file, is_file, attribute = task.rpartition(":")
     if is_file:
-        return _register(_from_file(file, attribute))
+        return _register(_load_from_file(file, attribute))
     if task in _USER_TASKS:
         return _USER_TASKS[task]
     if task not in _TASKS:
@@ -74,8 +74,10 @@ def find_labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask
     """
     from .labelled import LabelledTask
 
-    if isinstance(task, str) and task not in (*LABELLED, *_USER_TASKS) and ":" not in task:
-        fix = f"{did_you_mean(task, LABELLED)}; your own task is given as path/to/file.py:Class"
+    if isinstance(task, str) and task not in (*LABELLED_TASKS, *_USER_TASKS) and ":" not in task:
+        fix = (
+            f"{did_you_mean(task, LABELLED_TASKS)}; your own task is given as path/to/file.py:Class"
+        )
         raise SettingsError(f"no task {task!r} can be fine-tuned", fix=fix)
     task_type = find_task_class(task)
     if not issubclass(task_type, LabelledTask):
@@ -121,7 +123,7 @@ def _register(task_type: Any) -> type[Task[Any]]:
     return task_type
 
 
-def _from_file(file: str, attribute: str) -> Any:
+def _load_from_file(file: str, attribute: str) -> Any:
     """Run a user's Python file and return one of its classes."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():

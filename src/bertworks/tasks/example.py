@@ -51,7 +51,7 @@ class LabelledExample:
         target: the target in the task's form (a class number, a value, an array); None if unknown.
         truncated_tokens: number of tokens removed by truncation.
         texts: the texts of the row, for display.
-        where: the row's place, for messages: file and line, or row number.
+        where: the row's location, for messages: file and line, or row number.
     """
 
     index: int

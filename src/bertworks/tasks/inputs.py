@@ -2,7 +2,7 @@
 
     texts, pairs, mappings ─ iterate_task_rows ─► rows ─┐
     a file, a data frame ───────────────────────┴─ open_table ─► the task that reads these columns,
-                                                                 and its rows with their places
+                                                                 and its rows with their locations
 
 `Model` and the server both prepare their rows here, so that both read the same.
 """

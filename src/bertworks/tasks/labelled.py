@@ -134,8 +134,8 @@ class LabelledTask(Task[ExampleT]):
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
     ) -> ExampleT:
-        places = None if where is None else [where]
-        return self.examples([row], index, where=places, labelled=labelled)[0]
+        locations = None if where is None else [where]
+        return self.examples([row], index, where=locations, labelled=labelled)[0]
 
     def examples(
         self,
@@ -150,9 +150,9 @@ class LabelledTask(Task[ExampleT]):
         if not rows:
             return []
         examples = self.build_examples(rows, first_index, where, labelled=labelled)
-        for place, example in zip(where, examples, strict=True):
+        for location, example in zip(where, examples, strict=True):
             if not all(len(one.input_ids) for one in example.sequences):
-                raise DataError("a text has no tokens", where=place, fix="Leave the row out.")
+                raise DataError("a text has no tokens", where=location, fix="Leave the row out.")
         return examples
 
     @abstractmethod
@@ -371,7 +371,7 @@ def read_texts(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[s
     Raises:
         DataError: a row does not have the column, or has no text in it.
     """
-    return [text_of(row, column, place) for row, place in zip(rows, where, strict=True)]
+    return [text_of(row, column, location) for row, location in zip(rows, where, strict=True)]
 
 
 def check_length(limit: int, config: EncoderConfig) -> None:

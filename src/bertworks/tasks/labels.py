@@ -48,7 +48,7 @@ def count_labels(
         else:
             counts.update(read_label_names(row, column, where, separator))
     if separator is None:
-        warn_of_minus_one(counts, no_label, rows.name)
+        warn_about_minus_one(counts, no_label, rows.name)
         for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
@@ -58,7 +58,7 @@ def count_labels(
             f"a classifier needs {needs}, and column {column!r} holds {names}",
             where=rows.name,
         )
-    warn_of_misspellings(counts, rows.name)
+    warn_about_misspellings(counts, rows.name)
     return counts
 
 
@@ -104,7 +104,7 @@ def find_mark(value: Any, marks: Container[str]) -> str | None:
     return name if name in marks else None
 
 
-def warn_of_minus_one(labels: Iterable[str], no_label: str | None, where: str) -> None:
+def warn_about_minus_one(labels: Iterable[str], no_label: str | None, where: str) -> None:
     """Warn if a table's labels are -1, 0 and 1: -1 may be a class, or mean "no label"."""
     if no_label is None and set(labels) == {"-1", "0", "1"}:
         what = f"{where}: the labels -1, 0 and 1 are three classes"
@@ -176,7 +176,7 @@ def _keep_digits(name: str) -> str:
     return "".join(filter(str.isdigit, name))
 
 
-def warn_of_misspellings(counts: Mapping[str, int], where: str) -> None:
+def warn_about_misspellings(counts: Mapping[str, int], where: str) -> None:
     """Warn of labels that are probably misspellings."""
     pairs = [
         f"{name!r} ({counts[name]:,}) of {other!r} ({counts[other]:,})"

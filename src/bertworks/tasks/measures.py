@@ -124,7 +124,7 @@ class CalibrationCounter(MergeableState):
 
 
 class HasLocation(Protocol):
-    """An object with a row's number, from 0, and its place (file and line)."""
+    """An object with a row's number, from 0, and its location (file and line)."""
 
     @property
     def index(self) -> int: ...
@@ -135,7 +135,7 @@ class HasLocation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A row's number, from 0, and its place (file and line)."""
+    """A row's number, from 0, and its location (file and line)."""
 
     index: int
     where: str = ""

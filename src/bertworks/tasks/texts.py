@@ -209,7 +209,7 @@ class TextTask(LabelledTask[LabelledExample]):
         )
         room = limit - self.tokenizer.num_special_tokens(pair=pairs is not None)
         rows: list[list[Encoding]] = []
-        for first, second, place in zip(firsts, seconds, where, strict=True):
+        for first, second, location in zip(firsts, seconds, where, strict=True):
             truncated_first, stride = first, self.settings.stride or room
             if second is not None:
                 if len(first) + len(second) > room:
@@ -221,7 +221,7 @@ class TextTask(LabelledTask[LabelledExample]):
                 second,
                 max_length=limit,
                 stride=stride,
-                where=place,
+                where=location,
             )
             windows[0] = replace(windows[0], truncated_tokens=len(first) - len(truncated_first))
             rows.append(windows)
@@ -271,11 +271,11 @@ def _has_pairs(rows: Rows, text: str) -> bool:
 
 def _check_no_pairs(rows: Sequence[Row], where: Sequence[str]) -> None:
     """Raise a DataError if one of rows that are read as single texts has a second text."""
-    for row, place in zip(rows, where, strict=True):
+    for row, location in zip(rows, where, strict=True):
         if isinstance(row.get(_PAIR), str):
             raise DataError(
                 f"the column {_PAIR!r} holds a second text, but the rows are read as single texts",
-                where=place,
+                where=location,
                 fix="Give single texts or pairs, not both; the columns of pairs are text and pair.",
             )
 

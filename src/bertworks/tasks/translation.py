@@ -166,9 +166,9 @@ class TranslationTask(LabelledTask[LabelledExample]):
             column = str(self.columns[role])
             texts = read_texts(rows, column, where)
             if role == "target" and not all(map(str.strip, texts)):
-                place = next(w for w, text in zip(where, texts, strict=True) if not text.strip())
+                location = next(w for w, text in zip(where, texts, strict=True) if not text.strip())
                 what = f"the target (column {column!r}) is empty"
-                raise UnlabelledError(what, column=column, where=place)
+                raise UnlabelledError(what, column=column, where=location)
             encodings = self.tokenizer.encode_batch(
                 texts,
                 max_length=self.settings.max_seq_length,
