@@ -61,7 +61,7 @@ def test_version_1_is_scored_as_the_official_scorer_does(questions):
     answers = named([texts for texts, _ in questions])
     predictions = {f"q{n}": text for n, (_, text) in enumerate(questions) if text is not None}
     found = bw.score("answering", rows_of(answers), predictions=predictions)
-    expected = squad_oracle.scored(answers, predictions, "1.1")
+    expected = squad_oracle.compute_scores(answers, predictions, "1.1")
     assert found.metrics == pytest.approx(expected)
     missing = len(questions) - len(predictions)
     assert [str(missing) in remark for remark in found.remarks] == [True] * bool(missing)
@@ -99,7 +99,7 @@ def test_version_2_is_scored_as_the_official_scorer_does(questions):
 
     def at(threshold: float) -> dict[str, float]:
         kept = {k: "" if margins[k] > threshold else text for k, text in predictions.items()}
-        return squad_oracle.scored(answers, kept, "2.0")
+        return squad_oracle.compute_scores(answers, kept, "2.0")
 
     assert {key: metrics[key] for key in ("exact_match", "f1")} == pytest.approx(at(9))
     best = max(at(threshold)["f1"] for threshold in range(-4, 4))
@@ -108,10 +108,10 @@ def test_version_2_is_scored_as_the_official_scorer_does(questions):
     none = {k: texts for k, texts in answers.items() if not any(map(squad_oracle.words_of, texts))}
     some = {k: texts for k, texts in answers.items() if k not in none}
     if some:
-        expected = squad_oracle.scored(some, predictions, "2.0")["f1"]
+        expected = squad_oracle.compute_scores(some, predictions, "2.0")["f1"]
         assert metrics["answered_f1"] == pytest.approx(expected)
     if none:
-        expected = squad_oracle.scored(none, predictions, "2.0")["f1"]
+        expected = squad_oracle.compute_scores(none, predictions, "2.0")["f1"]
         assert metrics["unanswered_accuracy"] == pytest.approx(expected)
     lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
     assert lengths.get("no answer", 0) == len(none)

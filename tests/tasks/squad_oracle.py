@@ -20,21 +20,23 @@ from statistics import fmean
 
 def words_of(text: str) -> list[str]:
     """The words that are compared."""
-    kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
-    runs = ["".join(run) for _, run in groupby(kept, str.isalnum)]
+    text_without_punctuation = "".join(
+        sign for sign in text.lower() if sign not in string.punctuation
+    )
+    runs = ["".join(run) for _, run in groupby(text_without_punctuation, str.isalnum)]
     return "".join(" " if run in ("a", "an", "the") else run for run in runs).split()
 
 
 def _overlap(true: Sequence[str], predicted: Sequence[str]) -> float:
-    left = list(true)
-    shared = 0
+    unmatched = list(true)
+    num_shared = 0
     for word in predicted:
-        if word in left:
-            left.remove(word)
-            shared += 1
-    if not shared:
+        if word in unmatched:
+            unmatched.remove(word)
+            num_shared += 1
+    if not num_shared:
         return 0.0
-    precision, recall = shared / len(predicted), shared / len(true)
+    precision, recall = num_shared / len(predicted), num_shared / len(true)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -55,7 +57,7 @@ def of_version_2(predicted: str, answers: Sequence[str]) -> tuple[float, float]:
     )
 
 
-def scored(
+def compute_scores(
     answers: Mapping[str, Sequence[str]], predictions: Mapping[str, str], version: str
 ) -> dict[str, float]:
     """The means over all questions; those without a prediction have 0."""

@@ -53,21 +53,23 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def _objects(question: Question, spelled: Callable[[int], Any]) -> list[dict[str, Any]]:
-    return [{"text": text, "answer_start": spelled(start)} for text, start in question]
+def _objects(question: Question, write_start: Callable[[int], Any]) -> list[dict[str, Any]]:
+    return [{"text": text, "answer_start": write_start(start)} for text, start in question]
 
 
-def _lists(question: Question, spelled: Callable[[int], Any] = int) -> dict[str, list[Any]]:
-    texts, starts = [text for text, _ in question], [spelled(start) for _, start in question]
+def _lists(question: Question, write_start: Callable[[int], Any] = int) -> dict[str, list[Any]]:
+    texts, starts = [text for text, _ in question], [write_start(start) for _, start in question]
     return {"text": texts, "answer_start": starts}
 
 
-def _paragraphs(questions: list[Question], spelled: Callable[[int], Any] = int) -> dict[str, Any]:
+def _paragraphs(
+    questions: list[Question], write_start: Callable[[int], Any] = int
+) -> dict[str, Any]:
     qas = [
         {
             "id": f"q{number}",
             "question": f"who {number}",
-            "answers": _objects(question, spelled),
+            "answers": _objects(question, write_start),
             "is_impossible": not question,
         }
         for number, question in enumerate(questions)
@@ -246,17 +248,19 @@ def test_table_of_another_form_than_training_is_evaluated_by_its_own_columns(
     """The starts of a dev table count, wherever those of the training rows were."""
     questions: list[Question] = [[("ann", at)] for at in PLACES]
     model = bw.Model.fresh(GEOMETRY.with_values(max_position_embeddings=160), TOKENIZER)
-    how: dict[str, Any] = {"epochs": 1, "max_seq_length": 128}
+    settings: dict[str, Any] = {"epochs": 1, "max_seq_length": 128}
     losses = []
     for number, form in enumerate(("SQuAD", "answer and answer_start in CSV", "flattened")):
         train = (FORMS | SINGLE)[form](questions, tmp_path)
         out = tmp_path / str(number)
-        trained = bw.finetune(model, "answering", train=train, out=out, **how).model
+        model_of_form = bw.finetune(model, "answering", train=train, out=out, **settings).model
         every = {name: (FORMS | SINGLE)[name](questions, tmp_path) for name in ("SQuAD",)}
         every |= {"CSV": SINGLE["answer and answer_start in CSV"](questions, tmp_path)}
-        losses.append({name: trained.evaluate(of).metrics["loss"] for name, of in every.items()})
-        (again,) = trained.predict([{"question": "who 1", "context": PASSAGE}])
-        assert again["answer"] in PASSAGE
+        losses.append(
+            {name: model_of_form.evaluate(of).metrics["loss"] for name, of in every.items()}
+        )
+        (prediction,) = model_of_form.predict([{"question": "who 1", "context": PASSAGE}])
+        assert prediction["answer"] in PASSAGE
     for loss in losses:
         assert loss["SQuAD"] == loss["CSV"]
     assert len({loss["SQuAD"] for loss in losses}) == 1, "all trained on the same targets"
@@ -265,8 +269,8 @@ def test_table_of_another_form_than_training_is_evaluated_by_its_own_columns(
 @pytest.mark.parametrize("form", ["list of objects", "simpletransformers", "JSON in CSV"])
 def test_predictions_are_scored_against_every_form(form: str, tmp_path: Path) -> None:
     table = FORMS[form]([[("ann", 0)], [("boat", 10)]], tmp_path)
-    found = bw.score("answering", table, predictions={"q0": "ann", "q1": "ann"})
-    assert found.metrics["exact_match"] == 0.5
+    evaluation = bw.score("answering", table, predictions={"q0": "ann", "q1": "ann"})
+    assert evaluation.metrics["exact_match"] == 0.5
 
 
 def test_questions_may_be_numbered() -> None:

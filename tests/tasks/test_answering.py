@@ -69,10 +69,10 @@ def test_an_answer_comes_back(words, data):
     batch = task.collate([example]).to("cpu")
     ends = batch.packed.cu_seqlens.tolist()
     logits = torch.zeros(batch.packed.num_tokens, 2)
-    for at, (begin, end) in enumerate(batch.targets["spans"].tolist()):
+    for number, (begin, end) in enumerate(batch.targets["spans"].tolist()):
         if (begin, end) != (0, 0):
-            logits[ends[at] + begin, 0] = 9
-            logits[ends[at] + end, 1] = 9
+            logits[ends[number] + begin, 0] = 9
+            logits[ends[number] + end, 1] = 9
     predicted = task.decode({"logits": logits}, batch)[7]
     # A window that sees less around the beginning has no say; then another begins where it begins.
     if predicted["probability"] > 0.5:
@@ -91,49 +91,56 @@ def test_a_window_has_the_target_if_it_has_the_whole_answer(words, data):
     task = make_task()
     example = task.example(row(context, context[start:end], start), 0)
     tokens = TOKENIZER.encode(context).offsets[1:-1].tolist()
-    held = [at for at, (first, past) in enumerate(tokens) if first < end and past > start]
+    answer_tokens = [
+        token for token, (first, stop) in enumerate(tokens) if first < end and stop > start
+    ]
     question = 2
     room = 16 - 3 - question
     for number, (window, target) in enumerate(zip(example.sequences, example.target, strict=True)):
-        seen = range(5 * number, min(5 * number + room, len(tokens)))
-        assert window.num_tokens == len(seen) + 3 + question
+        window_tokens = range(5 * number, min(5 * number + room, len(tokens)))
+        assert window.num_tokens == len(window_tokens) + 3 + question
         expected = (0, 0)
-        if held[0] in seen and held[-1] in seen:
-            expected = tuple(at - seen.start + 2 + question for at in (held[0], held[-1]))
+        if answer_tokens[0] in window_tokens and answer_tokens[-1] in window_tokens:
+            expected = tuple(
+                token - window_tokens.start + 2 + question
+                for token in (answer_tokens[0], answer_tokens[-1])
+            )
         assert target == expected
 
 
-class Rules:
+class OriginalPredictions:
     """What is predicted for a passage, by the rules of the original, token by token.
 
     Args:
-        logits: of a window and a place in it, the start's and the end's.
+        logits: of a window and a position in it, the start's and the end's.
         tokens: characters of each token of the passage.
         windows: first token and number of tokens of each window.
-        before: tokens before the passage in each window.
+        offset: number of tokens before the passage in each window.
     """
 
-    def __init__(self, logits, tokens, windows, before, longest, n_best):
+    def __init__(self, logits, tokens, windows, offset, longest, n_best):
         self.null = min(sum(logits[number, 0]) for number in range(len(windows)))
-        every = []
+        spans = []
         for number, (first, length) in enumerate(windows):
-            own = []
-            for at in range(length):
-                if number != most_context(windows, first + at):
+            spans_of_window = []
+            for start in range(length):
+                if number != most_context(windows, first + start):
                     continue
-                for to in range(at, min(length, at + longest)):
-                    score = logits[number, before + at][0] + logits[number, before + to][1]
-                    own.append((score, tokens[first + at][0], tokens[first + to][1]))
-            every += sorted(own, reverse=True)[:n_best]
-        self.spans = sorted(every, reverse=True)
+                for end in range(start, min(length, start + longest)):
+                    score = logits[number, offset + start][0] + logits[number, offset + end][1]
+                    spans_of_window.append(
+                        (score, tokens[first + start][0], tokens[first + end][1])
+                    )
+            spans += sorted(spans_of_window, reverse=True)[:n_best]
+        self.spans = sorted(spans, reverse=True)
         self.n_best = n_best
 
     def best(self, context):
         """The best spans of different texts."""
-        found = {}
+        span_by_text = {}
         for score, start, end in self.spans:
-            found.setdefault(context[start:end], (score, start, end))
-        return list(found.values())[: self.n_best]
+            span_by_text.setdefault(context[start:end], (score, start, end))
+        return list(span_by_text.values())[: self.n_best]
 
 
 def most_context(windows, token):
@@ -157,7 +164,7 @@ def most_context(windows, token):
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=300, deadline=None)
-def test_what_is_predicted_is_what_the_rules_say(
+def test_predictions_are_those_of_the_original(
     words, question, stride, longest, n_best, threshold, seed
 ):
     context = " ".join(words)
@@ -169,14 +176,14 @@ def test_what_is_predicted_is_what_the_rules_say(
         {"question": "a", "context": "d c b a"},  # another row, whose windows lie between
     ]
     examples = task.examples(rows, 3, labelled=False)
-    assert [one.truncated_tokens for one in examples] == [max(0, question - 4), 0]
+    assert [example.truncated_tokens for example in examples] == [max(0, question - 4), 0]
     batch = task.collate(examples).to("cpu")
     packed = batch.packed
     lengths = np.diff(packed.cu_seqlens)
     assert (np.sort(lengths) == lengths).all()
     logits = np.random.default_rng(seed).normal(0, 3, (packed.num_tokens, 2))
-    found = task.decode({"logits": torch.from_numpy(logits)}, batch)
-    assert set(found) == {3, 4}
+    predictions = task.decode({"logits": torch.from_numpy(logits)}, batch)
+    assert set(predictions) == {3, 4}
 
     tokens = TOKENIZER.encode(context).offsets[1:-1].tolist()
     room = 16 - 3 - min(question, 4)
@@ -185,26 +192,37 @@ def test_what_is_predicted_is_what_the_rules_say(
     while starts[-1] + room < len(tokens):
         starts.append(starts[-1] + step)
     windows = [(start, min(room, len(tokens) - start)) for start in starts]
-    by_place = {}
-    for at, first in enumerate(packed.cu_seqlens[:-1].tolist()):
-        if packed.sequence_row[at] == 3:
-            for place in range(packed.cu_seqlens[at + 1] - first):
-                by_place[int(packed.sequence_number[at]), place] = logits[first + place].tolist()
-    rules = Rules(by_place, tokens, windows, 2 + min(question, 4), longest, n_best)
+    logits_by_position = {}
+    for index, first in enumerate(packed.cu_seqlens[:-1].tolist()):
+        if packed.sequence_row[index] == 3:
+            for position in range(packed.cu_seqlens[index + 1] - first):
+                logits_by_position[int(packed.sequence_number[index]), position] = logits[
+                    first + position
+                ].tolist()
+    rules = OriginalPredictions(
+        logits_by_position, tokens, windows, 2 + min(question, 4), longest, n_best
+    )
     best = rules.best(context)
     every = [*best, (rules.null, 0, 0)] if threshold is not None else best
     total = sum(np.exp(score) for score, _, _ in every)
-    chances = [(np.exp(score) / total, start, end) for score, start, end in every]
-    expected = chances[0] if chances else (0.0, 0, 0)
+    probabilities = [(np.exp(score) / total, start, end) for score, start, end in every]
+    expected = probabilities[0] if probabilities else (0.0, 0, 0)
     if threshold is not None and (not best or rules.null - best[0][0] > threshold):
-        expected = chances[-1]
-    predicted = found[3]
+        expected = probabilities[-1]
+    predicted = predictions[3]
     assert (predicted["start"], predicted["end"]) == expected[1:]
     assert predicted["answer"] == context[predicted["start"] : predicted["end"]]
     assert predicted["probability"] == pytest.approx(expected[0])
-    others = [(one["probability"], one["start"], one["end"]) for one in predicted["alternatives"]]
-    assert [one[1:] for one in others] == [one[1:] for one in sorted(chances, reverse=True)]
-    assert [one[0] for one in others] == pytest.approx(sorted([c[0] for c in chances])[::-1])
+    others = [
+        (alternative["probability"], alternative["start"], alternative["end"])
+        for alternative in predicted["alternatives"]
+    ]
+    assert [alternative[1:] for alternative in others] == [
+        alternative[1:] for alternative in sorted(probabilities, reverse=True)
+    ]
+    assert [alternative[0] for alternative in others] == pytest.approx(
+        sorted([c[0] for c in probabilities])[::-1]
+    )
 
 
 def test_the_window_with_the_whole_answer_has_the_target():
@@ -220,7 +238,7 @@ def test_the_window_with_the_whole_answer_has_the_target():
     assert len(task.training_examples(example)) == len(example.sequences)
 
 
-@pytest.mark.parametrize("unseen", ["\u0301", "\u200b", "\u00ad", "\ufeff"])
+@pytest.mark.parametrize("removed_sign", ["\u0301", "\u200b", "\u00ad", "\ufeff"])
 @pytest.mark.parametrize(
     ("passage", "answer"),
     [
@@ -233,16 +251,16 @@ def test_the_window_with_the_whole_answer_has_the_target():
         (f"{'b ' * 10}~a~ {'b ' * 20}", "~a~"),  # a window begins or ends with the answer
     ],
 )
-def test_what_vanishes_at_an_answers_ends_changes_no_target(passage, answer, unseen):
+def test_removed_characters_at_an_answers_ends_change_no_target(passage, answer, removed_sign):
     """Accents that are stripped and signs without width have no token, nor have they here."""
     tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
     task = AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5}, tokenizer)
-    found, expected = (
+    example, plain_example = (
         task.example(row(passage.replace("~", sign), answer.replace("~", sign)), 0)
-        for sign in (unseen, "")
+        for sign in (removed_sign, "")
     )
-    assert found.target == expected.target
-    assert any(target != (0, 0) for target in expected.target)
+    assert example.target == plain_example.target
+    assert any(target != (0, 0) for target in plain_example.target)
 
 
 @pytest.mark.parametrize("answer", ["a\u0301", "a\u0301b\u0327\u0301", "\u0915\u094d"])
@@ -275,7 +293,7 @@ def test_the_answer_has_the_marks_of_its_last_character(passage, answer):
         (99, (3, "moved")),
     ],
 )
-def test_an_answer_is_looked_for_where_it_is_said_to_be(start, expected):
+def test_an_answer_is_located_at_its_start_or_nearest_to_it(start, expected):
     assert locate_answer("ab ab", "ab", start) == expected
 
 
@@ -283,7 +301,7 @@ def test_the_nearest_of_places_that_overlap():
     assert locate_answer("aaab", "aa", 2) == (1, "moved")
 
 
-def test_a_lost_answer_is_counted_and_not_learned():
+def test_an_answer_that_is_not_found_is_counted_and_not_learned():
     task = make_task()
     rows = [row("a b", "x", 0), row("a b", "b", 2), row("a b", None), row("a b", "b", 0)]
     examples = task.examples(rows, 0)
@@ -300,24 +318,28 @@ def test_answers_as_plain_text_are_answered():
 
 @given(total=st.integers(1, 60), room=st.integers(1, 20), data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_the_window_with_the_most_context_has_the_say(total, room, data):
+def test_an_answer_starts_only_in_the_window_with_the_most_context(total, room, data):
     """As the original's `_check_is_max_context`, token by token; of equals the first window."""
     stride = data.draw(st.integers(1, room))
     starts = range(0, max(1, total - room + stride), stride)
-    check_say([(start, min(room, total - start)) for start in starts])
+    check_masks([(start, min(room, total - start)) for start in starts])
 
 
-def test_a_much_longer_window_has_the_say_with_a_little_less_context():
-    check_say([(0, 384), (256, 244)])
+def test_a_much_longer_window_is_preferred_with_a_little_less_context():
+    check_masks([(0, 384), (256, 244)])
 
 
-def check_say(windows):
-    says = max_context_masks(windows)
-    assert [len(own) for own in says] == [length for _, length in windows]
+def check_masks(windows):
+    masks = max_context_masks(windows)
+    assert [len(own) for own in masks] == [length for _, length in windows]
     for token in range(sum(windows[-1])):
-        sees = [n for n, (start, length) in enumerate(windows) if start <= token < start + length]
-        have_say = [number for number in sees if says[number][token - windows[number][0]]]
-        assert have_say == [most_context(windows, token)]
+        windows_of_token = [
+            n for n, (start, length) in enumerate(windows) if start <= token < start + length
+        ]
+        allowed_windows = [
+            number for number in windows_of_token if masks[number][token - windows[number][0]]
+        ]
+        assert allowed_windows == [most_context(windows, token)]
 
 
 LOGITS = st.floats(-9, 9, allow_subnormal=False)
@@ -332,25 +354,25 @@ def test_the_best_spans_are_the_best_of_all(pairs, longest, count):
     start, end = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
     may = np.array([p[2] for p in pairs])
     offsets = np.stack([np.arange(len(pairs)), np.arange(len(pairs)) + 1], 1)
-    found = find_best_spans(start, end, offsets, may, max_answer_tokens=longest, count=count)
+    best = find_best_spans(start, end, offsets, may, max_answer_tokens=longest, count=count)
     every = [
         start[i] + end[j]
         for i in range(len(pairs))
         if may[i]
         for j in range(i, min(len(pairs), i + longest))
     ]
-    assert [one.score for one in found] == pytest.approx(sorted(every, reverse=True)[:count])
-    for one in found:
-        assert 1 <= one.end - one.start <= longest
-        assert one.score == pytest.approx(start[one.start] + end[one.end - 1])
+    assert [span.score for span in best] == pytest.approx(sorted(every, reverse=True)[:count])
+    for span in best:
+        assert 1 <= span.end - span.start <= longest
+        assert span.score == pytest.approx(start[span.start] + end[span.end - 1])
 
 
-def test_of_equal_spans_the_first_are_the_best():
+def test_the_first_of_equal_spans_are_the_best():
     offsets = np.stack([np.arange(4), np.arange(4) + 1], 1)
     zeros = np.zeros(4)
-    found = find_best_spans(zeros, zeros, offsets, zeros == 0, max_answer_tokens=2, count=7)
-    places = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
-    assert [(one.start, one.end) for one in found] == places
+    best = find_best_spans(zeros, zeros, offsets, zeros == 0, max_answer_tokens=2, count=7)
+    expected = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]
+    assert [(one.start, one.end) for one in best] == expected
 
 
 @pytest.mark.parametrize("loss", ["mean", "sum"])
@@ -372,8 +394,8 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
     logits = network.predict(batch)["logits"]
     ends = batch.packed.cu_seqlens.tolist()
     expected = 0.0
-    for at, target in enumerate(batch.targets["spans"]):
-        own = logits[ends[at] : ends[at + 1]].clone()
+    for number, target in enumerate(batch.targets["spans"]):
+        own = logits[ends[number] : ends[number + 1]].clone()
         if softmax == "passage":
             first = 4  # [CLS] a b [SEP] passage [SEP]
             own[1:first] = own[-1:] = -torch.inf
@@ -390,7 +412,7 @@ def test_the_loss_is_that_of_the_paper(loss, softmax):
     assert evaluator.result()["loss"] == pytest.approx(mean, rel=1e-10)
 
 
-def test_no_answer_is_told_where_it_scores_better():
+def test_no_answer_is_predicted_if_it_scores_better():
     for threshold, predicted in ((0.0, ""), (2.0, "b"), (3.0, "b")):
         task = make_task(unanswerable=True, null_threshold=threshold)
         batch = task.collate([task.example(row("a b", None), 0, labelled=False)]).to("cpu")
@@ -398,9 +420,9 @@ def test_no_answer_is_told_where_it_scores_better():
         logits[0], logits[5] = 2.0, 1.0
         answer = task.decode({"logits": logits}, batch)[0]
         assert answer["answer"] == predicted
-        chances = {one["answer"]: one["probability"] for one in answer["alternatives"]}
-        assert sum(chances.values()) == pytest.approx(1)
-        assert chances[""] / chances["b"] == pytest.approx(np.exp(2))
+        probabilities = {one["answer"]: one["probability"] for one in answer["alternatives"]}
+        assert sum(probabilities.values()) == pytest.approx(1)
+        assert probabilities[""] / probabilities["b"] == pytest.approx(np.exp(2))
 
 
 @pytest.mark.parametrize(("unanswerable", "exact"), [(False, 1.0), (True, 0.0)])
@@ -414,7 +436,7 @@ def test_no_answer_is_measured_only_where_it_is_possible(unanswerable, exact):
     assert evaluator.result()["exact_match"] == exact
 
 
-def test_of_equal_thresholds_the_lowest():
+def test_the_lowest_of_equal_thresholds_is_the_best():
     assert best_threshold([0.0, 1.0], [1.0, 1.0], [1.0, 1.0]) == (-1.0, 1.0)
     assert best_threshold([0.0, 1.0, 2.0], [1.0, 0.5, 0.5], [0.0, 0.5, 0.5]) == (0.0, 2 / 3)
 
@@ -428,17 +450,17 @@ def test_of_equal_thresholds_the_lowest():
 )
 def test_the_threshold_is_the_best(rows):
     margins = [margin for margin, _, _ in rows]
-    if_told = [0.0 if empty else score for _, score, empty in rows]
+    if_answered = [0.0 if empty else score for _, score, empty in rows]
     if_none = [float(empty) for _, _, empty in rows]
 
     def mean(threshold):
         parts = [
             none if margin > threshold else predicted
-            for margin, predicted, none in zip(margins, if_told, if_none, strict=True)
+            for margin, predicted, none in zip(margins, if_answered, if_none, strict=True)
         ]
         return sum(parts) / len(parts)
 
-    threshold, best = best_threshold(margins, if_told, if_none)
+    threshold, best = best_threshold(margins, if_answered, if_none)
     assert mean(threshold) == pytest.approx(best)
     assert best >= max(map(mean, [*margins, -10.0])) - 1e-12
 
@@ -584,22 +606,22 @@ def test_columns_are_found_by_their_names():
         ("[1]", (["[1]"], [None])),
     ],
 )
-def test_answers_as_they_are_written(value, expected):
+def test_answers_are_read_in_every_form(value, expected):
     assert answers_of({"own": value}, {"answers": "own"}, None) == expected
 
 
 @pytest.mark.parametrize("value", [None, 3, [1], {"text": [1]}, ["b", {"text": "b"}], {"a": 1}])
-def test_what_is_no_answer(value):
+def test_values_without_answers_are_errors(value):
     with pytest.raises(DataError, match="f:1: the column 'own' holds no answers"):
         answers_of({"own": value}, {"answers": "own"}, "f:1")
 
 
 def test_a_long_question_narrows_the_stride():
     task = make_task(stride=8, max_question_tokens=10)
-    asked = {"question": "a " * 12, "context": "b c d " * 3, "answers": "c"}
-    (learned, *_) = task.training_examples(task.example(asked, 0))
-    assert learned.truncated_tokens == 0, "they are counted once a row"
-    windows = task.example(asked, 0, labelled=False).sequences
+    row_ = {"question": "a " * 12, "context": "b c d " * 3, "answers": "c"}
+    (training_example, *_) = task.training_examples(task.example(row_, 0))
+    assert training_example.truncated_tokens == 0, "they are counted once a row"
+    windows = task.example(row_, 0, labelled=False).sequences
     starts = {
         tuple(place) for window in windows for place in window.offsets[passage_tokens(window)]
     }

@@ -368,14 +368,14 @@ def test_answers_without_words(version: str) -> None:
     evaluation = model.evaluate(rows)
     answers = {str(number): row["answers"]["text"] for number, row in enumerate(rows)}
     predicted = {str(number): one["answer"] for number, one in enumerate(model.predict(rows))}
-    expected = squad_oracle.scored(answers, predicted, version)
+    expected = squad_oracle.compute_scores(answers, predicted, version)
     assert {key: evaluation.metrics[key] for key in expected} == pytest.approx(expected)
     nothing = {key: texts for key, texts in answers.items() if set(texts) <= {"a"}}
     assert len(nothing) == (12 if version == "2.0" else 8)
     lengths = {row.name: row.count for row in evaluation.breakdown.tables[0].rows}
     assert lengths["no answer"] == len(nothing)
     if version == "2.0":
-        share = squad_oracle.scored(nothing, predicted, version)["f1"]
+        share = squad_oracle.compute_scores(nothing, predicted, version)["f1"]
         assert evaluation.metrics["unanswered_accuracy"] == pytest.approx(share)
         assert evaluation.metrics["best_f1"] >= len(nothing) / len(rows)
 

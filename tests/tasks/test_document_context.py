@@ -67,7 +67,7 @@ def ids_of(word: str) -> list[int]:
 def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride):
     task, rows = tagger(stride=stride), rows_of(documents)
     examples = list(labelled_examples(task, read_rows(rows)))
-    at = 0
+    number = 0
     for sentences in documents:
         words = list(chain.from_iterable(sentences))
         ids = [ids_of(word) for word in words]
@@ -75,22 +75,22 @@ def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride
         flat = list(chain.from_iterable(ids))
         first = 0  # the sentence's first word, in its document
         for sentence in sentences:
-            example = examples[at]
+            example = examples[number]
             labelled = np.concatenate([window.words for window in example.sequences])
             assert sorted(labelled.tolist()) == list(range(len(sentence)))
             for window in example.sequences:
-                seen = window.input_ids[1:-1].tolist()
-                assert len(seen) <= ROOM
+                window_ids = window.input_ids[1:-1].tolist()
+                assert len(window_ids) <= ROOM
                 for position, word in zip(window.positions, window.words, strict=True):
                     start = ends[first + word] - (int(position) - 1)
                     assert start >= 0
-                    assert flat[start : start + len(seen)] == seen
+                    assert flat[start : start + len(window_ids)] == window_ids
                     assert start in ends
             if sentence and len(example.sequences) == 1:
                 size = ends[first + len(sentence)] - ends[first]
-                _check_it_is_full(start, len(seen), ends, own=(ends[first], size))
+                _check_the_window_is_full(start, len(window_ids), ends, own=(ends[first], size))
             first += len(sentence)
-            at += 1
+            number += 1
     if any(row["words"] for row in rows):
         batch = task.collate(examples).to("cpu")
         logits = torch.nn.functional.one_hot(batch.targets["labels"], 3).float()
@@ -99,25 +99,29 @@ def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride
         assert [answers[n]["tags"] for n in range(len(rows))] == [row["tags"] for row in rows]
 
 
-def _check_it_is_full(start: int, size: int, ends: list[int], own: tuple[int, int]) -> None:
+def _check_the_window_is_full(start: int, size: int, ends: list[int], own: tuple[int, int]) -> None:
     """No further word of the document fits; where both sides have words left, they are even."""
-    past = start + size
+    stop = start + size
     words = {left: right - left for left, right in pairwise(ends)}
-    before = next((right - left for left, right in pairwise(ends) if right == start), None)
-    behind = words.get(past)
-    assert before is None or size + before > ROOM
-    assert behind is None or size + behind > ROOM
-    if before is not None and behind is not None:
+    size_before = next((right - left for left, right in pairwise(ends) if right == start), None)
+    size_after = words.get(stop)
+    assert size_before is None or size + size_before > ROOM
+    assert size_after is None or size + size_after > ROOM
+    if size_before is not None and size_after is not None:
         longest = max(words.values())
-        assert abs((own[0] - start) - (past - own[0] - own[1])) <= 2 * longest
+        assert abs((own[0] - start) - (stop - own[0] - own[1])) <= 2 * longest
 
 
 @given(documents=DOCUMENTS, chunk=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_it_does_not_matter_how_many_rows_are_read_at_once(documents, chunk):
+def test_examples_do_not_depend_on_the_number_of_rows_read_at_once(documents, chunk):
     task, table = tagger(), read_rows(rows_of(documents))
-    apart, together = (list(labelled_examples(task, table, size)) for size in (chunk, 1000))
-    assert [one.content for one in apart] == [one.content for one in together]
+    chunk_examples, all_examples = (
+        list(labelled_examples(task, table, size)) for size in (chunk, 1000)
+    )
+    assert [example.content for example in chunk_examples] == [
+        example.content for example in all_examples
+    ]
 
 
 def test_predictions_are_of_the_rows_themselves():
@@ -125,17 +129,17 @@ def test_predictions_are_of_the_rows_themselves():
     torch.manual_seed(0)
     model = Model(TOKENIZER, task, task.network(CONFIG).eval())
     rows = rows_of([[["a", "b"], ["c"]], [["d"]]])
-    found = list(model.stream(rows, window_rows=1))
-    assert [row for row, _ in found] == rows
-    assert [answer["words"] for _, answer in found] == [["a", "b"], ["c"], ["d"]]
+    predictions = list(model.stream(rows, window_rows=1))
+    assert [row for row, _ in predictions] == rows
+    assert [answer["words"] for _, answer in predictions] == [["a", "b"], ["c"], ["d"]]
     # The context of a row may be given with it, and then its document is not asked for.
-    alone, given_ = model.predict(
+    without_context, with_context = model.predict(
         [{"words": ["c"]}, {"words": ["c"], "context_before": ["a", "b"]}]
     )
-    assert given_["probabilities"] == pytest.approx(found[1][1]["probabilities"])
-    assert alone["probabilities"] != pytest.approx(given_["probabilities"])
+    assert with_context["probabilities"] == pytest.approx(predictions[1][1]["probabilities"])
+    assert without_context["probabilities"] != pytest.approx(with_context["probabilities"])
     ((_, sentence),) = model.stream([{"text": "c"}])
-    assert sentence["probabilities"] == pytest.approx(alone["probabilities"]), (
+    assert sentence["probabilities"] == pytest.approx(without_context["probabilities"]), (
         "a text is a document by itself"
     )
 
@@ -155,18 +159,18 @@ def test_the_borders_of_conll(tmp_path, text, documents):
     file = tmp_path / "a.conll"
     file.write_text(text)
     rows = read_rows(file)
-    found = groupby(rows, lambda row: row.values["document"])
-    joined = [" ".join("".join(row.values["1"]) for row in own) for _, own in found]
+    documents_in_file = groupby(rows, lambda row: row.values["document"])
+    joined = [" ".join("".join(row.values["1"]) for row in group) for _, group in documents_in_file]
     assert joined == documents
     task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(document_context=True))
     assert task.columns_text == "words = '1', tags = '2', document = 'document'"
     examples = list(labelled_examples(task, rows))
-    seen = ["".join(TOKENIZER.tokens(one.sequences[0].input_ids)[1:-1]) for one in examples]
-    assert seen == [own.replace(" ", "") for own in documents for _ in own.split()]
+    texts = ["".join(TOKENIZER.tokens(one.sequences[0].input_ids)[1:-1]) for one in examples]
+    assert texts == [group.replace(" ", "") for group in documents for _ in group.split()]
     assert [one.target.tolist() for one in examples] == [[0, 1], [0], [1]]
-    without = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
-    alone = labelled_examples(without, rows)
-    assert [len(one.sequences[0].input_ids) for one in alone] == [
+    plain_task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
+    plain_examples = labelled_examples(plain_task, rows)
+    assert [len(one.sequences[0].input_ids) for one in plain_examples] == [
         4,
         3,
         3,
@@ -188,41 +192,43 @@ def test_the_borders_of_conllu(tmp_path):
     assert [row.values["document"] for row in read_rows(file)] == [1, 1, 2, 2]
 
 
-def test_a_table_must_tell_its_documents(tmp_path):
+def test_a_table_needs_a_column_of_documents(tmp_path):
     rows = [{"words": ["a"], "tags": ["X"], "book": 1}, {"words": ["b"], "tags": ["Y"], "book": 1}]
-    table, asked = read_rows(rows), {"document_context": True}
+    table, options = read_rows(rows), {"document_context": True}
     with pytest.raises(DataError, match=r"which rows are of one document.*document_column=NAME"):
-        TaggingTask.from_table(TOKENIZER, table, TaggingOptions(**asked))
-    task = TaggingTask.from_table(TOKENIZER, table, TaggingOptions(document_column="book", **asked))
-    again = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
-    first, _ = labelled_examples(again, table)
+        TaggingTask.from_table(TOKENIZER, table, TaggingOptions(**options))
+    task = TaggingTask.from_table(
+        TOKENIZER, table, TaggingOptions(document_column="book", **options)
+    )
+    rebuilt_task = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
+    first, _ = labelled_examples(rebuilt_task, table)
     assert TOKENIZER.tokens(first.sequences[0].input_ids) == ["[CLS]", "a", "b", "[SEP]"]
     other = read_rows([{"words": ["a"], "tags": ["X"]}])
     with pytest.raises(DataError, match="which rows are of one document"):
         task.for_table(other, labelled=True)
-    (alone,) = task.for_table(other, labelled=False).add_context(other)
-    assert alone[1] == {"words": ["a"], "tags": ["X"]}
+    (row_without_document,) = task.for_table(other, labelled=False).add_context(other)
+    assert row_without_document[1] == {"words": ["a"], "tags": ["X"]}
     broken = read_rows([{"words": ["a"], "document": 1}, {"words": "b", "document": 1}])
     with pytest.raises(DataError, match="row 2: the column 'words' holds 'b', not a list"):
         list(tagger().add_context(broken))
 
 
 def test_a_long_document_is_read_as_far_ahead_as_the_limit():
-    read = 0
+    num_read = 0
 
     def rows():
-        nonlocal read
+        nonlocal num_read
         for _ in range(10_000):
-            read += 1
+            num_read += 1
             yield {"words": ["a", "b"], "document": "one"}
 
-    first, seen = next(tagger().add_context(read_rows(rows())))
+    first, values = next(tagger().add_context(read_rows(rows())))
     assert first.values["words"] == ["a", "b"]
-    assert len(seen["context_after"]) == ROOM + 2
-    assert read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"
+    assert len(values["context_after"]) == ROOM + 2
+    assert num_read <= 1000 + 10, "the rows that are looked at to know the columns, and a few"
 
 
-def test_a_plain_text_stands_alone_whatever_document_it_names():
+def test_a_plain_text_has_no_context_whatever_document_it_names():
     task = tagger()
     model = Model(TOKENIZER, task, task.network(CONFIG).eval())
     rows = [{"text": "ab c"}, {"text": "ab c", "document": 1}, {"text": "d", "document": 1}]

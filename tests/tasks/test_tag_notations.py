@@ -30,13 +30,13 @@ Writer = Callable[[Sequence[Span], int], list[str]]
 
 def writer(letters: str) -> Writer:
     """Writes spans with the letters of the first word, those inside, the last, and one alone."""
-    first, inside, last, alone = letters
+    first, middle, last, single = letters
 
     def write(spans: Sequence[Span], length: int) -> list[str]:
         tags = ["O"] * length
         for span in spans:
             size = span.end - span.start
-            marks = alone if size == 1 else first + inside * (size - 2) + last
+            marks = single if size == 1 else first + middle * (size - 2) + last
             tags[span.start : span.end] = [f"{mark}-{span.type}" for mark in marks]
         return tags
 
@@ -45,8 +45,8 @@ def writer(letters: str) -> Writer:
 
 def as_ioe1(spans: Sequence[Span], length: int) -> list[str]:
     tags = writer("IIII")(spans, length)
-    for span, after in pairwise(spans):
-        if span.end == after.start and span.type == after.type:
+    for span, following in pairwise(spans):
+        if span.end == following.start and span.type == following.type:
             tags[span.end - 1] = f"E-{span.type}"
     return tags
 
@@ -75,7 +75,7 @@ SPELLINGS: dict[str, Callable[[str, str], str]] = {
 }
 
 
-def spelled(tags: Sequence[str], spelling: str) -> list[str]:
+def respell(tags: Sequence[str], spelling: str) -> list[str]:
     """Tags with `B-PER` in another spelling; those of spellings in small letters have `o`."""
     write = SPELLINGS[spelling]
     outside = "o" if spelling.islower() else "O"
@@ -85,25 +85,25 @@ def spelled(tags: Sequence[str], spelling: str) -> list[str]:
 def conlleval(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """The spans by the rules of conlleval.pl, transcribed: its `startOfChunk` and `endOfChunk`."""
     chunks, start = [], None
-    before, kind_before = "O", ""
-    for at, tag in enumerate([*tags, "O"]):
+    previous_mark, previous_kind = "O", ""
+    for index, tag in enumerate([*tags, "O"]):
         mark, _, kind = tag.partition("-")
         ends = (
-            (before in "BI" and mark in "BO")
-            or before == "E"
-            or (before not in "O." and kind_before != kind)
+            (previous_mark in "BI" and mark in "BO")
+            or previous_mark == "E"
+            or (previous_mark not in "O." and previous_kind != kind)
         )
         starts = (
-            (before in "BIEO" and mark == "B")
-            or (before in "EO" and mark in "EI")
-            or (mark not in "O." and kind_before != kind)
+            (previous_mark in "BIEO" and mark == "B")
+            or (previous_mark in "EO" and mark in "EI")
+            or (mark not in "O." and previous_kind != kind)
         )
         if ends and start is not None:
-            chunks.append((kind_before, start, at))
+            chunks.append((previous_kind, start, index))
             start = None
         if starts:
-            start = at
-        before, kind_before = mark, kind
+            start = index
+        previous_mark, previous_kind = mark, kind
     return chunks
 
 
@@ -124,8 +124,8 @@ def test_scores_are_those_of_seqeval_in_every_scheme_and_spelling(name, spelling
     length = max(length, room, 1)
     both = write([Span("PER", 0, 3)], 3)  # so that there is a mark of each scheme
     sides = [[write(gold, length), both], [write(other, length), both]]
-    metrics = score_of(*([spelled(tags, spelling) for tags in side] for side in sides)).metrics
-    known, guess = (
+    metrics = score_of(*([respell(tags, spelling) for tags in side] for side in sides)).metrics
+    gold_tags, predicted_tags = (
         [[tag.replace("M-", "I-").replace("W-", "S-") for tag in tags] for tags in side]
         for side in sides
     )
@@ -134,14 +134,16 @@ def test_scores_are_those_of_seqeval_in_every_scheme_and_spelling(name, spelling
         del oracles[1]
     if name == "IOE1":  # seqeval's strict mode misses a span of one word before another
         del oracles[0]
-    for how in oracles:
+    for mode in oracles:
         assert metrics["precision"] == pytest.approx(
-            precision_score(known, guess, zero_division=0, **how)
+            precision_score(gold_tags, predicted_tags, zero_division=0, **mode)
         )
         assert metrics["recall"] == pytest.approx(
-            recall_score(known, guess, zero_division=0, **how)
+            recall_score(gold_tags, predicted_tags, zero_division=0, **mode)
         )
-        assert metrics["f1"] == pytest.approx(f1_score(known, guess, zero_division=0, **how))
+        assert metrics["f1"] == pytest.approx(
+            f1_score(gold_tags, predicted_tags, zero_division=0, **mode)
+        )
 
 
 MARKS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "E-PER", "E-LOC", "B", "I", "E"]
@@ -161,13 +163,13 @@ def test_markers_alone_are_spans_of_one_type(rows):
     gold = [[*own[: len(other)], "B"] for own, other in rows]
     predicted = [[*other[: len(own)], "B"] for own, other in rows]
     metrics = score_of(gold, predicted).metrics
-    right = proposed = expected = 0
+    num_correct = num_predicted = num_gold = 0
     for own, other in zip(gold, predicted, strict=True):
-        right += len({*conlleval(own)} & {*conlleval(other)})
-        proposed += len(conlleval(other))
-        expected += len(conlleval(own))
-    assert metrics["precision"] == pytest.approx(right / proposed)
-    assert metrics["recall"] == pytest.approx(right / expected)
+        num_correct += len({*conlleval(own)} & {*conlleval(other)})
+        num_predicted += len(conlleval(other))
+        num_gold += len(conlleval(own))
+    assert metrics["precision"] == pytest.approx(num_correct / num_predicted)
+    assert metrics["recall"] == pytest.approx(num_correct / num_gold)
     assert metrics["f1"] == pytest.approx(f1_score(gold, predicted))
 
 
@@ -180,11 +182,11 @@ def test_types_alone_are_spans_of_adjacent_words(rows):
     gold = [[*own[: len(other)], "O", "PER"] for own, other in rows]
     predicted = [[*other[: len(own)], "O", "PER"] for own, other in rows]
     result = score_of(gold, predicted)
-    known, guess = (
+    gold_tags, predicted_tags = (
         [["O" if tag == "O" else f"I-{tag}" for tag in tags] for tags in side]
         for side in (gold, predicted)
     )
-    assert result.metrics["f1"] == pytest.approx(f1_score(known, guess))
+    assert result.metrics["f1"] == pytest.approx(f1_score(gold_tags, predicted_tags))
     assert "adjacent words of one are a span" in result.remarks[-1]
 
 
@@ -194,11 +196,11 @@ def test_a_predicted_o_makes_no_spans_of_parts_of_speech():
     assert score_of([["O", "O"]], [["PER", "O"]]).metrics["f1"] == 0
 
 
-@given(made=spans(), data=st.data())
-def test_words_that_are_none_are_not_scored(made, data):
+@given(spans_and_length=spans(), data=st.data())
+def test_words_that_are_none_are_not_scored(spans_and_length, data):
     """`X`, `[CLS]` and `[SEP]` of scripts for BERT: leaving these words out changes no figure."""
-    wanted, length = made
-    tags = [*SCHEMES["IOB2"][0](wanted, length), "B-PER"]
+    gold_spans, length = spans_and_length
+    tags = [*SCHEMES["IOB2"][0](gold_spans, length), "B-PER"]
     others = [data.draw(st.sampled_from(["O", "B-PER", "I-PER"])) for _ in tags]
     clean = score_of([tags], [others]).metrics
     gold, predicted = ["[CLS]"], ["O"]
@@ -276,9 +278,9 @@ def test_tags_that_only_look_like_spans_are_warned_of(tags):
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_all_notations_teach_the_same(name, spelling, scheme):
-    wanted = [Span("PER", 0, 1), Span("PER", 1, 4), Span("LOC", 5, 7), Span("LOC", 7, 8)]
+    expected = [Span("PER", 0, 1), Span("PER", 1, 4), Span("LOC", 5, 7), Span("LOC", 7, 8)]
     small = spelling in ("b_per", "per.b")
-    tags = spelled(SCHEMES[name][0](wanted, 9), spelling)
+    tags = respell(SCHEMES[name][0](expected, 9), spelling)
     rows = read_rows([{"words": ["ab"] * 9, "tags": tags}])
     task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(scheme=scheme))
     assert task.settings.spans
@@ -289,7 +291,7 @@ def test_all_notations_teach_the_same(name, spelling, scheme):
     write = writer("BIIB" if scheme == "bio" else "BIES")
     assert learned == [
         re.sub("(?<=-).*", lambda kind: kind[0].lower(), tag) if small else tag
-        for tag in write(wanted, 9)
+        for tag in write(expected, 9)
     ]
     assert (task.settings.notation is None) == (
         spelling == "B-PER" and name in ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES")

@@ -31,7 +31,7 @@ from bertworks.text.tokenizer import Tokenizer
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG")
 # The label of each piece; all others are O.
-KNOWN = {
+LABEL_OF_PIECE = {
     **dict.fromkeys(("obama", "john", "王", "anna", "os", "สมชาย", "田"), "B-PER"),
     **dict.fromkeys(("smith", "明", "##lo", "中"), "I-PER"),
     **dict.fromkeys(("new", "london", "paris", "berlin", "北", "東", "##กรงเทพ"), "B-LOC"),
@@ -44,7 +44,7 @@ OTHERS = (
     # Without vowel signs, which the uncased tokenizer strips.
     *("住", "在", "に", "は", "さん", "##は", "##に", "##อย", "##ท", "ท", "아", "##아", "서울"),
 )
-PIECES = (*SPECIAL, *KNOWN, *OTHERS)
+PIECES = (*SPECIAL, *LABEL_OF_PIECE, *OTHERS)
 
 
 def tagger(path: Path, spellings: tuple[str, ...] = (), **normalization: Any) -> Model:
@@ -76,7 +76,7 @@ def tagger(path: Path, spellings: tuple[str, ...] = (), **normalization: Any) ->
                 weight.zero_()
         network.encoder.embeddings.word_embeddings.weight[:, :size] = 9 * torch.eye(size)
         for at, piece in enumerate(PIECES):
-            network.tag_head.linear.weight[LABELS.index(KNOWN.get(piece, "O")), at] = 5
+            network.tag_head.linear.weight[LABELS.index(LABEL_OF_PIECE.get(piece, "O")), at] = 5
     model = Model(tokenizer, task, network.eval())
     model.save(path)
     return bw.load(path, device="cpu")
@@ -201,7 +201,7 @@ def test_the_explorer_reads_the_words_of_the_tagger(ours):
     assert [word["text"] for word in read(ours, text).words] == ours.predict([text])[0]["words"]
 
 
-SPELLED = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "สมชาย", "んで", "Obama", "-", "x\u00a0y"]
+TRAINING_WORDS = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "สมชาย", "んで", "Obama", "-", "x\u00a0y"]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ SPELLED = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "สมชา
 )
 def test_words_are_spelled_as_in_training(text, words):
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    spellings = find_spellings(SPELLED)
+    spellings = find_spellings(TRAINING_WORDS)
     assert spellings == ("'s", "0.0", "U.S.", "กรุงเทพ", "สมชาย", "んで", "北京")
     (read_text,) = Spellings(tokenizer, spellings).read([text])
     assert read_text.words_in(text) == words
@@ -239,7 +239,7 @@ def test_a_trained_tagger_saves_the_spellings_of_its_training_data():
     assert example.words == ["Obama", "'s", "U.S."]
 
 
-def test_a_word_without_visible_characters_is_said_to_be_unknown():
+def test_a_word_without_visible_characters_is_unknown_with_a_warning():
     task = TaggingTask.from_dict(
         {
             "labels": ("X", "Y"),
@@ -256,7 +256,7 @@ def test_a_word_without_visible_characters_is_said_to_be_unknown():
     assert tokens == ["[CLS]", "anna", "[UNK]", "os", "##lo", "[SEP]"]
 
 
-def published(source: Model, path: Path, labels: str) -> Model:
+def publish(source: Model, path: Path, labels: str) -> Model:
     """The tagger as another tool would publish it, with other names for its labels."""
     assert source.source is not None
     shutil.copytree(source.source, path)
@@ -283,7 +283,7 @@ TEXT = "Obama's speech: John Smith, Google, New York 王明 London Paris"
     ],
 )
 def test_a_published_model_has_the_same_entities_in_every_notation(ours, tmp_path, labels):
-    model = published(ours, tmp_path / "model", labels)
+    model = publish(ours, tmp_path / "model", labels)
     assert entities_of(model, TEXT) == entities_of(ours, TEXT)
     assert model.predict(["Obama"])[0]["tags"] == [labels.split()[1]]
     row = {"words": ["Obama", "John", "Smith"], "tags": ["B-PER", "B-PER", "I-PER"]}
@@ -292,7 +292,7 @@ def test_a_published_model_has_the_same_entities_in_every_notation(ours, tmp_pat
 
 @pytest.mark.parametrize("labels", ["O PER NAME LOC PLACE ORG", "O I-PER I-B I-LOC I-I B-ORG"])
 def test_a_published_model_groups_words_as_the_pipeline_does(ours, tmp_path, labels):
-    model = published(ours, tmp_path / "model", labels)
+    model = publish(ours, tmp_path / "model", labels)
     assert model.source is not None
     entities = [(kind, start, end) for kind, _, start, end in entities_of(model, TEXT)]
     for strategy in ("simple", "first"):
@@ -301,7 +301,7 @@ def test_a_published_model_groups_words_as_the_pipeline_does(ours, tmp_path, lab
 
 
 def test_labels_of_no_word_are_no_entities(ours, tmp_path):
-    model = published(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC X")
+    model = publish(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC X")
     assert entities_of(model, "Google London") == [("LOC", "London", 7, 13)]
     rows = [{"words": ["Google", "London"], "tags": ["X", "B-LOC"]}]
     assert model.evaluate(rows).metrics["accuracy"] == 1
@@ -310,7 +310,7 @@ def test_labels_of_no_word_are_no_entities(ours, tmp_path):
 
 def test_gold_spans_that_the_labels_cannot_tell_apart_are_counted(ours, tmp_path):
     """Without markers, adjacent names are one: the metrics say what is missed."""
-    model = published(ours, tmp_path / "model", "O PER NAME LOC PLACE ORG")
+    model = publish(ours, tmp_path / "model", "O PER NAME LOC PLACE ORG")
     row = {"words": ["Obama", "John", "in", "London"], "tags": ["B-PER", "B-PER", "O", "B-LOC"]}
     metrics = model.evaluate([row]).metrics
     assert (metrics["precision"], metrics["recall"]) == (1 / 2, 1 / 3)
@@ -319,7 +319,7 @@ def test_gold_spans_that_the_labels_cannot_tell_apart_are_counted(ours, tmp_path
 
 def test_labels_that_only_look_like_spans_are_warned_of(ours, tmp_path):
     with pytest.warns(BertworksWarning, match="since these mark none: 'NOUN'"):
-        model = published(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC NOUN")
+        model = publish(ours, tmp_path / "model", "O B-PER I-PER B-LOC I-LOC NOUN")
     assert "entities" not in model.predict(["Obama"])[0]
 
 

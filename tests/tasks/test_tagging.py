@@ -72,22 +72,22 @@ def test_marks_belong_to_their_letters(text, words):
 @st.composite
 def spans(draw):
     """Some spans over some words, in order."""
-    found, at = [], 0
+    result, end = [], 0
     for _ in range(draw(st.integers(0, 5))):
-        start = at + draw(st.integers(0, 3))
-        at = start + draw(st.integers(1, 4))
-        found.append(Span(draw(st.sampled_from(TYPES)), start, at))
-    return found, at + draw(st.integers(0, 3))
+        start = end + draw(st.integers(0, 3))
+        end = start + draw(st.integers(1, 4))
+        result.append(Span(draw(st.sampled_from(TYPES)), start, end))
+    return result, end + draw(st.integers(0, 3))
 
 
 def as_iob1(spans, length):
     tags = ["O"] * length
-    before = None
+    previous = None
     for span in spans:
         tags[span.start : span.end] = [f"I-{span.type}"] * (span.end - span.start)
-        if before is not None and before.end == span.start and before.type == span.type:
+        if previous is not None and previous.end == span.start and previous.type == span.type:
             tags[span.start] = f"B-{span.type}"
-        before = span
+        previous = span
     return tags
 
 
@@ -97,24 +97,24 @@ def as_bilou(spans, length):
     ]
 
 
-def as_read(tags):
+def read_tags(tags):
     """Tags in any notation as this package writes them."""
     return [read_tag(tag, find_notation([*tags, "B-Q"]).types) for tag in tags]
 
 
 @given(spans())
-def test_every_scheme_says_the_same_spans(made):
-    wanted, length = made
+def test_every_scheme_says_the_same_spans(spans_and_length):
+    expected, length = spans_and_length
     for scheme in ("bio", "bioes"):
-        tags = write_spans(wanted, length, scheme)
-        assert find_spans(tags) == wanted
-    assert find_spans(as_read(as_bilou(wanted, length))) == wanted
-    iob1 = as_iob1(wanted, length)
-    assert find_spans(iob1) == wanted
-    assert convert_tags(iob1, "bio") == write_spans(wanted, length, "bio")
-    for tags, theirs in ((iob1, IOB1), (write_spans(wanted, length, "bioes"), IOBES)):
-        read = [e.to_tuple()[1:] for e in SeqevalEntities([tags], theirs).entities[0]]
-        assert [Span(*one) for one in read] == wanted
+        tags = write_spans(expected, length, scheme)
+        assert find_spans(tags) == expected
+    assert find_spans(read_tags(as_bilou(expected, length))) == expected
+    iob1 = as_iob1(expected, length)
+    assert find_spans(iob1) == expected
+    assert convert_tags(iob1, "bio") == write_spans(expected, length, "bio")
+    for tags, peer_scheme in ((iob1, IOB1), (write_spans(expected, length, "bioes"), IOBES)):
+        read = [e.to_tuple()[1:] for e in SeqevalEntities([tags], peer_scheme).entities[0]]
+        assert [Span(*one) for one in read] == expected
 
 
 def test_tags_that_mark_spans_are_known_from_others():
@@ -145,7 +145,7 @@ def test_scores_are_those_of_seqeval(rows):
 @given(data=st.data())
 def test_the_best_path_is_legal_and_the_best(scheme, data):
     labels = labels_of(["X"], scheme)
-    allowed = legal_transitions(labels)
+    is_legal = legal_transitions(labels)
     words = data.draw(st.integers(1, 4))
     numbers = st.floats(-5, 5, allow_subnormal=False)
     scores = np.array(
@@ -161,12 +161,12 @@ def test_the_best_path_is_legal_and_the_best(scheme, data):
 
     def total(path):
         way = [-1, *path, -1]
-        if not all(allowed[a, b] for a, b in pairwise(way)):
+        if not all(is_legal[a, b] for a, b in pairwise(way)):
             return -np.inf
         return scores[range(words), path].sum()
 
-    assert total(best_path(scores, allowed)) == pytest.approx(max(map(total, paths.tolist())))
-    names = [labels[at] for at in best_path(scores, allowed)]
+    assert total(best_path(scores, is_legal)) == pytest.approx(max(map(total, paths.tolist())))
+    names = [labels[number] for number in best_path(scores, is_legal)]
     assert convert_tags(names, scheme) == names
 
 
@@ -182,7 +182,7 @@ WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), 
     data=st.data(),
 )
 @settings(max_examples=150, deadline=None)
-def test_tags_come_back(rows, piece, stride, data):
+def test_decoding_gold_tags_gives_them_again(rows, piece, stride, data):
     """Encode, let the network say the truth, decode: the words, each with its tag, once."""
     tags = [
         data.draw(st.lists(st.sampled_from("XYZ"), min_size=len(w), max_size=len(w))) for w in rows
@@ -203,16 +203,18 @@ def test_tags_come_back(rows, piece, stride, data):
     assert batch.packed.max_seqlen <= 10
     logits = torch.nn.functional.one_hot(batch.targets["labels"], 3).float()
     answers = task.decode({"logits": logits}, batch)
-    for at, (words, wanted) in enumerate(zip(rows, tags, strict=True)):
-        assert answers[at]["words"] == words
-        assert answers[at]["tags"] == wanted
+    for index, (words, expected) in enumerate(zip(rows, tags, strict=True)):
+        assert answers[index]["words"] == words
+        assert answers[index]["tags"] == expected
     pieces = [part for example in batch.examples for part in task.training_examples(example)]
-    again = task.collate(pieces).to("cpu") if pieces else batch
-    assert again.counts == batch.counts
-    assert sorted(again.targets["labels"].tolist()) == sorted(batch.targets["labels"].tolist())
+    training_batch = task.collate(pieces).to("cpu") if pieces else batch
+    assert training_batch.counts == batch.counts
+    assert sorted(training_batch.targets["labels"].tolist()) == sorted(
+        batch.targets["labels"].tolist()
+    )
 
 
-def test_a_word_is_told_where_most_is_seen_around_it():
+def test_a_word_is_tagged_in_the_window_with_most_context():
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = TaggingTask.from_dict(
         {
@@ -260,10 +262,10 @@ def test_plain_text_gives_entities_with_characters():
     assert entity["probability"] > 0.99
 
 
-def test_an_illegal_tag_is_not_told():
+def test_an_illegal_tag_is_not_predicted():
     labels = labels_of(["PER"], "bio")
     scores = np.array([[0.0, -8, -9], [-9, -9, 0]])  # each by itself: O, I-PER
-    path = [labels[at] for at in best_path(scores, legal_transitions(labels))]
+    path = [labels[number] for number in best_path(scores, legal_transitions(labels))]
     assert path == ["B-PER", "I-PER"]  # -8 + 0; the best without it is O, O: 0 - 9
 
 
@@ -306,25 +308,25 @@ def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
 
 @pytest.mark.long
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
-@given(made=spans())
-def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, made):
-    wanted, length = made
-    if not wanted:
+@given(spans_and_length=spans())
+def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, spans_and_length):
+    expected, length = spans_and_length
+    if not expected:
         return
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     columns = {"word_column": "words", "tag_column": "tags"}
     for tags in (
-        as_iob1(wanted, length),
-        write_spans(wanted, length, "bio"),
-        write_spans(wanted, length, "bioes"),
-        as_bilou(wanted, length),
+        as_iob1(expected, length),
+        write_spans(expected, length, "bio"),
+        write_spans(expected, length, "bioes"),
+        as_bilou(expected, length),
     ):
         rows = read_rows([{"words": ["ab"] * length, "tags": tags}])
         options = TaggingOptions(scheme=scheme, **columns)
         task = TaggingTask.from_table(tokenizer, rows, options)
         (example,) = task.examples([rows.sample[0]], 0)
         learned = [task.settings.labels[number] for number in example.target]
-        assert learned == write_spans(wanted, length, scheme)
+        assert learned == write_spans(expected, length, scheme)
 
 
 def test_a_row_without_words_teaches_nothing():
@@ -337,7 +339,7 @@ def test_a_row_without_words_teaches_nothing():
     assert list(task.training_examples(example)) == []
 
 
-def test_files_of_conll_and_conllu(tmp_path):
+def test_files_of_conll_and_conllu_are_read(tmp_path):
     conll = tmp_path / "a.conll"
     conll.write_text("-DOCSTART- -X- O\n\nab NN I-PER\ncd NN I-PER\n\n\nef VB O\n")
     rows = read_rows(conll)

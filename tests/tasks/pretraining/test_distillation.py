@@ -38,16 +38,16 @@ def batch():
 def test_the_losses_are_those_of_pytorch():
     student, teacher = networks()
     network = DistillationNetwork(student, teacher, SETTINGS).train()
-    asked = batch()
-    losses = network(asked)
+    inputs = batch()
+    losses = network(inputs)
     with torch.no_grad():
         network.eval()
-        own, other = student.encoder(asked.packed), teacher.encoder(asked.packed)
-        positions = asked.targets["masked_positions"]
+        own, other = student.encoder(inputs.packed), teacher.encoder(inputs.packed)
+        positions = inputs.targets["masked_positions"]
         logits, soft = student.mlm_head(own[positions]), teacher.mlm_head(other[positions])
     kl = F.kl_div((logits / 3).log_softmax(-1), (soft / 3).softmax(-1), reduction="sum")
     assert losses["soft"].item() == pytest.approx(5 * 9 * kl.item(), rel=1e-4)
-    hard = F.cross_entropy(logits, asked.targets["masked_labels"], reduction="sum")
+    hard = F.cross_entropy(logits, inputs.targets["masked_labels"], reduction="sum")
     assert losses["mlm"].item() == pytest.approx(2 * hard.item(), rel=1e-6)
     ones = torch.ones(len(own))
     cosine = F.cosine_embedding_loss(own, other, ones, reduction="sum")
@@ -65,28 +65,28 @@ def test_only_the_student_learns():
 
 def test_a_student_of_the_teachers_own_weights_has_nothing_to_learn_from_it():
     _, teacher = networks()
-    twin = PretrainingNetwork(teacher.encoder.config, next_sentence=False).double()
-    assert init_from_teacher(twin, teacher) == (0, 1, 2, 3)
-    twin.load_state_dict(teacher.state_dict())
-    losses = DistillationNetwork(twin, teacher, SETTINGS)(batch())
+    student = PretrainingNetwork(teacher.encoder.config, next_sentence=False).double()
+    assert init_from_teacher(student, teacher) == (0, 1, 2, 3)
+    student.load_state_dict(teacher.state_dict())
+    losses = DistillationNetwork(student, teacher, SETTINGS)(batch())
     assert losses["soft"].item() == pytest.approx(0, abs=1e-3)
     assert losses["cosine"].item() == pytest.approx(0, abs=1e-3)
 
 
-def test_it_begins_as_every_other_layer():
+def test_a_student_starts_from_every_other_layer():
     student, teacher = networks()
     assert init_from_teacher(student, teacher) == (0, 2)
     for own, other in ((0, 0), (1, 2)):
-        ours, theirs = (
+        student_state, teacher_state = (
             n.encoder.layers[at].state_dict() for n, at in ((student, own), (teacher, other))
         )
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert all(torch.equal(student_state[name], teacher_state[name]) for name in student_state)
     words = teacher.encoder.embeddings.word_embeddings.weight
     assert torch.equal(student.encoder.embeddings.word_embeddings.weight, words)
     assert student.encoder.embeddings.token_type_embeddings is None
 
 
-def test_what_does_not_fit_is_said():
+def test_unsuitable_teachers_are_errors():
     student, teacher = networks(hidden_size=24, intermediate_size=40)
     with pytest.raises(SettingsError, match="initialize=false"):
         init_from_teacher(student, teacher)

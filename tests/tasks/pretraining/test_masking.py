@@ -24,8 +24,8 @@ CONTINUATION = np.arange(VOCAB_SIZE) >= 700
 
 
 def _continues_word(ids: np.ndarray) -> np.ndarray:
-    found: np.ndarray = CONTINUATION[ids]
-    return found
+    mask: np.ndarray = CONTINUATION[ids]
+    return mask
 
 
 def masker(
@@ -45,10 +45,10 @@ def masker(
 def sequences(count: int, length: int, seed: int = 0, words: bool = False) -> list[np.ndarray]:
     """Pairs of segments of random ids; of whole words and continuations, if `words`."""
     rng = np.random.default_rng(seed)
-    made = rng.integers(200, VOCAB_SIZE if words else 700, (count, length))
-    made[:, 0] = CLS
-    made[:, [length // 2, -1]] = SEP
-    return list(made)
+    ids = rng.integers(200, VOCAB_SIZE if words else 700, (count, length))
+    ids[:, 0] = CLS
+    ids[:, [length // 2, -1]] = SEP
+    return list(ids)
 
 
 def mask(masker: Masker, rows: list[np.ndarray], keys: np.ndarray) -> MaskedSequences:
@@ -60,8 +60,8 @@ def keys_for(count: int, seed: int = 7) -> np.ndarray:
     return hashing.draw(np.array([seed], np.uint64), np.arange(count))
 
 
-def within(observed: float, expected: float, draws: int, sigmas: float = 4) -> bool:
-    return abs(observed - expected) <= sigmas * math.sqrt(expected * (1 - expected) / draws)
+def is_within(share: float, probability: float, draws: int, sigmas: float = 4) -> bool:
+    return abs(share - probability) <= sigmas * math.sqrt(probability * (1 - probability) / draws)
 
 
 UNITS = [
@@ -78,66 +78,72 @@ UNITS = [
 def test_masks_depend_on_the_key_alone(
     values: dict[str, Any], lengths: list[int], seed: int
 ) -> None:
-    rows = [sequences(1, length, seed=at, words=True)[0] for at, length in enumerate(lengths)]
+    rows = [sequences(1, length, seed=index, words=True)[0] for index, length in enumerate(lengths)]
     keys = keys_for(len(rows), seed)
     one = masker(**values)
-    together = mask(one, rows, keys)
-    alone = [mask(one, [row], keys[at : at + 1]) for at, row in enumerate(rows)]
+    batch_result = mask(one, rows, keys)
+    single_results = [mask(one, [row], keys[index : index + 1]) for index, row in enumerate(rows)]
     edges = np.cumsum([0, *lengths])
-    np.testing.assert_array_equal(together.input_ids, np.concatenate([x.input_ids for x in alone]))
-    np.testing.assert_array_equal(together.labels, np.concatenate([x.labels for x in alone]))
     np.testing.assert_array_equal(
-        together.positions,
-        np.concatenate([x.positions + start for x, start in zip(alone, edges, strict=False)]),
+        batch_result.input_ids, np.concatenate([x.input_ids for x in single_results])
+    )
+    np.testing.assert_array_equal(
+        batch_result.labels, np.concatenate([x.labels for x in single_results])
+    )
+    np.testing.assert_array_equal(
+        batch_result.positions,
+        np.concatenate(
+            [x.positions + start for x, start in zip(single_results, edges, strict=False)]
+        ),
     )
 
 
 @pytest.mark.parametrize("values", UNITS)
-def test_labels_are_what_stood_there_and_all_else_stands(values: dict[str, Any]) -> None:
+def test_labels_are_the_original_ids_and_other_tokens_are_unchanged(values: dict[str, Any]) -> None:
     rows = sequences(50, 60, words=True)
     ids = np.concatenate(rows)
-    made = mask(masker(**values), rows, keys_for(50))
-    np.testing.assert_array_equal(ids[made.positions], made.labels)
-    assert np.all(np.diff(made.positions) > 0)
-    untouched = np.setdiff1d(np.arange(len(ids)), made.positions)
-    np.testing.assert_array_equal(ids[untouched], made.input_ids[untouched])
-    assert not np.isin(made.labels, [CLS, SEP]).any()
+    result = mask(masker(**values), rows, keys_for(50))
+    np.testing.assert_array_equal(ids[result.positions], result.labels)
+    assert np.all(np.diff(result.positions) > 0)
+    other_positions = np.setdiff1d(np.arange(len(ids)), result.positions)
+    np.testing.assert_array_equal(ids[other_positions], result.input_ids[other_positions])
+    assert not np.isin(result.labels, [CLS, SEP]).any()
     assert np.array_equal(ids, np.concatenate(rows))  # the unmasked ids are left alone
 
 
 @pytest.mark.parametrize("probability", [0.01, 0.15, 0.4, 1.0])
 @pytest.mark.parametrize("limit", [None, 1, 20])
-def test_as_many_are_chosen_as_the_original_counts(probability: float, limit: int | None) -> None:
+def test_the_number_of_predictions_is_the_originals(probability: float, limit: int | None) -> None:
     lengths = list(range(5, 200))
     rows = [sequences(1, length)[0] for length in lengths]
     settings_ = {"mlm_probability": probability, "max_predictions_per_sequence": limit}
-    made = mask(masker(**settings_), rows, keys_for(len(rows)))
-    owner = np.searchsorted(np.cumsum([0, *lengths]), made.positions, side="right") - 1
+    result = mask(masker(**settings_), rows, keys_for(len(rows)))
+    owner = np.searchsorted(np.cumsum([0, *lengths]), result.positions, side="right") - 1
     for length, count in zip(lengths, np.bincount(owner, minlength=len(rows)), strict=True):
-        wanted = max(1, round(length * probability))
+        expected = max(1, round(length * probability))
         if limit is not None:
-            wanted = min(limit, wanted)
-        assert count == min(wanted, length - 3)  # [CLS] and the two [SEP]s are never chosen
+            expected = min(limit, expected)
+        assert count == min(expected, length - 3)  # [CLS] and the two [SEP]s are never chosen
 
 
 @pytest.mark.parametrize("unit", ["token", "whole-word", "span"])
 def test_replacements_keep_their_ratios(unit: str) -> None:
     rows = sequences(3000, 128)
-    made = mask(masker(unit=unit), rows, keys_for(3000))
-    now, total = made.input_ids[made.positions], len(made.labels)
-    masked, kept = now == MASK, now == made.labels
-    by_chance = 0.1 / VOCAB_SIZE  # a random piece may be [MASK], or the same again
-    assert within(masked.mean(), 0.8 + by_chance, total)
-    assert within(kept.mean(), 0.1 + by_chance, total)
-    assert within((~masked & ~kept).mean(), 0.1 - 2 * by_chance, total)
+    result = mask(masker(unit=unit), rows, keys_for(3000))
+    new_ids, total = result.input_ids[result.positions], len(result.labels)
+    is_masked, is_kept = new_ids == MASK, new_ids == result.labels
+    chance = 0.1 / VOCAB_SIZE  # a random piece may be [MASK], or the same again
+    assert is_within(is_masked.mean(), 0.8 + chance, total)
+    assert is_within(is_kept.mean(), 0.1 + chance, total)
+    assert is_within((~is_masked & ~is_kept).mean(), 0.1 - 2 * chance, total)
 
 
 def test_random_pieces_are_uniform_over_the_whole_vocabulary() -> None:
     rows = sequences(4000, 128)
-    made = mask(masker(mask_ratio=0, random_ratio=1), rows, keys_for(4000))
-    now = made.input_ids[made.positions]
-    expected = len(now) / VOCAB_SIZE
-    chi_square = ((np.bincount(now, minlength=VOCAB_SIZE) - expected) ** 2 / expected).sum()
+    result = mask(masker(mask_ratio=0, random_ratio=1), rows, keys_for(4000))
+    new_ids = result.input_ids[result.positions]
+    expected = len(new_ids) / VOCAB_SIZE
+    chi_square = ((np.bincount(new_ids, minlength=VOCAB_SIZE) - expected) ** 2 / expected).sum()
     assert abs(chi_square - (VOCAB_SIZE - 1)) < 4 * math.sqrt(2 * (VOCAB_SIZE - 1))
 
 
@@ -146,32 +152,32 @@ def test_random_pieces_are_uniform_over_the_whole_vocabulary() -> None:
 )
 def test_ratios_of_the_papers_ablation(ratios: tuple[float, float]) -> None:
     rows = sequences(1000, 128)
-    made = mask(masker(mask_ratio=ratios[0], random_ratio=ratios[1]), rows, keys_for(1000))
-    now, total = made.input_ids[made.positions], len(made.labels)
-    by_chance = ratios[1] / VOCAB_SIZE
-    assert within((now == MASK).mean(), min(1, ratios[0] + by_chance), total)
-    kept = 1 - sum(ratios)
-    assert within((now == made.labels).mean(), min(1, max(0, kept) + by_chance), total)
+    result = mask(masker(mask_ratio=ratios[0], random_ratio=ratios[1]), rows, keys_for(1000))
+    new_ids, total = result.input_ids[result.positions], len(result.labels)
+    chance = ratios[1] / VOCAB_SIZE
+    assert is_within((new_ids == MASK).mean(), min(1, ratios[0] + chance), total)
+    keep_ratio = 1 - sum(ratios)
+    assert is_within((new_ids == result.labels).mean(), min(1, max(0, keep_ratio) + chance), total)
 
 
-def test_every_place_is_as_likely() -> None:
+def test_every_position_is_equally_likely() -> None:
     rows = sequences(6000, 64)
-    made = mask(masker(), rows, keys_for(6000))
-    counts = np.bincount(made.positions % 64, minlength=64)
-    free = np.setdiff1d(np.arange(64), [0, 32, 63])
+    result = mask(masker(), rows, keys_for(6000))
+    counts = np.bincount(result.positions % 64, minlength=64)
+    maskable = np.setdiff1d(np.arange(64), [0, 32, 63])
     assert counts[[0, 32, 63]].sum() == 0
     expected = 6000 * 10 / 61
-    chi_square = ((counts[free] - expected) ** 2 / (expected * (1 - 10 / 61))).sum()
+    chi_square = ((counts[maskable] - expected) ** 2 / (expected * (1 - 10 / 61))).sum()
     assert abs(chi_square - 61) < 4 * math.sqrt(2 * 61)
 
 
 def test_neighbouring_keys_give_unrelated_masks() -> None:
     row = sequences(1, 128)[0]
-    made = mask(masker(), [row] * 2000, np.arange(2000, dtype=np.uint64))
-    places = (made.positions % 128).reshape(2000, 19)
-    shared = [len(np.intersect1d(a, b)) for a, b in pairwise(places)]
+    result = mask(masker(), [row] * 2000, np.arange(2000, dtype=np.uint64))
+    positions = (result.positions % 128).reshape(2000, 19)
+    num_shared = [len(np.intersect1d(a, b)) for a, b in pairwise(positions)]
     expected = 19 * 19 / 125
-    assert abs(np.mean(shared) - expected) < 4 * 1.5 / math.sqrt(len(shared))
+    assert abs(np.mean(num_shared) - expected) < 4 * 1.5 / math.sqrt(len(num_shared))
 
 
 def test_draws_are_the_same_everywhere_and_for_ever() -> None:
@@ -185,62 +191,62 @@ def test_draws_are_the_same_everywhere_and_for_ever() -> None:
 
 def words_of(row: np.ndarray) -> list[range]:
     """The words of a sequence, told plainly: a word goes on while continuations follow."""
-    found: list[list[int]] = []
-    for at, token in enumerate(row.tolist()):
+    words: list[list[int]] = []
+    for index, token in enumerate(row.tolist()):
         if token in (CLS, SEP):
             continue
-        if CONTINUATION[token] and found and found[-1][-1] == at - 1:
-            found[-1].append(at)
+        if CONTINUATION[token] and words and words[-1][-1] == index - 1:
+            words[-1].append(index)
         else:
-            found.append([at])
-    return [range(word[0], word[-1] + 1) for word in found]
+            words.append([index])
+    return [range(word[0], word[-1] + 1) for word in words]
 
 
 @pytest.mark.parametrize("unit", ["whole-word", "span"])
 def test_words_are_masked_whole_and_within_the_budget(unit: str) -> None:
     rows = sequences(400, 64, words=True)
-    made = mask(masker(unit=unit), rows, keys_for(400))
+    result = mask(masker(unit=unit), rows, keys_for(400))
     total = 0
-    for at, row in enumerate(rows):
-        own = set((made.positions[made.positions // 64 == at] % 64).tolist())
-        assert len(own) <= 10
+    for index, row in enumerate(rows):
+        masked_positions = set((result.positions[result.positions // 64 == index] % 64).tolist())
+        assert len(masked_positions) <= 10
         for word in words_of(row):
-            assert own.issuperset(word) or own.isdisjoint(word)
-        shortest = min(len(w) for w in words_of(row) if own.isdisjoint(w))
+            assert masked_positions.issuperset(word) or masked_positions.isdisjoint(word)
+        shortest = min(len(w) for w in words_of(row) if masked_positions.isdisjoint(w))
         if unit == "whole-word":  # every word that still fitted was taken
-            assert len(own) + shortest > 10
-        total += len(own)
+            assert len(masked_positions) + shortest > 10
+        total += len(masked_positions)
     assert total > 0.95 * 400 * 10
 
 
 def test_a_continuation_after_a_separator_starts_a_word() -> None:
     row = np.array([CLS, 800, 300, 801, SEP, 802, 803, 300, SEP])
     assert words_of(row) == [range(1, 2), range(2, 4), range(5, 7), range(7, 8)]
-    made = [
+    results = [
         mask(masker(unit="whole-word", mlm_probability=2 / 9), [row], np.array([key], np.uint64))
         for key in range(200)
     ]
-    chosen = {tuple(x.positions.tolist()) for x in made}
-    assert chosen == {(2, 3), (5, 6), (1, 7)}
+    choices = {tuple(x.positions.tolist()) for x in results}
+    assert choices == {(2, 3), (5, 6), (1, 7)}
 
 
-def test_a_word_over_the_budget_is_passed_over() -> None:
+def test_a_word_over_the_budget_is_skipped() -> None:
     row = np.array([CLS, 300, 800, 800, SEP])
-    made = mask(masker(unit="whole-word"), [row], keys_for(1))
-    assert made.positions.tolist() == []
-    np.testing.assert_array_equal(made.input_ids, row)
+    result = mask(masker(unit="whole-word"), [row], keys_for(1))
+    assert result.positions.tolist() == []
+    np.testing.assert_array_equal(result.input_ids, row)
 
 
 def test_each_piece_of_a_word_is_replaced_on_its_own() -> None:
     row = np.array([CLS, 300, 800, SEP])
     rows = [row] * 4000
     one = masker(unit="whole-word", mlm_probability=0.5, mask_ratio=0.5, random_ratio=0)
-    made = mask(one, rows, keys_for(4000))
-    masked = (made.input_ids[made.positions] == MASK).reshape(-1, 2)
-    assert within((masked[:, 0] & masked[:, 1]).mean(), 0.25, 4000)
+    result = mask(one, rows, keys_for(4000))
+    is_masked = (result.input_ids[result.positions] == MASK).reshape(-1, 2)
+    assert is_within((is_masked[:, 0] & is_masked[:, 1]).mean(), 0.25, 4000)
 
 
-def test_a_span_is_replaced_as_one_where_asked() -> None:
+def test_a_span_is_replaced_as_one_with_replace_span() -> None:
     rows = sequences(1000, 40)
     one = masker(
         unit="span",
@@ -250,11 +256,11 @@ def test_a_span_is_replaced_as_one_where_asked() -> None:
         mask_ratio=0.5,
         random_ratio=0,
     )
-    made = mask(one, rows, keys_for(1000))
-    masked = made.input_ids[made.positions] == MASK
-    assert within(masked.mean(), 0.5, 1500)
-    neighbours = np.diff(made.positions) == 1  # of one span, or of two that happen to touch
-    assert np.mean((masked[1:] == masked[:-1])[neighbours]) > 0.85
+    result = mask(one, rows, keys_for(1000))
+    is_masked = result.input_ids[result.positions] == MASK
+    assert is_within(is_masked.mean(), 0.5, 1500)
+    neighbours = np.diff(result.positions) == 1  # of one span, or of two that happen to touch
+    assert np.mean((is_masked[1:] == is_masked[:-1])[neighbours]) > 0.85
 
 
 @pytest.mark.parametrize(
@@ -279,19 +285,19 @@ def test_spans_have_the_published_lengths(values: dict[str, Any], odds: list[flo
     widths = one._span_widths(starts, np.ones_like(starts), bits).reshape(count, length)
     inner = widths[:, : length - len(odds) + 1].ravel()
     shares = np.bincount(inner, minlength=len(odds) + 1)[1:] / len(inner)
-    assert all(within(share, p, len(inner)) for share, p in zip(shares, odds, strict=True))
+    assert all(is_within(share, p, len(inner)) for share, p in zip(shares, odds, strict=True))
     assert np.all(widths[:, -1] == 1)  # at a segment's end there is room for one word
-    assert within((widths[:, -2] == 1).mean(), odds[0] / (odds[0] + odds[1]), count)
-    made = one(ids, edges, keys_for(count))
-    assert len(made.positions) == count * len(odds)
+    assert is_within((widths[:, -2] == 1).mean(), odds[0] / (odds[0] + odds[1]), count)
+    result = one(ids, edges, keys_for(count))
+    assert len(result.positions) == count * len(odds)
 
 
 def test_spans_stay_in_their_segment() -> None:
     row = np.array([CLS, 300, SEP, 301, SEP, 302, SEP, 303, SEP])
     one = masker(unit="span", mlm_probability=2 / 9)
     for key in range(100):
-        made = mask(one, [row], np.array([key], np.uint64))
-        assert len(made.positions) == 2
+        result = mask(one, [row], np.array([key], np.uint64))
+        assert len(result.positions) == 2
 
 
 # ---------------------------------------------------------------------------------------- settings
@@ -321,15 +327,15 @@ def with_units(count: int, length: int, seed: int = 0) -> tuple[list[np.ndarray]
 
 def units_of(row: np.ndarray, continues_unit: np.ndarray) -> list[list[int]]:
     """The units of a sequence, told plainly: `[CLS]` and `[SEP]` are in none, and cut them."""
-    found: list[list[int]] = []
-    for at, token in enumerate(row.tolist()):
+    units: list[list[int]] = []
+    for index, token in enumerate(row.tolist()):
         if token in (CLS, SEP):
             continue
-        if continues_unit[at] and found and found[-1][-1] == at - 1:
-            found[-1].append(at)
+        if continues_unit[index] and units and units[-1][-1] == index - 1:
+            units[-1].append(index)
         else:
-            found.append([at])
-    return found
+            units.append([index])
+    return units
 
 
 @pytest.mark.parametrize("replace", ["token", "span"])
@@ -337,34 +343,40 @@ def test_units_are_masked_whole_and_within_the_budget(replace: str) -> None:
     rows, continues_unit = with_units(400, 64)
     one = masker(unit="knowledge", replace=replace, mask_ratio=0.5, random_ratio=0)
     edges = np.arange(401) * 64
-    made = one(np.concatenate(rows), edges, keys_for(400), np.concatenate(continues_unit))
-    total, kept, long_units = 0, 0, 0
-    for at, (row, marks) in enumerate(zip(rows, continues_unit, strict=True)):
-        mine = made.positions // 64 == at
-        places = (made.positions[mine] % 64).tolist()
-        now = dict(zip(places, made.input_ids[made.positions[mine]], strict=True))
-        assert len(now) <= 10
-        units = units_of(row, marks)
+    result = one(np.concatenate(rows), edges, keys_for(400), np.concatenate(continues_unit))
+    total, num_uniform, num_long_units = 0, 0, 0
+    for index, (row, row_units) in enumerate(zip(rows, continues_unit, strict=True)):
+        is_of_row = result.positions // 64 == index
+        positions = (result.positions[is_of_row] % 64).tolist()
+        new_ids = dict(zip(positions, result.input_ids[result.positions[is_of_row]], strict=True))
+        assert len(new_ids) <= 10
+        units = units_of(row, row_units)
         for unit in units:
-            assert set(now).issuperset(unit) or set(now).isdisjoint(unit)
-            if len(unit) > 1 and unit[0] in now:
-                long_units += 1
-                kept += len({now[place] == MASK for place in unit}) == 1
-        assert len(now) + min(len(u) for u in units if set(now).isdisjoint(u)) > 10
-        total += len(now)
+            assert set(new_ids).issuperset(unit) or set(new_ids).isdisjoint(unit)
+            if len(unit) > 1 and unit[0] in new_ids:
+                num_long_units += 1
+                num_uniform += len({new_ids[position] == MASK for position in unit}) == 1
+        assert len(new_ids) + min(len(u) for u in units if set(new_ids).isdisjoint(u)) > 10
+        total += len(new_ids)
     assert total > 0.95 * 400 * 10
-    assert (kept == long_units) == (replace == "span")
+    assert (num_uniform == num_long_units) == (replace == "span")
 
 
 def test_units_are_pure_functions_of_the_key() -> None:
     rows, continues_unit = with_units(9, 40)
     one, keys = masker(unit="knowledge"), keys_for(9)
-    together = one(np.concatenate(rows), np.arange(10) * 40, keys, np.concatenate(continues_unit))
-    for at in range(9):
-        alone = one(rows[at], np.array([0, 40]), keys[at : at + 1], continues_unit[at])
-        own = together.positions // 40 == at
-        assert (together.positions[own] % 40).tolist() == alone.positions.tolist()
-        np.testing.assert_array_equal(together.input_ids[at * 40 : at * 40 + 40], alone.input_ids)
+    batch_result = one(
+        np.concatenate(rows), np.arange(10) * 40, keys, np.concatenate(continues_unit)
+    )
+    for index in range(9):
+        single_result = one(
+            rows[index], np.array([0, 40]), keys[index : index + 1], continues_unit[index]
+        )
+        is_of_row = batch_result.positions // 40 == index
+        assert (batch_result.positions[is_of_row] % 40).tolist() == single_result.positions.tolist()
+        np.testing.assert_array_equal(
+            batch_result.input_ids[index * 40 : index * 40 + 40], single_result.input_ids
+        )
 
 
 def test_units_without_spans_are_words() -> None:
@@ -379,9 +391,9 @@ def test_units_without_spans_are_words() -> None:
 def test_words_whose_end_is_marked() -> None:
     """As the first GPT's: a piece goes on a word unless the one before ended it."""
     ends = np.arange(VOCAB_SIZE) >= 700
-    marked: Any = SimpleNamespace(continuation=np.ones(VOCAB_SIZE, np.bool_), word_end=ends)
-    continues_word = partial(Tokenizer.continues_word, marked)
+    tokenizer: Any = SimpleNamespace(continuation=np.ones(VOCAB_SIZE, np.bool_), word_end=ends)
+    continues_word = partial(Tokenizer.continues_word, tokenizer)
     one = masker(continues_word, unit="whole-word", mlm_probability=3 / 9)
     row = np.array([CLS, 300, 301, 800, 801, SEP, 302, 802, SEP])
-    chosen = {tuple(mask(one, [row], np.array([key], np.uint64)).positions) for key in range(200)}
-    assert chosen == {(1, 2, 3), (4, 6, 7)}
+    choices = {tuple(mask(one, [row], np.array([key], np.uint64)).positions) for key in range(200)}
+    assert choices == {(1, 2, 3), (4, 6, 7)}

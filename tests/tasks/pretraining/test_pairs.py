@@ -32,28 +32,28 @@ def bounds_of(lengths: list[list[int]]) -> Any:
 
 
 def instances_of(lengths: list[list[int]], seed: int, **values: Any) -> list[Instance]:
-    chosen = InstanceSettings(**values)
+    settings_ = InstanceSettings(**values)
     every = range(len(lengths))  # each document is its own original
-    return list(make_instances(every, bounds_of(lengths), every, chosen, Random(seed)))
+    return list(make_instances(every, bounds_of(lengths), every, settings_, Random(seed)))
 
 
-def within(observed: float, expected: float, draws: int, sigmas: float = 4) -> bool:
+def is_within(share: float, probability: float, draws: int, sigmas: float = 4) -> bool:
     """Whether a share of so many draws lies within its confidence interval."""
-    return abs(observed - expected) <= sigmas * math.sqrt(expected * (1 - expected) / draws)
+    return abs(share - probability) <= sigmas * math.sqrt(probability * (1 - probability) / draws)
 
 
 # ------------------------------------------------------------------------- the original, retold
 
 
-class Told(NamedTuple):
+class OriginalInstance(NamedTuple):
     a: list[Any]
     b: list[Any]
     not_next: bool
 
 
 def original(
-    documents: list[list[list[Any]]], at: int, max_seq_length: int, short: float, rng: Random
-) -> list[Told]:
+    documents: list[list[list[Any]]], index: int, max_seq_length: int, short: float, rng: Random
+) -> list[OriginalInstance]:
     """The original generator's behaviour, retold with lists of tokens and one loop a token.
 
     Draws are taken in the same order as the code under test takes them, so that both can be held
@@ -63,12 +63,12 @@ def original(
     target = room
     if rng.random() < short:
         target = 2 + int(rng.random() * (room - 1))
-    waiting = list(documents[at])
-    told = []
-    while waiting:
+    sentences = list(documents[index])
+    instances = []
+    while sentences:
         chunk: list[list[Any]] = []
-        while waiting and sum(map(len, chunk)) < target:
-            chunk.append(waiting.pop(0))
+        while sentences and sum(map(len, chunk)) < target:
+            chunk.append(sentences.pop(0))
         in_a = 1
         if len(chunk) > 1:
             in_a = 1 + int(rng.random() * (len(chunk) - 1))
@@ -78,19 +78,19 @@ def original(
         if not_next:
             for _ in range(10):
                 other = int(rng.random() * len(documents))
-                if other != at:
+                if other != index:
                     break
             start = int(rng.random() * len(documents[other]))
             for sentence in documents[other][start:]:
                 b += sentence
                 if len(b) >= target - len(a):
                     break
-            waiting = chunk[in_a:] + waiting
+            sentences = chunk[in_a:] + sentences
         else:
             b = [token for sentence in chunk[in_a:] for token in sentence]
         shorten(a, b, room, rng)
-        told.append(Told(a, b, not_next))
-    return told
+        instances.append(OriginalInstance(a, b, not_next))
+    return instances
 
 
 def shorten(a: list[Any], b: list[Any], room: int, rng: Random) -> None:
@@ -128,17 +128,17 @@ def test_segment_pairs_are_those_of_the_original(
     ]
     rng = Random(seed)
     expected = [
-        told
-        for at in range(len(documents))
-        for told in original(documents, at, max_seq_length, short, rng)
+        instance
+        for index in range(len(documents))
+        for instance in original(documents, index, max_seq_length, short, rng)
     ]
-    made = instances_of(lengths, seed, max_seq_length=max_seq_length, short_seq_prob=short)
+    instances = instances_of(lengths, seed, max_seq_length=max_seq_length, short_seq_prob=short)
     tokens = [
-        Told(
+        OriginalInstance(
             *([(p.document, t) for t in range(p.start, p.end)] for p in instance.pieces),
             bool(instance.next_sentence_label),
         )
-        for instance in made
+        for instance in instances
     ]
     assert tokens == expected
 
@@ -158,20 +158,20 @@ def test_segment_pairs_are_those_of_the_original(
 def test_pairs_fit_and_are_what_their_label_says(
     lengths: list[list[int]], seed: int, max_seq_length: int, format_: str, balance: str
 ) -> None:
-    made = instances_of(
+    instances = instances_of(
         lengths, seed, format=format_, max_seq_length=max_seq_length, next_sentence_balance=balance
     )
-    uncut = sum(map(max, lengths)) * 3 <= max_seq_length - 3
-    for a, b in (instance.pieces for instance in made):
+    is_never_truncated = sum(map(max, lengths)) * 3 <= max_seq_length - 3
+    for a, b in (instance.pieces for instance in instances):
         assert a.start < a.end <= sum(lengths[a.document])
         assert b.start < b.end <= sum(lengths[b.document])
-    for instance in made:
+    for instance in instances:
         a, b = instance.pieces
         assert instance.num_tokens <= max_seq_length
         if instance.next_sentence_label == 0:
             assert a.document == b.document
             assert a.end <= b.start
-            if uncut:
+            if is_never_truncated:
                 assert a.end == b.start
         elif format_ == "sentence-order" and a.document == b.document:
             assert b.end <= a.start or balance == "original"
@@ -183,19 +183,19 @@ def test_every_sentence_is_used_once_where_nothing_is_cut(
     lengths: list[list[int]], seed: int
 ) -> None:
     """Sentences behind a random B come back in a later instance: A's and true B's tile the text."""
-    made = instances_of(lengths, seed, max_seq_length=4 * sum(map(sum, lengths)) + 8)
-    used: dict[int, list[Piece]] = {number: [] for number in range(len(lengths))}
-    own = iter(made)
+    instances = instances_of(lengths, seed, max_seq_length=4 * sum(map(sum, lengths)) + 8)
+    pieces_of: dict[int, list[Piece]] = {number: [] for number in range(len(lengths))}
+    instance_iterator = iter(instances)
     for number, document in enumerate(lengths):
-        while not used[number] or used[number][-1].end < sum(document):
-            instance = next(own)
+        while not pieces_of[number] or pieces_of[number][-1].end < sum(document):
+            instance = next(instance_iterator)
             a, b = instance.pieces
-            used[number] += [a] if instance.next_sentence_label else [a, b]
-        edges = [piece.start for piece in used[number]] + [used[number][-1].end]
+            pieces_of[number] += [a] if instance.next_sentence_label else [a, b]
+        edges = [piece.start for piece in pieces_of[number]] + [pieces_of[number][-1].end]
         assert edges[0] == 0
-        assert all(x.end == y.start for x, y in pairwise(used[number]))
+        assert all(x.end == y.start for x, y in pairwise(pieces_of[number]))
         assert set(edges) <= set(np.cumsum([0, *document]).tolist())
-    assert next(own, None) is None
+    assert next(instance_iterator, None) is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -203,19 +203,19 @@ def test_every_sentence_is_used_once_where_nothing_is_cut(
 def test_full_sentences_use_every_token_once_in_order(
     lengths: list[list[int]], max_seq_length: int, format_: str
 ) -> None:
-    made = instances_of(lengths, 0, format=format_, max_seq_length=max_seq_length)
-    pieces = [piece for instance in made for piece in instance.pieces]
+    instances = instances_of(lengths, 0, format=format_, max_seq_length=max_seq_length)
+    pieces = [piece for instance in instances for piece in instance.pieces]
     tokens = [(p.document, t) for p in pieces for t in range(p.start, p.end)]
     assert tokens == [(d, t) for d, document in enumerate(lengths) for t in range(sum(document))]
-    assert all(instance.num_tokens <= max_seq_length for instance in made)
-    assert all(instance.next_sentence_label is None for instance in made)
+    assert all(instance.num_tokens <= max_seq_length for instance in instances)
+    assert all(instance.next_sentence_label is None for instance in instances)
     if format_ == "doc-sentences":
-        assert all(len(instance.pieces) == 1 for instance in made)
+        assert all(len(instance.pieces) == 1 for instance in instances)
     if max(map(max, lengths)) <= max_seq_length - 2:  # then pieces are whole sentences,
         ends = [set(np.cumsum([0, *document]).tolist()) for document in lengths]
         assert all({p.start, p.end} <= ends[p.document] for p in pieces)
         if format_ == "full-sentences":  # and no sequence had room for the next one
-            for instance, following in pairwise(made):
+            for instance, following in pairwise(instances):
                 p, last = following.pieces[0], instance.pieces[-1]
                 longer = min(end for end in ends[p.document] if end > p.start) - p.start
                 separator = p.document != last.document
@@ -223,12 +223,12 @@ def test_full_sentences_use_every_token_once_in_order(
 
 
 def test_full_sentences_put_a_separator_between_documents() -> None:
-    made = instances_of([[3, 4], [2], [9]], 0, format="full-sentences", max_seq_length=16)
-    assert made == [
+    instances = instances_of([[3, 4], [2], [9]], 0, format="full-sentences", max_seq_length=16)
+    assert instances == [
         Instance((Piece(0, 0, 7), Piece(1, 0, 2)), None),  # 1 + (7 + 1) + (2 + 1)
         Instance((Piece(2, 0, 9),), None),
     ]
-    assert made[0].num_tokens == 12
+    assert instances[0].num_tokens == 12
 
 
 # -------------------------------------------------------------------------------------- the odds
@@ -239,7 +239,7 @@ def long_documents(count: int, sentences: int, seed: int = 0) -> list[list[int]]
     return [[rng.randint(5, 45) for _ in range(sentences)] for _ in range(count)]
 
 
-def test_one_document_in_ten_is_cut_short() -> None:
+def test_one_document_in_ten_is_split_short() -> None:
     """Of very short sentences, a chunk's length shows the target drawn for the document."""
     lengths = [[1] * 300 for _ in range(3000)]
     longest = [0] * len(lengths)
@@ -248,52 +248,58 @@ def test_one_document_in_ten_is_cut_short() -> None:
             longest[a.document] = max(longest[a.document], b.end - a.start)
     short = [length for length in longest if length < 64]
     share_below = 62 / 63  # a short target is uniform over 2 to 64, and may be 64
-    assert within(len(short) / len(lengths), 0.1 * share_below, len(lengths))
+    assert is_within(len(short) / len(lengths), 0.1 * share_below, len(lengths))
     assert abs(np.mean(short) - 32.5) < 4 * 18 / math.sqrt(len(short))
 
 
 def test_a_ends_anywhere_and_a_coin_decides_about_b() -> None:
     lengths = [[4] * 2000 for _ in range(20)]
-    made = instances_of(lengths, 3, max_seq_length=43, short_seq_prob=0)  # chunks of 10 sentences
-    assert within(np.mean([i.next_sentence_label for i in made]), 0.5, len(made))
+    instances = instances_of(
+        lengths, 3, max_seq_length=43, short_seq_prob=0
+    )  # chunks of 10 sentences
+    assert is_within(np.mean([i.next_sentence_label for i in instances]), 0.5, len(instances))
     ends = Counter(
-        (a.end - a.start) // 4 for (a, b), label in made if label == 0 and b.end - a.start == 40
+        (a.end - a.start) // 4
+        for (a, b), label in instances
+        if label == 0 and b.end - a.start == 40
     )
     total = sum(ends.values())
     assert set(ends) == set(range(1, 10))
-    assert all(within(count / total, 1 / 9, total) for count in ends.values())
+    assert all(is_within(count / total, 1 / 9, total) for count in ends.values())
 
 
 def test_a_random_b_starts_anywhere_in_any_other_document() -> None:
     lengths = [[10] * (5 + 5 * number) for number in range(8)]
-    chosen = InstanceSettings(max_seq_length=63, short_seq_prob=0)
+    settings_ = InstanceSettings(max_seq_length=63, short_seq_prob=0)
     documents: Counter[int] = Counter()
     starts: Counter[int] = Counter()
     rng = Random(0)
     for _ in range(5000):
-        for (_, b), label in make_instances([0], bounds_of(lengths), range(8), chosen, rng):
+        for (_, b), label in make_instances([0], bounds_of(lengths), range(8), settings_, rng):
             if label:
                 documents[b.document] += 1
                 starts[b.start] += b.document == 7
     total = sum(documents.values())
     assert set(documents) == set(range(1, 8))
-    assert all(within(count / total, 1 / 7, total) for count in documents.values())
+    assert all(is_within(count / total, 1 / 7, total) for count in documents.values())
     # each document is as likely, long or short, and so is each of its sentences
-    assert all(within(starts[10 * at] / documents[7], 1 / 40, documents[7]) for at in range(40))
+    assert all(
+        is_within(starts[10 * number] / documents[7], 1 / 40, documents[7]) for number in range(40)
+    )
 
 
 def test_ten_draws_for_another_document_then_its_own() -> None:
-    class Stuck(Random):
+    class ConstantRandom(Random):
         draws = 0
 
         def random(self) -> float:
             self.draws += 1
             return 0.0  # always document 0, always "not next", never "short" (0 < 0 is false)
 
-    rng = Stuck()
-    chosen = InstanceSettings(short_seq_prob=0, max_seq_length=32)
-    (made,) = make_instances([0], bounds_of([[5], [7]]), range(2), chosen, rng)
-    assert made == Instance((Piece(0, 0, 5), Piece(0, 0, 5)), 1)
+    rng = ConstantRandom()
+    settings_ = InstanceSettings(short_seq_prob=0, max_seq_length=32)
+    (instance,) = make_instances([0], bounds_of([[5], [7]]), range(2), settings_, rng)
+    assert instance == Instance((Piece(0, 0, 5), Piece(0, 0, 5)), 1)
     assert rng.draws == 1 + 10 + 1  # short, ten documents, where it starts
 
 
@@ -301,34 +307,34 @@ def test_a_random_b_is_of_no_copy_of_its_own_document() -> None:
     """However many copies there are: one of 30 documents is not A's or a copy of it."""
     lengths = [[10] * 20] * 30
     originals = [0] * 29 + [29]
-    chosen = InstanceSettings(max_seq_length=63, short_seq_prob=0)
-    made = make_instances(range(29), bounds_of(lengths), originals, chosen, Random(0))
-    found = [b.document for (_, b), label in made if label]
-    assert len(found) > 50
-    assert set(found) == {29}
+    settings_ = InstanceSettings(max_seq_length=63, short_seq_prob=0)
+    instances = make_instances(range(29), bounds_of(lengths), originals, settings_, Random(0))
+    documents = [b.document for (_, b), label in instances if label]
+    assert len(documents) > 50
+    assert set(documents) == {29}
 
 
-def test_of_copies_alone_b_is_of_its_own_document() -> None:
-    chosen = InstanceSettings(max_seq_length=63, short_seq_prob=0)
-    made = make_instances([0, 1], bounds_of([[10] * 20] * 3), [0, 0, 0], chosen, Random(0))
-    found = [a.document == b.document for (a, b), label in made if label]
-    assert found and all(found)
+def test_b_is_of_its_own_document_if_all_others_are_copies() -> None:
+    settings_ = InstanceSettings(max_seq_length=63, short_seq_prob=0)
+    instances = make_instances([0, 1], bounds_of([[10] * 20] * 3), [0, 0, 0], settings_, Random(0))
+    is_same_document = [a.document == b.document for (a, b), label in instances if label]
+    assert is_same_document and all(is_same_document)
 
 
 def test_truncation_takes_from_front_and_back_alike() -> None:
     lengths = [[40] * 100 for _ in range(200)]
-    front = cut = 0
+    num_front = num_truncated = 0
     for (a, b), label in instances_of(lengths, 1, max_seq_length=53, short_seq_prob=0):
         assert (a.end - a.start, b.end - b.start) == (25, 25)  # B gives way first, then in turns
-        front += a.start % 40
-        cut += 40 - 25
+        num_front += a.start % 40
+        num_truncated += 40 - 25
         if label:
-            front += b.start % 40
-            cut += 40 - 25
-    assert within(front / cut, 0.5, cut)
+            num_front += b.start % 40
+            num_truncated += 40 - 25
+    assert is_within(num_front / num_truncated, 0.5, num_truncated)
 
 
-def test_the_longer_piece_is_cut_first() -> None:
+def test_the_longer_piece_is_truncated_first() -> None:
     """10 and 70 tokens in 40 places: all cuts fall on the longer one."""
     for seed in range(50):
         for (a, b), label in instances_of([[10, 70], [10, 70]], seed, max_seq_length=43):
@@ -342,36 +348,38 @@ def test_not_next_is_the_larger_half_in_the_original_and_half_in_exact_balance()
     shares = {}
     for balance in ("original", "exact"):
         for format_ in PAIR_FORMATS:
-            made = instances_of(lengths, 2, format=format_, next_sentence_balance=balance)
-            labels = [instance.next_sentence_label for instance in made]
+            instances = instances_of(lengths, 2, format=format_, next_sentence_balance=balance)
+            labels = [instance.next_sentence_label for instance in instances]
             shares[balance, format_] = np.mean(labels)
             if balance == "exact":
-                assert within(np.mean(labels), 0.5, len(labels))
-                alone = [i.next_sentence_label for i in made if i.pieces[0].document >= 200]
-                assert within(np.mean(alone), 0.5, len(alone))  # whatever A is
+                assert is_within(np.mean(labels), 0.5, len(labels))
+                single_labels = [
+                    i.next_sentence_label for i in instances if i.pieces[0].document >= 200
+                ]
+                assert is_within(np.mean(single_labels), 0.5, len(single_labels))  # whatever A is
     assert 0.54 < shares["original", "segment-pair"] < 0.66
     assert shares["original", "sentence-order"] > 0.54
 
 
 def test_exact_balance_cuts_a_last_sentence_in_two() -> None:
-    made = [
+    instances = [
         instance
         for seed in range(200)
         for instance in instances_of([[12], [7, 1]], seed, next_sentence_balance="exact")
         if instance.pieces[0].document == 0
     ]
-    assert {a.start for (a, _), _ in made} == {0}
-    assert {a.end for (a, _), _ in made} == set(range(1, 12))
-    assert all(b == Piece(0, a.end, 12) for (a, b), label in made if label == 0)
+    assert {a.start for (a, _), _ in instances} == {0}
+    assert {a.end for (a, _), _ in instances} == set(range(1, 12))
+    assert all(b == Piece(0, a.end, 12) for (a, b), label in instances if label == 0)
     assert instances_of([[1], [1]], 0, next_sentence_balance="exact") == []
 
 
 def test_sentence_order_swaps_half_of_them() -> None:
     lengths = long_documents(300, 40)
-    made = instances_of(lengths, 4, format="sentence-order", next_sentence_balance="exact")
-    assert all(a.document == b.document for (a, b), _ in made)
-    assert all((a.start > b.start) == bool(label) for (a, b), label in made)
-    assert within(np.mean([label for _, label in made]), 0.5, len(made))
+    instances = instances_of(lengths, 4, format="sentence-order", next_sentence_balance="exact")
+    assert all(a.document == b.document for (a, b), _ in instances)
+    assert all((a.start > b.start) == bool(label) for (a, b), label in instances)
+    assert is_within(np.mean([label for _, label in instances]), 0.5, len(instances))
 
 
 def test_sentence_pairs_are_single_sentences() -> None:
@@ -379,8 +387,8 @@ def test_sentence_pairs_are_single_sentences() -> None:
     ends = [np.cumsum([0, *document]).tolist() for document in lengths]
     for pieces, label in instances_of(lengths, 4, format="sentence-pair", max_seq_length=128):
         for piece in pieces:
-            at = ends[piece.document].index(piece.start)
-            assert ends[piece.document][at + 1] == piece.end
+            index = ends[piece.document].index(piece.start)
+            assert ends[piece.document][index + 1] == piece.end
         if not label:
             assert pieces[0].end == pieces[1].start
 

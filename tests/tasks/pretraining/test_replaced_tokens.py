@@ -54,18 +54,21 @@ def instances(tokenizer, count=8):
 
 def hugging_face(config, dtype):
     """Their generator and discriminator, which share all embeddings but the projection."""
-    own = generator_config(config, SETTINGS)
-    generator = published.theirs_of(own, "masked-lm", dtype)
+    small_config = generator_config(config, SETTINGS)
+    generator = published.theirs_of(small_config, "masked-lm", dtype)
     discriminator = published.theirs_of(config, "replaced-tokens", dtype)
-    theirs, shared = generator.electra.embeddings, discriminator.electra.embeddings
+    generator_embeddings, shared_embeddings = (
+        generator.electra.embeddings,
+        discriminator.electra.embeddings,
+    )
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
-        setattr(theirs, name, getattr(shared, name))
-    generator.generator_lm_head.weight = shared.word_embeddings.weight
+        setattr(generator_embeddings, name, getattr(shared_embeddings, name))
+    generator.generator_lm_head.weight = shared_embeddings.word_embeddings.weight
     return generator, discriminator
 
 
-def filled(network, theirs):
-    tensors = {ELECTRA.normalize_name(k): v for k, v in theirs.state_dict().items()}
+def load_peer_weights(network, peer):
+    tensors = {ELECTRA.normalize_name(k): v for k, v in peer.state_dict().items()}
     assert not load_weights(network, tensors, ELECTRA, "theirs").initialized
 
 
@@ -75,15 +78,16 @@ def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeyp
     config = geometry("electra", embedding_size=embedding_size, vocab_size=tokenizer.vocab_size)
     generator, discriminator = hugging_face(config, dtype)
     network = with_generator(DiscriminatorNetwork(config), SETTINGS).to(dtype).eval()
-    filled(network.discriminator, discriminator)
-    filled(network.generator, generator)
+    load_peer_weights(network.discriminator, discriminator)
+    load_peer_weights(network.generator, generator)
     batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
     # Rounding must not decide what is drawn, so that the two dtypes' draws are given.
     labels = batch.targets["masked_labels"]
-    drawn = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
-    at = iter(drawn.split(256))
+    pieces = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
+    chunks = iter(pieces.split(256))
     monkeypatch.setattr(
-        "bertworks.tasks.pretraining.discriminator.sample_pieces", lambda logits, draws: next(at)
+        "bertworks.tasks.pretraining.discriminator.sample_pieces",
+        lambda logits, draws: next(chunks),
     )
     losses = network(batch)
     assert losses.keys() == batch.counts.keys()
@@ -97,39 +101,41 @@ def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeyp
         "attention_mask": mask.long(),
         "token_type_ids": batch.packed.to_padded(batch.packed.token_type_ids)[0],
     }
-    asked = torch.full((batch.packed.num_tokens,), -100).index_copy(0, positions, labels)
+    mlm_labels = torch.full((batch.packed.num_tokens,), -100).index_copy(0, positions, labels)
     mlm = generator(
-        padded, **inputs, labels=torch.full_like(padded, -100).masked_scatter(mask, asked)
+        padded, **inputs, labels=torch.full_like(padded, -100).masked_scatter(mask, mlm_labels)
     ).loss
-    before = batch.packed.input_ids.index_copy(0, positions, labels)
-    after = batch.packed.input_ids.index_copy(0, positions, drawn)
-    replaced = before != after
-    assert 0 < replaced.sum() < len(labels)
-    logits = discriminator(padded.masked_scatter(mask, after), **inputs).logits[mask]
+    original_ids = batch.packed.input_ids.index_copy(0, positions, labels)
+    new_ids = batch.packed.input_ids.index_copy(0, positions, pieces)
+    is_replaced = original_ids != new_ids
+    assert 0 < is_replaced.sum() < len(labels)
+    logits = discriminator(padded.masked_scatter(mask, new_ids), **inputs).logits[mask]
     # Their own loss is rounded to float32.
-    rtd = F.binary_cross_entropy_with_logits(logits, replaced.double())
+    rtd = F.binary_cross_entropy_with_logits(logits, is_replaced.double())
     expected = mlm + SETTINGS.weight * rtd
     expected.backward()
     assert error(total.detach(), expected.detach()) <= TOLERANCE[dtype]
-    theirs = {
+    peer_parameters = {
         "generator": dict(generator.named_parameters()),
         "discriminator": dict(discriminator.named_parameters()),
     }
     largest = max(p.grad.abs().max().item() for p in network.parameters())
-    compared = set()
+    compared_ids = set()
     for name, parameter in network.named_parameters(remove_duplicate=False):
         part, _, rest = name.partition(".")
         for their_name, gradient in ELECTRA.keys.export({rest: parameter.grad}).items():
             if their_name == "generator_lm_head.weight":
                 continue  # tied: compared as the embeddings
-            other = theirs[part][their_name]
-            compared.add(id(other))
+            other = peer_parameters[part][their_name]
+            compared_ids.add(id(other))
             difference = (gradient.double() - other.grad).abs().max().item()
             share = difference / max(other.grad.abs().max().item(), 1e-30)
             # A bias of the keys has no gradient but rounding's.
             is_close = share <= TOLERANCE[dtype] or difference <= 0.1 * TOLERANCE[dtype] * largest
             assert is_close, (name, share)
-    assert compared == {id(p) for model in (generator, discriminator) for p in model.parameters()}
+    assert compared_ids == {
+        id(p) for model in (generator, discriminator) for p in model.parameters()
+    }
 
 
 def test_embeddings_are_one():
@@ -164,9 +170,9 @@ def test_no_gradient_goes_through_the_draw(tokenizer):
     network = with_generator(DiscriminatorNetwork(config), SETTINGS)
     batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
     network(batch)["weighted_rtd"].backward()
-    shared = {id(parameter) for parameter in network.encoder.embeddings.parameters()}
+    shared_ids = {id(parameter) for parameter in network.encoder.embeddings.parameters()}
     for name, parameter in network.generator.named_parameters():
-        assert (parameter.grad is None) is (id(parameter) not in shared), name
+        assert (parameter.grad is None) is (id(parameter) not in shared_ids), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -175,11 +181,11 @@ def test_pieces_are_drawn_with_their_probabilities(dtype):
     logits = torch.tensor([2.0, -30.0, 1.0, -torch.inf, 0.5, -2.0], dtype=dtype)
     count = 4096
     draws = torch.arange(count) * (2**DRAW_BITS // count)
-    drawn = sample_pieces(logits.expand(count, -1), draws)
-    found = torch.bincount(drawn, minlength=len(logits))
+    pieces = sample_pieces(logits.expand(count, -1), draws)
+    counts = torch.bincount(pieces, minlength=len(logits))
     expected = torch.softmax(logits.double(), -1) * count
-    assert (found - expected).abs().max() <= 1
-    assert found[1] == found[3] == 0
+    assert (counts - expected).abs().max() <= 1
+    assert counts[1] == counts[3] == 0
     last = torch.tensor([2**DRAW_BITS - 1])
     assert sample_pieces(logits[None], last).item() == 5, "the last draw is a piece too"
     assert sample_pieces(logits[:4][None], last).item() == 2, "and never an impossible one"
@@ -187,50 +193,50 @@ def test_pieces_are_drawn_with_their_probabilities(dtype):
 
 def test_draws_belong_to_the_instance_and_are_even(tokenizer):
     examples = instances(tokenizer, 400)
-    asked = task(tokenizer, mlm_probability=0.5)
-    whole = asked.collate(examples)
+    rtd_task = task(tokenizer, mlm_probability=0.5)
+    whole = rtd_task.collate(examples)
     assert len(np.unique(whole.targets["draws"])) == len(whole.targets["draws"])
-    parts = [asked.collate(examples[:150]), asked.collate(examples[150:])]
-    together = np.concatenate([part.targets["draws"] for part in parts])
-    assert sorted(together) == sorted(whole.targets["draws"])
+    parts = [rtd_task.collate(examples[:150]), rtd_task.collate(examples[150:])]
+    draws_of_parts = np.concatenate([part.targets["draws"] for part in parts])
+    assert sorted(draws_of_parts) == sorted(whole.targets["draws"])
     shares = np.histogram(whole.targets["draws"], bins=16, range=(0, 2**DRAW_BITS))[0]
-    expected = len(together) / 16
+    expected = len(draws_of_parts) / 16
     assert ((shares - expected) ** 2 / expected).sum() < 37.7, "chi-square, 15 degrees, p = 0.001"
     # They tell nothing of what the masking drew from the same bits.
-    masked = whole.packed.input_ids[whole.targets["masked_positions"]] == tokenizer.mask_id
+    is_masked = whole.packed.input_ids[whole.targets["masked_positions"]] == tokenizer.mask_id
     draws = whole.targets["draws"] / 2**DRAW_BITS
-    assert abs(draws[masked].mean() - draws[~masked].mean()) < 0.05
+    assert abs(draws[is_masked].mean() - draws[~is_masked].mean()) < 0.05
 
 
 def test_losses_add_up_and_evaluations_repeat(tokenizer):
     config = geometry("electra", vocab_size=tokenizer.vocab_size)
-    asked = task(tokenizer)
+    rtd_task = task(tokenizer)
     network = with_generator(DiscriminatorNetwork(config), SETTINGS).double().eval()
     published.redraw(network)
     examples = instances(tokenizer, 12)
     with torch.no_grad():
         whole, *parts = (
-            network(asked.collate(part).to("cpu"))
+            network(rtd_task.collate(part).to("cpu"))
             for part in (examples, examples[:5], examples[5:])
         )
     for name, loss in whole.items():
         assert sum(part[name] for part in parts).item() == pytest.approx(loss.item(), rel=1e-10)
 
-    def measured(*cuts):
-        evaluator = asked.evaluator()
-        for part in cuts:
-            batch = asked.collate(part).to("cpu")
+    def evaluate_parts(*parts):
+        evaluator = rtd_task.evaluator()
+        for part in parts:
+            batch = rtd_task.collate(part).to("cpu")
             with torch.no_grad():
                 evaluator.add(network.predict(batch), batch)
         return evaluator.result()
 
-    once, again = measured(examples), measured(examples[7:], examples[:7])
-    assert once == pytest.approx(again)
-    counts = asked.collate(examples).counts
-    assert once["mlm_loss"] == pytest.approx(whole["mlm"].item() / counts["mlm"], rel=1e-5)
+    metrics, metrics_of_parts = evaluate_parts(examples), evaluate_parts(examples[7:], examples[:7])
+    assert metrics == pytest.approx(metrics_of_parts)
+    counts = rtd_task.collate(examples).counts
+    assert metrics["mlm_loss"] == pytest.approx(whole["mlm"].item() / counts["mlm"], rel=1e-5)
     rtd = whole["weighted_rtd"].item() / counts["weighted_rtd"] / SETTINGS.weight
-    assert once["rtd_loss"] == pytest.approx(rtd, rel=1e-5)
-    assert once["loss"] == pytest.approx(once["mlm_loss"] + 50 * rtd, rel=1e-5)
+    assert metrics["rtd_loss"] == pytest.approx(rtd, rel=1e-5)
+    assert metrics["loss"] == pytest.approx(metrics["mlm_loss"] + 50 * rtd, rel=1e-5)
 
 
 @pytest.mark.long
@@ -246,7 +252,7 @@ def test_the_odd_one_out_is_found(tokenizer, tmp_path):
     config = geometry(
         "electra", vocab_size=tokenizer.vocab_size, num_hidden_layers=1, initializer_range=0.1
     )
-    asked = task(tokenizer)
+    rtd_task = task(tokenizer)
     torch.manual_seed(0)
     network = with_generator(DiscriminatorNetwork(config), SETTINGS)
     settings = FitSettings(
@@ -258,9 +264,9 @@ def test_the_odd_one_out_is_found(tokenizer, tmp_path):
     )
     run = RunDirectory.open(tmp_path / "run", settings)
     source = RowSource(examples[64:], seed=0, batch_size=32)
-    fit(network, asked, [Phase(source, 120)], settings=settings, run=run)
+    fit(network, rtd_task, [Phase(source, 120)], settings=settings, run=run)
     run.close()
-    metrics = evaluate(network, asked, examples[:64]).metrics
+    metrics = evaluate(network, rtd_task, examples[:64]).metrics
     assert metrics["rtd_auc"] > 0.8
     assert metrics["rtd_accuracy"] > metrics["rtd_majority"] + 0.05
 
@@ -274,35 +280,35 @@ def test_measures_are_scikit_learns():
     assert area_under_curve(scores, is_positive) == pytest.approx(expected)
 
 
-def test_precision_recall_and_share(tokenizer):
-    asked = task(tokenizer)
-    batch = asked.collate(instances(tokenizer, 2)).to("cpu")
-    masked, tokens = len(batch.targets["masked_labels"]), batch.packed.num_tokens
-    replaced = torch.zeros(tokens, dtype=torch.bool)
-    replaced[:8] = True
-    logits = torch.full((tokens,), -3.0)
+def test_metrics_are_those_computed_by_hand(tokenizer):
+    rtd_task = task(tokenizer)
+    batch = rtd_task.collate(instances(tokenizer, 2)).to("cpu")
+    num_masked, num_tokens = len(batch.targets["masked_labels"]), batch.packed.num_tokens
+    is_replaced = torch.zeros(num_tokens, dtype=torch.bool)
+    is_replaced[:8] = True
+    logits = torch.full((num_tokens,), -3.0)
     logits[4:10] = 2.0
-    evaluator = asked.evaluator()
-    outputs = {"rtd_logits": logits, "is_replaced": replaced}
-    evaluator.add({**outputs, "mlm_logits": torch.zeros(masked, tokenizer.vocab_size)}, batch)
-    found = evaluator.result()
-    assert found["rtd_precision"] == pytest.approx(4 / 6)
-    assert found["rtd_recall"] == pytest.approx(4 / 8)
-    assert found["replaced_share"] == pytest.approx(8 / tokens)
-    assert found["rtd_majority"] == pytest.approx(1 - 8 / tokens)
-    assert found["rtd_accuracy"] == pytest.approx(1 - 6 / tokens)
-    loss = F.binary_cross_entropy_with_logits(logits, replaced.float())
-    assert found["rtd_loss"] == pytest.approx(loss.item())
+    evaluator = rtd_task.evaluator()
+    outputs = {"rtd_logits": logits, "is_replaced": is_replaced}
+    evaluator.add({**outputs, "mlm_logits": torch.zeros(num_masked, tokenizer.vocab_size)}, batch)
+    metrics = evaluator.result()
+    assert metrics["rtd_precision"] == pytest.approx(4 / 6)
+    assert metrics["rtd_recall"] == pytest.approx(4 / 8)
+    assert metrics["replaced_share"] == pytest.approx(8 / num_tokens)
+    assert metrics["rtd_majority"] == pytest.approx(1 - 8 / num_tokens)
+    assert metrics["rtd_accuracy"] == pytest.approx(1 - 6 / num_tokens)
+    loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float())
+    assert metrics["rtd_loss"] == pytest.approx(loss.item())
 
 
-def test_it_is_described_and_built_again(tokenizer):
-    asked = task(tokenizer, mask_ratio=0.85, random_ratio=0.0)
-    again = ReplacedTokensTask.from_dict(asked.to_dict(), tokenizer)
-    assert again.to_dict() == asked.to_dict()
-    assert again.masked_lm.masking.mask_ratio == 0.85
+def test_a_task_is_rebuilt_from_its_description(tokenizer):
+    rtd_task = task(tokenizer, mask_ratio=0.85, random_ratio=0.0)
+    rebuilt_task = ReplacedTokensTask.from_dict(rtd_task.to_dict(), tokenizer)
+    assert rebuilt_task.to_dict() == rtd_task.to_dict()
+    assert rebuilt_task.masked_lm.masking.mask_ratio == 0.85
 
 
-def test_what_does_not_fit_is_said(tokenizer):
+def test_unsuitable_settings_are_errors(tokenizer):
     with pytest.raises(SettingsError, match="full-sentences or doc-sentences"):
         ReplacedTokensTask(tokenizer, InstanceSettings(format="segment-pair"))
     with pytest.raises(SettingsError, match="from both sides"):

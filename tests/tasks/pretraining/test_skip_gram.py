@@ -30,12 +30,12 @@ from tests.training.letters import WORD_PIECES, Lines
 from tests.training.test_kill import assert_same
 from tests.training.tiny_run import tiny_run
 
-FILLED = InstanceSettings(format="full-sentences")
+INSTANCES = InstanceSettings(format="full-sentences")
 
 
 def _task(counts: np.ndarray, **settings: Any) -> SkipGramTask:
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
-    task = SkipGramTask(tokenizer, FILLED, SkipGramSettings(**settings), "nowhere")
+    task = SkipGramTask(tokenizer, INSTANCES, SkipGramSettings(**settings), "nowhere")
     task.__dict__["counts"] = counts  # of no corpus
     return task
 
@@ -49,8 +49,11 @@ def _counts() -> np.ndarray:
 def _examples(lengths: tuple[int, ...], seed: int = 1) -> list[PretrainingExample]:
     random = np.random.default_rng(seed)
     ids = [random.integers(5, len(WORD_PIECES), length) for length in lengths]
-    framed = [np.concatenate([[2], own, [3]]) for own in ids]
-    return [PretrainingExample(own, len(own), key=n + 7) for n, own in enumerate(framed)]
+    sequences = [np.concatenate([[2], sequence, [3]]) for sequence in ids]
+    return [
+        PretrainingExample(sequence, len(sequence), key=n + 7)
+        for n, sequence in enumerate(sequences)
+    ]
 
 
 def test_pairs_are_those_of_a_plain_loop() -> None:
@@ -59,62 +62,64 @@ def test_pairs_are_those_of_a_plain_loop() -> None:
     examples = _examples((12, 4, 30, 1))
     batch = task.collate(examples)
     targets, packed = batch.targets, batch.packed
-    found = set()
+    pairs = set()
     for centre, pieces in zip(targets["centres"], targets["candidates"], strict=True):
         sequence = int(np.searchsorted(packed.cu_seqlens, centre, side="right")) - 1
-        row, place = packed.sequence_row[sequence], packed.position_ids[centre]
+        row, position = packed.sequence_row[sequence], packed.position_ids[centre]
         assert packed.input_ids[centre] not in (2, 3)
-        found.add((int(row), int(place), *pieces.tolist()))
-    wanted = set()
+        pairs.add((int(row), int(position), *pieces.tolist()))
+    expected = set()
     ends = np.cumsum(counts**0.75) / (counts**0.75).sum()
     for row, example in enumerate(examples):
-        kept = []
-        for place, piece in enumerate(example.input_ids.tolist()):
-            bits = hashing.draw(np.array([example.key], np.uint64), [place])
+        tokens = []
+        for position, piece in enumerate(example.input_ids.tolist()):
+            bits = hashing.draw(np.array([example.key], np.uint64), [position])
             if not counts[piece]:
                 continue
             share = counts[piece] / counts.sum()
             if hashing.uniform(bits)[0] < math.sqrt(0.01 / share) + 0.01 / share:
                 reach = 1 + hashing.integers_below(hashing.mix(bits ^ np.uint64(1 << 60)), 3)[0]
-                kept.append((place, piece, bits, reach))
-        for at, (place, _, bits, reach) in enumerate(kept):
-            for other in range(max(0, at - reach), min(len(kept), at + reach + 1)):
-                if other != at:
-                    there, piece = kept[other][:2]
-                    drawn = hashing.uniform(hashing.draw(bits, there * 2 + np.arange(2)))
-                    wanted.add((row, place, *(int((ends <= x).sum()) for x in drawn), piece))
-    assert found == wanted
-    assert len(found) == batch.counts["skip_gram"] == len(targets["centres"])
-    assert len(found) > 30
+                tokens.append((position, piece, bits, reach))
+        for index, (position, _, bits, reach) in enumerate(tokens):
+            for other in range(max(0, index - reach), min(len(tokens), index + reach + 1)):
+                if other != index:
+                    other_position, piece = tokens[other][:2]
+                    draws = hashing.uniform(hashing.draw(bits, other_position * 2 + np.arange(2)))
+                    expected.add((row, position, *(int((ends <= x).sum()) for x in draws), piece))
+    assert pairs == expected
+    assert len(pairs) == batch.counts["skip_gram"] == len(targets["centres"])
+    assert len(pairs) > 30
 
 
 def test_a_sequence_s_pairs_do_not_depend_on_its_batch() -> None:
     task, examples = _task(_counts(), subsample=0.01), _examples((12, 30))
-    together = task.collate(examples)
-    alone = [task.collate([example]) for example in examples]
-    candidates = [part.targets["candidates"] for part in alone]
-    assert together.counts["skip_gram"] == sum(map(len, candidates))
+    whole_batch = task.collate(examples)
+    single_batches = [task.collate([example]) for example in examples]
+    candidates = [part.targets["candidates"] for part in single_batches]
+    assert whole_batch.counts["skip_gram"] == sum(map(len, candidates))
     rows = np.concatenate(candidates).tolist()
-    assert sorted(together.targets["candidates"].tolist()) == sorted(rows)
+    assert sorted(whole_batch.targets["candidates"].tolist()) == sorted(rows)
 
 
-def test_what_is_kept_and_what_is_drawn_has_the_paper_s_shares() -> None:
+def test_tokens_are_kept_and_drawn_with_the_papers_probabilities() -> None:
     counts = _counts()
     task = _task(counts, window=1, negatives=5, subsample=0.005)
     batch = task.collate(_examples((500,) * 40))
-    drawn = np.bincount(batch.targets["candidates"][:, :-1].ravel(), minlength=len(counts))
-    chances = counts**0.75 / (counts**0.75).sum()
-    total = drawn.sum()
-    assert (np.abs(drawn - total * chances) < 5 * np.sqrt(total * chances) + 1e-9).all()
+    draw_counts = np.bincount(batch.targets["candidates"][:, :-1].ravel(), minlength=len(counts))
+    probabilities = counts**0.75 / (counts**0.75).sum()
+    total = draw_counts.sum()
+    assert (
+        np.abs(draw_counts - total * probabilities) < 5 * np.sqrt(total * probabilities) + 1e-9
+    ).all()
     share = counts / counts.sum()
-    usual = np.minimum(
+    keep_probabilities = np.minimum(
         1, np.sqrt(0.005 / np.maximum(share, 1e-9)) + 0.005 / np.maximum(share, 1e-9)
     )
-    seen = np.bincount(batch.packed.input_ids, minlength=len(counts))
+    piece_counts = np.bincount(batch.packed.input_ids, minlength=len(counts))
     centres = np.unique(batch.targets["centres"])
-    kept = np.bincount(batch.packed.input_ids[centres], minlength=len(counts))
-    expected = seen * usual * (counts > 0)
-    assert (np.abs(kept - expected) < 5 * np.sqrt(expected) + 1).all()
+    centre_counts = np.bincount(batch.packed.input_ids[centres], minlength=len(counts))
+    expected = piece_counts * keep_probabilities * (counts > 0)
+    assert (np.abs(centre_counts - expected) < 5 * np.sqrt(expected) + 1).all()
 
 
 def test_the_loss_is_that_of_a_plain_loop() -> None:
@@ -126,12 +131,12 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
     batch = _task(_counts(), negatives=4).collate(_examples((20, 9))).to("cpu")
     loss = network(batch)["skip_gram"]
     table, total, clashes = network.encoder.embeddings.word_embeddings.weight, 0.0, 0
-    for centre, (*drawn, other) in zip(
+    for centre, (*negatives, other) in zip(
         batch.targets["centres"].tolist(), batch.targets["candidates"].tolist(), strict=True
     ):
         vector = table[batch.packed.input_ids[centre]]
         total -= F.logsigmoid(vector @ network.contexts.weight[other]).item()
-        for piece in drawn:
+        for piece in negatives:
             clashes += piece == other
             if piece != other:
                 total -= F.logsigmoid(-(vector @ network.contexts.weight[piece])).item()
@@ -139,11 +144,11 @@ def test_the_loss_is_that_of_a_plain_loop() -> None:
     evaluator = _task(_counts()).evaluator()
     scores = network.predict(batch)["mlm_logits"]
     evaluator.add({"mlm_logits": scores}, batch)
-    right = (scores[:, -1:] > scores[:, :-1]).all(1).float().mean().item()
-    assert evaluator.result()["skip_gram_accuracy"] == pytest.approx(right)
+    accuracy = (scores[:, -1:] > scores[:, :-1]).all(1).float().mean().item()
+    assert evaluator.result()["skip_gram_accuracy"] == pytest.approx(accuracy)
 
 
-def test_no_pair_is_said_with_what_to_change() -> None:
+def test_an_evaluation_without_pairs_is_an_error_with_advice() -> None:
     torch.manual_seed(0)
     size = {"vocab_size": len(WORD_PIECES), "hidden_size": 6}
     network = SkipGramNetwork(EncoderConfig.parse({**STATIC_SETTINGS, **size}))
@@ -215,15 +220,15 @@ def test_words_of_the_same_neighbours_come_near_and_a_run_resumes_exactly(
         ({"objective": "mlm", "skip_gram": {"window": 2}}, "skip_gram needs objective=skip_gram"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
-    given = {"objective": "skip_gram", "instances": {"format": "full-sentences"}, **changes}
+def test_unsuitable_settings_are_errors(changes: dict[str, Any], message: str) -> None:
+    values = {"objective": "skip_gram", "instances": {"format": "full-sentences"}, **changes}
     with pytest.raises(SettingsError, match=message):
-        read_recipe(None, data="x", steps=1, **given)
+        read_recipe(None, data="x", steps=1, **values)
 
 
 def test_an_estimate_needs_the_corpus(sentences: Path) -> None:
-    given = ["objective=skip_gram", "instances.format=full-sentences", "model.hidden_size=8"]
+    values = ["objective=skip_gram", "instances.format=full-sentences", "model.hidden_size=8"]
     with pytest.raises(SettingsError, match="counts the pieces of a corpus"):
-        bw.estimate("tiny", given, machine="cpu2")
-    found = bw.estimate("tiny", [*given, f"data={sentences}"], machine="cpu2")
-    assert found.parameters > 0
+        bw.estimate("tiny", values, machine="cpu2")
+    estimate = bw.estimate("tiny", [*values, f"data={sentences}"], machine="cpu2")
+    assert estimate.parameters > 0

@@ -44,12 +44,14 @@ def source_of(corpus: Any, tokenizer: Any, **values: Any) -> PretrainingSource:
     )
 
 
-def described(examples: Sequence[PretrainingExample]) -> list[tuple[Any, ...]]:
+def contents_of(examples: Sequence[PretrainingExample]) -> list[tuple[Any, ...]]:
     return [(x.input_ids.tolist(), x.first_segment, x.next_sentence_label, x.key) for x in examples]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_layout(make_corpus: MakeCorpus, tokenizer: Any, format_: str) -> None:
+def test_sequences_have_a_frame_and_blocks_are_lists_of_them(
+    make_corpus: MakeCorpus, tokenizer: Any, format_: str
+) -> None:
     source = source_of(make_corpus(20), tokenizer, format=format_, max_seq_length=64)
     block = source.block(0, 0)
     assert len(block) > 50
@@ -91,8 +93,8 @@ def test_blocks_are_pure_functions_of_seed_epoch_and_number(
     corpus = make_corpus(40)
     source = source_of(corpus, tokenizer, block_tokens=3000)
     again = pickle.loads(pickle.dumps(source_of(corpus, tokenizer, block_tokens=3000)))
-    forwards = {(e, b): described(source.block(e, b)) for e in (0, 1) for b in (0, 1, 2)}
-    backwards = {(e, b): described(again.block(e, b)) for e in (1, 0) for b in (2, 1, 0)}
+    forwards = {(e, b): contents_of(source.block(e, b)) for e in (0, 1) for b in (0, 1, 2)}
+    backwards = {(e, b): contents_of(again.block(e, b)) for e in (1, 0) for b in (2, 1, 0)}
     assert forwards == backwards
     assert len({str(value) for value in forwards.values()}) == 6
     keys = [x.key for e in (0, 1) for b in range(source.num_blocks(e)) for x in source.block(e, b)]
@@ -149,9 +151,9 @@ def test_few_tokens_make_one_block_and_long_documents_fewer(tokenizer: Any) -> N
 def test_a_block_is_a_sequence_that_travels(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     block = source_of(make_corpus(20), tokenizer).block(0, 0)
     assert isinstance(block, InstanceBlock)
-    assert described(block[5:9]) == described(list(block))[5:9]
-    assert described([block[-1]]) == described(block[-1:])
-    assert described(pickle.loads(pickle.dumps(block))) == described(block)
+    assert contents_of(block[5:9]) == contents_of(list(block))[5:9]
+    assert contents_of([block[-1]]) == contents_of(block[-1:])
+    assert contents_of(pickle.loads(pickle.dumps(block))) == contents_of(block)
     with pytest.raises(IndexError):
         block[len(block)]
 
@@ -162,13 +164,13 @@ def test_units_come_with_their_tokens(
 ) -> None:
     """Each token keeps its document's mark, wherever it comes to stand; the frame has none."""
 
-    class Marked(ToyCorpus):
+    class CorpusWithUnits(ToyCorpus):
         has_units = True
 
         def continues_unit(self, number: int, /) -> np.ndarray:
             return self.document(number)[0] % 3 == 0
 
-    corpus = Marked(make_corpus(20).texts)
+    corpus = CorpusWithUnits(make_corpus(20).texts)
     source = source_of(corpus, tokenizer, format=format_, max_seq_length=64, with_units=True)
     for example in source.block(0, 0):
         ids = example.input_ids
@@ -176,7 +178,7 @@ def test_units_come_with_their_tokens(
         expected = (ids % 3 == 0) & ~np.isin(ids, [CLS, SEP])
         np.testing.assert_array_equal(example.continues_unit, expected)
     plain = source_of(corpus, tokenizer, format=format_, max_seq_length=64).block(0, 0)
-    assert described(plain) == described(source.block(0, 0))
+    assert contents_of(plain) == contents_of(source.block(0, 0))
     assert plain[0].continues_unit is None
     corpus.has_units = False
     with pytest.raises(DataError, match="no spans"):
@@ -192,13 +194,13 @@ def test_epochs_are_fresh_unless_they_repeat(make_corpus: MakeCorpus, tokenizer:
     corpus = make_corpus(30)
     fresh = source_of(corpus, tokenizer)
     static = source_of(corpus, tokenizer, repeat_every=2)
-    assert sorted(described(fresh.block(0, 0))) != sorted(described(fresh.block(2, 0)))
-    assert sorted(described(static.block(0, 0))) == sorted(described(static.block(2, 0)))
-    assert described(static.block(0, 0)) != described(static.block(2, 0))  # in another order
-    assert sorted(described(static.block(0, 0))) != sorted(described(static.block(1, 0)))
+    assert sorted(contents_of(fresh.block(0, 0))) != sorted(contents_of(fresh.block(2, 0)))
+    assert sorted(contents_of(static.block(0, 0))) == sorted(contents_of(static.block(2, 0)))
+    assert contents_of(static.block(0, 0)) != contents_of(static.block(2, 0))  # in another order
+    assert sorted(contents_of(static.block(0, 0))) != sorted(contents_of(static.block(1, 0)))
 
 
-def test_documents_of_one_token_leave_nothing_to_measure_by(tokenizer: Any) -> None:
+def test_documents_of_one_token_have_no_examples_to_evaluate(tokenizer: Any) -> None:
     corpus = ToyCorpus([[[300]]] * 5)  # which cannot be cut in two
     source = source_of(corpus, tokenizer, next_sentence_balance="exact")
     with pytest.raises(DataError, match=r"not a single example\. Give longer documents"):
@@ -210,10 +212,10 @@ def test_examples_to_measure_by_are_the_same_each_time(
 ) -> None:
     source = source_of(make_corpus(30), tokenizer, block_tokens=3000)
     first = list(source.examples(limit=200))
-    assert described(first) == described(list(source.examples(limit=200)))
+    assert contents_of(first) == contents_of(list(source.examples(limit=200)))
     assert len(first) == 200
     every = list(source.examples())
-    assert described(every[:200]) == described(first)
+    assert contents_of(every[:200]) == contents_of(first)
     assert len(every) == sum(len(source.block(0, b)) for b in range(source.num_blocks(0)))
 
 
@@ -229,10 +231,10 @@ def test_held_out_documents_are_never_trained_on(make_corpus: MakeCorpus, tokeni
     assert np.array_equal(again, train)
     other, _ = split_held_out(corpus, 5, seed=4)
     assert not np.array_equal(other, train)
-    marked = ToyCorpus([[[200 + n] * 9] * 20 for n in range(50)])
-    source = PretrainingSource(marked, train, tokenizer, InstanceSettings(), seed=1)
-    seen = set(np.concatenate([x.input_ids for x in source.examples()]).tolist()) - {CLS, SEP}
-    assert seen == {200 + n for n in train.tolist()}  # random Bs included
+    numbered_corpus = ToyCorpus([[[200 + n] * 9] * 20 for n in range(50)])
+    source = PretrainingSource(numbered_corpus, train, tokenizer, InstanceSettings(), seed=1)
+    ids = set(np.concatenate([x.input_ids for x in source.examples()]).tolist()) - {CLS, SEP}
+    assert ids == {200 + n for n in train.tolist()}  # random Bs included
 
 
 class Weighted(ToyCorpus):
@@ -261,7 +263,7 @@ def test_a_random_b_is_of_another_text(tokenizer: Any) -> None:
     assert all(ids[1] != ids[-2] for ids in not_next)
 
 
-def test_too_few_documents_are_told_of(make_corpus: MakeCorpus, tokenizer: Any) -> None:
+def test_few_documents_are_an_error(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     with pytest.raises(DataError, match="3 documents: too few to hold 2 out"):
         split_held_out(make_corpus(3), 0.01, seed=0)
     with pytest.raises(DataError, match="only one document"):
@@ -283,17 +285,17 @@ def test_empty_documents_are_left_out(tokenizer: Any) -> None:
 # ------------------------------------------------------------------------------------ in numbers
 
 
-def test_describe(make_corpus: MakeCorpus, tokenizer: Any) -> None:
+def test_statistics_are_those_of_the_instances(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     corpus = make_corpus(60)
     source = source_of(corpus, tokenizer)
-    told_of = describe(source)
+    statistics = describe(source)
     every = list(source.examples())
-    assert told_of["documents"] == 60
-    assert told_of["tokens"] == corpus.document_lengths.sum()
-    assert told_of["blocks"] == source.num_blocks(0) == 1
-    assert told_of["instances_per_epoch"] == len(every)
-    assert told_of["mean_length"] == pytest.approx(np.mean([x.num_tokens for x in every]))
-    assert told_of["not_next_share"] == pytest.approx(
+    assert statistics["documents"] == 60
+    assert statistics["tokens"] == corpus.document_lengths.sum()
+    assert statistics["blocks"] == source.num_blocks(0) == 1
+    assert statistics["instances_per_epoch"] == len(every)
+    assert statistics["mean_length"] == pytest.approx(np.mean([x.num_tokens for x in every]))
+    assert statistics["not_next_share"] == pytest.approx(
         np.mean([x.next_sentence_label for x in every])
     )
     parted = source_of(corpus, tokenizer, block_tokens=5000)
@@ -315,17 +317,17 @@ def test_next_sentence_shares_of_wikipedia(data_dir: Path) -> None:
     from bertworks.text.tokenizer import Tokenizer
 
     vocabulary = (data_dir / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8")
-    published = Tokenizer.from_vocabulary(vocabulary.splitlines())
+    tokenizer = Tokenizer.from_vocabulary(vocabulary.splitlines())
     by_sentence, by_paragraph = [], []
     for document in read_documents(sorted((data_dir / "wiki").iterdir())[:2]):
         split = [split_sentences(paragraph) for paragraph in document.paragraphs]
-        pieces = iter(published.piece_ids([s for sentences in split for s in sentences]))
+        pieces = iter(tokenizer.piece_ids([s for sentences in split for s in sentences]))
         paragraphs = [[next(pieces).tolist() for _ in sentences] for sentences in split]
         by_sentence.append([ids for sentences in paragraphs for ids in sentences if ids])
         by_paragraph.append([p for s in paragraphs if (p := [i for ids in s for i in ids])])
     for texts, low, high in ((by_sentence, 0.51, 0.58), (by_paragraph, 0.62, 0.71)):
         for balance in ("original", "exact"):
-            source = source_of(ToyCorpus(texts), published, next_sentence_balance=balance)
+            source = source_of(ToyCorpus(texts), tokenizer, next_sentence_balance=balance)
             labels = [x.next_sentence_label for epoch in range(6) for x in source.examples(epoch)]
             share = np.mean(labels)
             if balance == "original":

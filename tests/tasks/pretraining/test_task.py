@@ -78,17 +78,17 @@ def test_collate_packs_in_order_of_length_and_masks(
     assert np.all(np.diff(lengths) >= 0)
     assert sorted(packed.sequence_row) == list(range(40))
     positions, labels = batch.targets["masked_positions"], batch.targets["masked_labels"]
-    restored = packed.input_ids.copy()
-    restored[positions] = labels
-    for at, row in enumerate(packed.sequence_row):
-        own = slice(edges[at], edges[at + 1])
+    original_ids = packed.input_ids.copy()
+    original_ids[positions] = labels
+    for index, row in enumerate(packed.sequence_row):
+        own = slice(edges[index], edges[index + 1])
         example = examples[row]
-        np.testing.assert_array_equal(restored[own], example.input_ids)
+        np.testing.assert_array_equal(original_ids[own], example.input_ids)
         is_second = np.arange(example.num_tokens) >= example.first_segment
         np.testing.assert_array_equal(packed.token_type_ids[own], is_second)
-        assert batch.targets["next_sentence_labels"][at] == example.next_sentence_label
-        inside = (positions >= edges[at]) & (positions < edges[at + 1])
-        assert inside.sum() == max(1, round(example.num_tokens * 0.15))
+        assert batch.targets["next_sentence_labels"][index] == example.next_sentence_label
+        is_in_sequence = (positions >= edges[index]) & (positions < edges[index + 1])
+        assert is_in_sequence.sum() == max(1, round(example.num_tokens * 0.15))
     assert batch.counts == {"mlm": len(positions), "nsp": 40}
     assert (packed.input_ids == MASK).sum() > 0.6 * len(positions)
 
@@ -96,27 +96,31 @@ def test_collate_packs_in_order_of_length_and_masks(
 def test_a_batch_does_not_change_its_examples(
     task: PretrainingTask, examples: list[PretrainingExample]
 ) -> None:
-    before = [example.input_ids.copy() for example in examples]
+    copies = [example.input_ids.copy() for example in examples]
     task.collate(examples[:1])
     task.collate(examples)
-    for example, ids in zip(examples, before, strict=True):
+    for example, ids in zip(examples, copies, strict=True):
         np.testing.assert_array_equal(example.input_ids, ids)
 
 
 def test_masks_do_not_depend_on_the_batch(
     task: PretrainingTask, examples: list[PretrainingExample]
 ) -> None:
-    def rows(batch: Batch, chosen: list[int]) -> dict[int, list[int]]:
+    def rows(batch: Batch, numbers: list[int]) -> dict[int, list[int]]:
         ids, edges = batch.packed.input_ids, batch.packed.cu_seqlens
         owners = enumerate(batch.packed.sequence_row)
-        return {chosen[row]: ids[edges[at] : edges[at + 1]].tolist() for at, row in owners}
+        return {
+            numbers[row]: ids[edges[start] : edges[start + 1]].tolist() for start, row in owners
+        }
 
-    together = rows(task.collate(examples), list(range(40)))
+    whole = rows(task.collate(examples), list(range(40)))
     backwards = rows(task.collate(examples[::-1]), list(range(40))[::-1])
-    halves = [rows(task.collate(examples[at : at + 7]), list(range(at, 40))) for at in (0, 20)]
-    assert together == backwards
+    halves = [
+        rows(task.collate(examples[start : start + 7]), list(range(start, 40))) for start in (0, 20)
+    ]
+    assert whole == backwards
     for half in halves:
-        assert half == {row: together[row] for row in half}
+        assert half == {row: whole[row] for row in half}
 
 
 # ---------------------------------------------------------------------------------------- losses
@@ -167,13 +171,18 @@ def test_a_padded_batch_gives_what_a_pack_does(
     network = PretrainingNetwork(config(), next_sentence=nsp).eval()
     ids, mask = batch.packed.to_padded()
     types, _ = batch.packed.to_padded(batch.packed.token_type_ids)
-    found, expected = network.padded(Padded.from_tensors(ids, mask, types)), network.predict(batch)
-    assert set(found) == ({"prediction_logits", "seq_relationship_logits"} if nsp else {"logits"})
-    mlm = found["prediction_logits" if nsp else "logits"][mask]
-    masked = mlm[batch.targets["masked_positions"]]
-    torch.testing.assert_close(masked, expected["mlm_logits"], rtol=0, atol=1e-6)
+    padded_outputs, expected = (
+        network.padded(Padded.from_tensors(ids, mask, types)),
+        network.predict(batch),
+    )
+    assert set(padded_outputs) == (
+        {"prediction_logits", "seq_relationship_logits"} if nsp else {"logits"}
+    )
+    mlm = padded_outputs["prediction_logits" if nsp else "logits"][mask]
+    masked_logits = mlm[batch.targets["masked_positions"]]
+    torch.testing.assert_close(masked_logits, expected["mlm_logits"], rtol=0, atol=1e-6)
     if nsp:
-        pairs = found["seq_relationship_logits"]
+        pairs = padded_outputs["seq_relationship_logits"]
         torch.testing.assert_close(pairs, expected["nsp_logits"], rtol=0, atol=1e-6)
 
 
@@ -199,7 +208,7 @@ def test_formats_without_pairs_have_no_next_sentence_head(
 
 
 @pytest.mark.long
-def test_it_learns(make_corpus: MakeCorpus, tokenizer: Any) -> None:
+def test_training_lowers_both_losses(make_corpus: MakeCorpus, tokenizer: Any) -> None:
     """Documents that each repeat a few words: both losses fall far below chance."""
     texts = [[[200 + 5 * n, 201 + 5 * n] * 4] * 40 for n in range(12)]
     instances = InstanceSettings(max_seq_length=32)
@@ -214,28 +223,28 @@ def test_it_learns(make_corpus: MakeCorpus, tokenizer: Any) -> None:
         network.eval()
         evaluator = task.evaluator()
         with torch.no_grad():
-            for at in range(0, 200, 50):
-                batch = task.collate(source.block(99, 0)[at : at + 50]).to("cpu")
+            for start in range(0, 200, 50):
+                batch = task.collate(source.block(99, 0)[start : start + 50]).to("cpu")
                 evaluator.add(network.predict(batch), batch)
         network.train()
         return evaluator.result()
 
-    before = measure()
-    assert before["mlm_loss"] == pytest.approx(math.log(VOCAB_SIZE), rel=0.1)
-    assert before["nsp_loss"] == pytest.approx(math.log(2), rel=0.5)
+    initial_metrics = measure()
+    assert initial_metrics["mlm_loss"] == pytest.approx(math.log(VOCAB_SIZE), rel=0.1)
+    assert initial_metrics["nsp_loss"] == pytest.approx(math.log(2), rel=0.5)
     for epoch in range(16):
         block = source.block(epoch, 0)
-        for at in range(0, len(block) - 15, 16):
-            batch = task.collate(block[at : at + 16]).to("cpu")
+        for start in range(0, len(block) - 15, 16):
+            batch = task.collate(block[start : start + 16]).to("cpu")
             losses = network(batch)
             loss = losses["mlm"] / batch.counts["mlm"] + losses["nsp"] / batch.counts["nsp"]
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    after = measure()
-    assert after["mlm_loss"] < 2
-    assert after["mlm_accuracy"] > 0.5
-    assert after["nsp_accuracy"] > after["nsp_majority"] + 0.1
+    final_metrics = measure()
+    assert final_metrics["mlm_loss"] < 2
+    assert final_metrics["mlm_accuracy"] > 0.5
+    assert final_metrics["nsp_accuracy"] > final_metrics["nsp_majority"] + 0.1
 
 
 # -------------------------------------------------------------------------------------- measures
@@ -293,8 +302,8 @@ def test_typed_masks_are_filled(reader: PretrainingTask) -> None:
         {"text": "the cat"},
         {"text": "the [MASK]", "pair": "sat [MASK] ."},
     ]
-    made = [reader.example(row, 10 + at, labelled=False) for at, row in enumerate(rows)]
-    batch = reader.collate(made).to("cpu")
+    inputs = [reader.example(row, 10 + at, labelled=False) for at, row in enumerate(rows)]
+    batch = reader.collate(inputs).to("cpu")
     assert not batch.counts
     assert (batch.packed.input_ids == 4).sum() == 4  # nothing but what was typed
     outputs = network.predict(batch)
@@ -302,13 +311,13 @@ def test_typed_masks_are_filled(reader: PretrainingTask) -> None:
     assert {row: len(answer["masks"]) for row, answer in answers.items()} == {10: 2, 11: 0, 12: 2}
     assert [row for row in answers if "next_sentence_probability" in answers[row]] == [12]
     assert 0 < answers[12]["next_sentence_probability"] < 1
-    alone = reader.collate(made[:1]).to("cpu")
-    chances = network.predict(alone)["mlm_logits"].softmax(-1)
-    for mask, chance in zip(answers[10]["masks"], chances, strict=True):
-        assert [entry["id"] for entry in mask] == chance.topk(3).indices.tolist()
+    single_batch = reader.collate(inputs[:1]).to("cpu")
+    probabilities = network.predict(single_batch)["mlm_logits"].softmax(-1)
+    for mask, row in zip(answers[10]["masks"], probabilities, strict=True):
+        assert [entry["id"] for entry in mask] == row.topk(3).indices.tolist()
         assert [entry["token"] for entry in mask] == [PIECES[entry["id"]] for entry in mask]
         predicted = [entry["probability"] for entry in mask]
-        assert predicted == pytest.approx(chance.topk(3).values.tolist(), rel=1e-4)
+        assert predicted == pytest.approx(row.topk(3).values.tolist(), rel=1e-4)
 
 
 def test_bad_rows_are_named(reader: PretrainingTask) -> None:
@@ -325,14 +334,14 @@ def test_typed_rows_cannot_be_measured(reader: PretrainingTask) -> None:
         reader.evaluator().add(network.predict(batch), batch)
 
 
-def test_a_task_is_built_again_from_what_it_told(tokenizer: Any) -> None:
+def test_a_task_is_rebuilt_from_its_description(tokenizer: Any) -> None:
     task = PretrainingTask(
         tokenizer,
         InstanceSettings(format="sentence-order", max_seq_length=200),
         MaskingSettings(unit="span", mlm_probability=0.2),
         max_length=300,
     )
-    again = PretrainingTask.from_dict(task.to_dict(), tokenizer)
-    assert again.to_dict() == task.to_dict()
-    assert again.instances == task.instances
-    assert again.masking == task.masking
+    rebuilt_task = PretrainingTask.from_dict(task.to_dict(), tokenizer)
+    assert rebuilt_task.to_dict() == task.to_dict()
+    assert rebuilt_task.instances == task.instances
+    assert rebuilt_task.masking == task.masking
