@@ -19,7 +19,7 @@ from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError, did_you_mean, shorten_list, truncate_repr
 from bertworks.inference.writers import write_predictions
-from bertworks.tasks.labels import label_names
+from bertworks.tasks.labels import read_label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
 
 ROWS = [{"text": f"this is text number {i}", "label": "ab"[i % 2]} for i in range(30)]
@@ -163,10 +163,10 @@ def test_formats_that_are_said(tmp_path: Path) -> None:
         {"label": ["a", "b"], "text": "three\tfour"},
     ]
     commas = write(tmp_path / "a.yw", "__label__a,b one\n__label__a,b __label__c two\n")
-    names = [label_names(row.values, "label", row.where, ",") for row in read_rows(commas)]
+    names = [read_label_names(row.values, "label", row.where, ",") for row in read_rows(commas)]
     assert names == [["a,b"], ["a,b", "c"]]
     plain = read_rows(write(tmp_path / "a.yv", "a,b one\n"), format="label-text")
-    assert label_names(values_of(plain)[0], "label", None, ",") == ["a", "b"]
+    assert read_label_names(values_of(plain)[0], "label", None, ",") == ["a", "b"]
     with pytest.raises(DataError, match=r"a\.zz:2: there is no text after the label 'b'"):
         list(read_rows(write(tmp_path / "a.zz", "a text\nb\n"), format="label-text"))
     with pytest.raises(DataError, match=r"a\.yz:2: there is no text after the label '__label__b'"):

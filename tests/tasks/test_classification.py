@@ -24,7 +24,7 @@ from bertworks.tasks.classification import (
     ClassificationSettings,
     ClassificationTask,
 )
-from bertworks.tasks.labels import count_labels, label_names, sort_labels
+from bertworks.tasks.labels import count_labels, read_label_names, sort_labels
 from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
 
@@ -237,7 +237,7 @@ def test_labels_become_names() -> None:
 
 def test_lists_of_labels_in_text_are_json() -> None:
     def names(value: str) -> list[str]:
-        return label_names({"label": value}, "label", "row 1", ",")
+        return read_label_names({"label": value}, "label", "row 1", ",")
 
     assert names("[1, 2]") == ["1", "2"]
     assert names('["a", "b, c"]') == ["a", "b, c"]

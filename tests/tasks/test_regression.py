@@ -18,7 +18,7 @@ from bertworks.tasks.classification import (
     ClassificationSettings,
     ClassificationTask,
 )
-from bertworks.tasks.labels import count_labels, label_names
+from bertworks.tasks.labels import count_labels, read_label_names
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.texts import TextOptions
 from tests.tasks.test_choice import CONFIG, TOKENIZER
@@ -109,7 +109,7 @@ def test_predicted_labels_can_be_training_labels(tmp_path):
     rows = read_rows(file)
     counts = count_labels(rows, "prediction.labels", ",")
     assert counts == {"x": 1, "y, z": 1, "[w": 1}
-    assert label_names({"label": "[1], [2]"}, "label", None, ",") == ["[1]", "[2]"]
+    assert read_label_names({"label": "[1], [2]"}, "label", None, ",") == ["[1]", "[2]"]
 
 
 def test_rare_classes_can_count_for_more():
