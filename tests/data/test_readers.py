@@ -400,7 +400,7 @@ def test_data_set_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(module: str, extra: str, what: str) -> None:
         raise BertworksError("not installed", fix=f"bertworks[{extra}]")
 
-    monkeypatch.setattr(document_tables, "need", missing)
+    monkeypatch.setattr(document_tables, "import_optional", missing)
     assert errors.import_optional is not missing
     with pytest.raises(BertworksError, match=r"bertworks\[data\]"):
         paragraphs("hf:name")
