@@ -59,7 +59,7 @@ def test_byte_level_pieces_are_the_whole_documents(
     at_once: int,
 ) -> None:
     """However often a long document is cut into texts for the library."""
-    monkeypatch.setattr(documents, "_AT_ONCE", at_once)
+    monkeypatch.setattr(documents, "_CHUNK_CHARACTERS", at_once)
     oracle = PreTrainedTokenizerFast(tokenizer_file=str(roberta / "tokenizer.json"))
     for language in LANGUAGES:
         texts = xquad(data_dir, language)
@@ -125,29 +125,29 @@ def test_offsets_are_the_sentences_own(loaded: Tokenizer, texts: list[list[str]]
         assert {at for at, char in enumerate(sentence) if not char.isspace()} <= covered
 
 
-@pytest.mark.parametrize("together", [1, 20, 50])
+@pytest.mark.parametrize("limit", [1, 20, 50])
 def test_memory_is_bounded_by_characters(
-    loaded: Tokenizer, monkeypatch: pytest.MonkeyPatch, together: int
+    loaded: Tokenizer, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """The library is not given more together, however long a document is; nothing else changes."""
     wordpiece = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "."])
     texts = [["a a."] * 9, [], ["a" * 60, "."], ["a."]]
-    monkeypatch.setattr(documents, "_AT_ONCE", 8)
+    monkeypatch.setattr(documents, "_CHUNK_CHARACTERS", 8)
     given_together: list[list[str]] = []
     for tokenizer in (wordpiece, loaded):
         whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
         with monkeypatch.context() as patched:
 
             def noted(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
-                for group in portions.together(parts):
+                for group in portions.group_portions(parts):
                     given_together.append([str(part.text) for part in group])
                     yield group
 
-            patched.setattr("bertworks.text.tokenizer.together", noted)
-            patched.setattr(portions, "_AT_ONCE", together)
+            patched.setattr("bertworks.text.tokenizer.group_portions", noted)
+            patched.setattr(portions, "_CHUNK_CHARACTERS", limit)
             parted = sentence_tokens(tokenizer, texts)
             assert flat(sentence_ids(tokenizer, texts)) == flat(ids)
-        assert all(sum(map(len, part[:-1])) < together for part in given_together)
+        assert all(sum(map(len, part[:-1])) < limit for part in given_together)
         for one, two in zip(parted, whole, strict=True):
             assert one.input_ids.tolist() == two.input_ids.tolist()
             assert one.offsets.tolist() == two.offsets.tolist()

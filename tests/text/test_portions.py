@@ -58,9 +58,9 @@ TOKENIZERS = [
 
 @pytest.fixture
 def short_portions() -> Iterator[None]:
-    before = portions.LONGEST, portions._AT_ONCE, portions._LONG_WORD
+    before = portions.LONGEST, portions._CHUNK_CHARACTERS, portions._LONG_WORD
     yield
-    portions.LONGEST, portions._AT_ONCE, portions._LONG_WORD = before
+    portions.LONGEST, portions._CHUNK_CHARACTERS, portions._LONG_WORD = before
 
 
 @pytest.mark.long
@@ -69,9 +69,9 @@ def short_portions() -> Iterator[None]:
 @pytest.mark.usefixtures("short_portions")
 def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> None:
     for tokenizer in TOKENIZERS:
-        portions.LONGEST, portions._AT_ONCE = 1 << 30, 1 << 30
+        portions.LONGEST, portions._CHUNK_CHARACTERS = 1 << 30, 1 << 30
         whole, ids = tokenizer.segments(texts), tokenizer.piece_ids(texts)
-        portions.LONGEST, portions._AT_ONCE = longest, 3 * longest
+        portions.LONGEST, portions._CHUNK_CHARACTERS = longest, 3 * longest
         portions._LONG_WORD = re.compile(f"[A-Za-z0-9]{{{longest},}}")
         for one, two in zip(whole, tokenizer.segments(texts), strict=True):
             for name in ("input_ids", "offsets", "word_ids"):

@@ -67,7 +67,7 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
     definition = model.tokenizer.definition
     if not isinstance(definition, TreeDefinition) or definition.frame != Frame((), (), (), 0):
         raise DataError("the tokenizer already puts special pieces around texts")
-    tokenizer = Tokenizer(definition.framed(frame))
+    tokenizer = Tokenizer(definition.with_frame(frame))
     config = model.encoder.config
     known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
 

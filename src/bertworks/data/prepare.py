@@ -232,7 +232,7 @@ class _Run:
     def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
         for batch in todo:
             self._text.update(batch.digest.encode())
-            if batch.number % self._part.of != self._part.number - 1:
+            if batch.number % self._part.count != self._part.number - 1:
                 self._progress.bytes_read += batch.bytes_read
                 self._show()
                 continue

@@ -114,8 +114,8 @@ def note_of_part(
         found = reduce(digest, (text for _, text in window), found)
         ends.append((ends[-1][0] + len(window), found))
     windows = len(ends) - 1
-    first, found = ends[windows * (part.number - 1) // part.of]
-    end, _ = ends[windows * part.number // part.of]
+    first, found = ends[windows * (part.number - 1) // part.count]
+    end, _ = ends[windows * part.number // part.count]
     total, whole = ends[-1]
     begun = replace(begun, part=str(part), first=first, total=total, before=found, texts=found)
     return replace(begun, whole=whole), end

@@ -111,25 +111,27 @@ class _Workers(Generic[PartT, ResultT]):
     def map(self, parts: Iterable[PartT]) -> Iterator[ResultT]:
         """Yield results in the order of the parts, none before all workers are busy."""
         parts = iter(parts)
-        drawn: list[PartT] = []  # the next part, read while all workers are busy
+        next_part: list[PartT] = []  # the next part, read while all workers are busy
         idle: list[Connection[Any, Any]] = []
         busy: dict[Connection[Any, Any], int] = {}
         results: dict[int, ResultT] = {}
-        sent = taken = 0
+        num_sent = num_yielded = 0
         while True:
-            while sent - taken < 2 * self._count and (drawn := drawn or list(islice(parts, 1))):
+            while num_sent - num_yielded < 2 * self._count and (
+                next_part := next_part or list(islice(parts, 1))
+            ):
                 if not idle and len(self._processes) == self._count:
                     break
                 connection = idle.pop() if idle else self._start()
                 try:
-                    connection.send(drawn.pop())
+                    connection.send(next_part.pop())
                 except OSError:
                     raise self._death(connection) from None
-                busy[connection] = sent
-                sent += 1
-            if taken in results:
-                yield results.pop(taken)
-                taken += 1
+                busy[connection] = num_sent
+                num_sent += 1
+            if num_yielded in results:
+                yield results.pop(num_yielded)
+                num_yielded += 1
             elif busy:
                 for ready in wait(list(busy)):
                     assert isinstance(ready, Connection)
@@ -169,7 +171,7 @@ class _Workers(Generic[PartT, ResultT]):
 
 
 def start(
-    target: Callable[[Connection[Any, Any]], None], given: Any, *, daemon: bool
+    target: Callable[[Connection[Any, Any]], None], first_object: Any, *, daemon: bool
 ) -> tuple[Connection[Any, Any], SpawnProcess]:
     """Start a process that calls a function with one end of a pipe.
 
@@ -187,10 +189,10 @@ def start(
     hidden: Callable[[], AbstractContextManager[None]] = _without_main
     try:
         with hidden():
-            pickled = ForkingPickler.dumps(given)
+            payload = ForkingPickler.dumps(first_object)
     except (pickle.PicklingError, AttributeError):
         hidden = nullcontext
-        pickled = ForkingPickler.dumps(given)
+        payload = ForkingPickler.dumps(first_object)
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs,), daemon=daemon)
     with hidden():
@@ -199,7 +201,7 @@ def start(
     # Not an argument of the process: `process.start` would wait forever if the process were killed
     # before reading an argument larger than the pipe's buffer, since both ends are open here.
     with suppress(OSError):
-        ours.send_bytes(pickled)
+        ours.send_bytes(payload)
     return ours, process
 
 
@@ -291,7 +293,9 @@ def _on_ray(
         ) from None
     missing = "Install on each node what this process imports."
     try:
-        shared = [ray.put(function)]  # a list, so that a worker fetches it once, not for every part
+        reference = [
+            ray.put(function)
+        ]  # a list, so that a worker fetches it once, not for every part
     except ImportError as error:  # on the server
         raise BertworksError(f"Ray cannot run the work ({error})", where=on, fix=missing) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
@@ -311,7 +315,7 @@ def _on_ray(
         for part in parts:
             while len(pending) >= 2 * (workers or int(ray.cluster_resources().get("CPU", 1))):
                 yield result()
-            pending.append(call.remote(shared, part))
+            pending.append(call.remote(reference, part))
         while pending:
             yield result()
     finally:
@@ -319,15 +323,15 @@ def _on_ray(
             ray.cancel(one)
 
 
-_fetched: dict[str, Callable[[Any], Any]] = {}
+_functions: dict[str, Callable[[Any], Any]] = {}
 
 
-def _call(shared: list[Any], part: Any) -> tuple[bool, Any]:
+def _call(holder: list[Any], part: Any) -> tuple[bool, Any]:
     """Apply a function to a part in a Ray worker, which caches the last function."""
     import ray
 
-    (reference,) = shared
-    if reference.hex() not in _fetched:
-        _fetched.clear()
-        _fetched[reference.hex()] = ray.get(reference)
-    return _answer(_fetched[reference.hex()], part)
+    (reference,) = holder
+    if reference.hex() not in _functions:
+        _functions.clear()
+        _functions[reference.hex()] = ray.get(reference)
+    return _answer(_functions[reference.hex()], part)

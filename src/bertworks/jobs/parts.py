@@ -18,11 +18,11 @@ class Part:
 
     Attributes:
         number: from 1.
-        of: the number of parts.
+        count: the number of parts.
     """
 
     number: int
-    of: int
+    count: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -31,16 +31,16 @@ class Part:
         Raises:
             SettingsError: the text has another form, or I is not from 1 to N.
         """
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise SettingsError(
                 f"part={text!r} is not valid",
                 fix="Give I/N, I from 1 to N: 2/8, the second of eight.",
             )
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
+        return f"{self.number}/{self.count}"
 
 
 def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
@@ -59,14 +59,14 @@ def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
             raise DataError("is not a part", where=str(path), fix="Make parts with --part I/N.")
         part = Part.parse(text)
         first = next(iter(paths), part)
-        if part.of != first.of:
+        if part.count != first.count:
             raise DataError(f"is part {part}, and {paths[first]} is part {first}", where=str(path))
         if part in paths:
             raise DataError(f"is part {part}, as {paths[part]} is", where=str(path))
         paths[part] = path
     if not paths:
         raise DataError("there are no parts")
-    count = next(iter(paths)).of
+    count = next(iter(paths)).count
     missing = [str(part) for i in range(count) if (part := Part(i + 1, count)) not in paths]
     if missing:
         what = f"of {count:,} parts, these are missing: {format_names(missing)}"

@@ -118,7 +118,7 @@ class Definition(ABC):
         """All settings and pieces, as JSON values."""
 
     @abstractmethod
-    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         """Return the text to give to the library, and the original positions of its characters.
 
         Raises:
@@ -222,8 +222,8 @@ class WordPieceDefinition(Definition):
             "frame": asdict(self.frame),
         }
 
-    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        return self.normalization.corrected(text, where=where)
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
+        return self.normalization.correct(text, where=where)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         del split  # a word has the same pieces alone and within a text
@@ -236,7 +236,7 @@ class WordPieceDefinition(Definition):
         library.normalizer = self.normalization.normalizer
         library.pre_tokenizer = self.normalization.word_splitter
         for piece in self.added:
-            content, _ = self.corrected(piece.content, where=piece.content)  # as texts are
+            content, _ = self.correct(piece.content, where=piece.content)  # as texts are
             library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
             assert library.token_to_id(content) == self.ids[piece.content]
         if typed_mask:

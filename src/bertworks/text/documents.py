@@ -17,7 +17,7 @@ from .encoding import Ints, Segment
 from .normalization import check_text
 from .tokenizer import Tokenizer
 
-_AT_ONCE = 1 << 16  # about how many characters of a document are tokenised as one text
+_CHUNK_CHARACTERS = 1 << 16  # about how many characters of a document are tokenised as one text
 
 
 def sentence_ids(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) -> list[Ints]:
@@ -44,7 +44,7 @@ def sentence_tokens(tokenizer: Tokenizer, documents: Sequence[Sequence[str]]) ->
     return [
         tokens
         for (run, repeated), text in zip(runs, texts, strict=True)
-        for tokens in _parted(run, text)[repeated:]
+        for tokens in _split_segment(run, text)[repeated:]
     ]
 
 
@@ -57,13 +57,13 @@ def _runs(document: Sequence[str]) -> Iterator[tuple[Sequence[str], int]]:
     first = size = 0
     for number, sentence in enumerate(document):
         size += len(sentence)
-        if size >= _AT_ONCE or number == len(document) - 1:
+        if size >= _CHUNK_CHARACTERS or number == len(document) - 1:
             repeated = min(first, 1)
             yield document[first - repeated : number + 1], repeated
             first, size = number + 1, 0
 
 
-def _parted(sentences: Sequence[str], text: Segment) -> list[Segment]:
+def _split_segment(sentences: Sequence[str], text: Segment) -> list[Segment]:
     """Split the tokens of sentences joined by spaces into the tokens of each sentence.
 
     The space between two sentences belongs to the second, as does a piece that stands for it.
@@ -72,12 +72,12 @@ def _parted(sentences: Sequence[str], text: Segment) -> list[Segment]:
     ends = np.cumsum(lengths + 1) - 1
     owner = np.maximum.accumulate(np.searchsorted(ends, text.offsets[:, 1]))
     edges = np.searchsorted(owner, np.arange(len(sentences) + 1)).tolist()
-    found = []
+    segments = []
     for number, length in enumerate(lengths.tolist()):
         part = text[edges[number] : edges[number + 1]]
         offsets = part.offsets - np.int32(ends[number] - length)
-        found.append(Segment(part.input_ids, offsets.clip(0, length), part.word_ids))
-    return found
+        segments.append(Segment(part.input_ids, offsets.clip(0, length), part.word_ids))
+    return segments
 
 
 # `sentencex` fails at a letter, white space of several bytes (U+00A0, U+3000, …) and a dot:
@@ -118,19 +118,19 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
             fix=f"Give one of {', '.join(LANGUAGES)}: the nearest, or en.",
         )
     try:
-        shown = paragraph
+        masked_paragraph = paragraph
         if not paragraph.isascii():
-            shown = _BEFORE_DOT.sub(lambda found: " " * len(found[0]), paragraph)
-        pieces: list[str] = sentencex.segment(code, shown)
+            masked_paragraph = _BEFORE_DOT.sub(lambda found: " " * len(found[0]), paragraph)
+        pieces: list[str] = sentencex.segment(code, masked_paragraph)
     except UnicodeEncodeError:
         check_text(paragraph)
         raise
-    if shown == paragraph:
+    if masked_paragraph == paragraph:
         return [sentence for piece in pieces if (sentence := piece.strip())]
-    sentences, at = [], 0
+    sentences, position = [], 0
     for piece in pieces:
         if sentence := piece.strip():
-            at = shown.index(sentence, at)
-            sentences.append(paragraph[at : at + len(sentence)])
-            at += len(sentence)
+            position = masked_paragraph.index(sentence, position)
+            sentences.append(paragraph[position : position + len(sentence)])
+            position += len(sentence)
     return sentences

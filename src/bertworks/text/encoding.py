@@ -124,13 +124,13 @@ class Encodings:
         return iter(self.rows)
 
     @overload
-    def __getitem__(self, at: int) -> Encoding: ...
+    def __getitem__(self, key: int) -> Encoding: ...
     @overload
-    def __getitem__(self, at: str) -> list[NDArray[Any]]: ...
-    def __getitem__(self, at: int | str) -> Encoding | list[NDArray[Any]]:
-        if isinstance(at, str):
-            return [_array(row, at) for row in self.rows]
-        return self.rows[at]
+    def __getitem__(self, key: str) -> list[NDArray[Any]]: ...
+    def __getitem__(self, key: int | str) -> Encoding | list[NDArray[Any]]:
+        if isinstance(key, str):
+            return [_array(row, key) for row in self.rows]
+        return self.rows[key]
 
     def __repr__(self) -> str:
         return f"Encodings({len(self)} texts, {sum(row.num_tokens for row in self)} tokens)"
@@ -146,7 +146,7 @@ def _array(encoding: Encoding, name: str) -> NDArray[Any]:
     return found
 
 
-def joined(parts: Sequence[Segment]) -> Segment:
+def concatenate_segments(parts: Sequence[Segment]) -> Segment:
     """The tokens of a text, from those of its parts; there must be at least one."""
     if len(parts) == 1:
         return parts[0]
@@ -169,10 +169,10 @@ def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
     """Change offsets in a corrected text (or in each word of a list) to those in the original."""
     if origins is None or (isinstance(origins, list) and all(o is None for o in origins)):
         return
-    for at, (start, end) in enumerate(segment.offsets.tolist()):
-        origin = origins[segment.word_ids[at]] if isinstance(origins, list) else origins
+    for index, (start, end) in enumerate(segment.offsets.tolist()):
+        origin = origins[segment.word_ids[index]] if isinstance(origins, list) else origins
         if origin is not None:
-            segment.offsets[at] = origin[start], origin[end - 1] + 1
+            segment.offsets[index] = origin[start], origin[end - 1] + 1
 
 
 def trim_offsets(
@@ -186,20 +186,20 @@ def trim_offsets(
         marks: the ids of pieces that stand for a space only; they get empty offsets.
     """
     words = [text] if isinstance(text, str) else text
-    unseen = _unseen("".join(words))
+    is_invisible = _invisible("".join(words))
     base = np.cumsum([0, *map(len, words)])[:-1]
-    moved = np.zeros(len(segment), np.int64) if words is not text else base[segment.word_ids]
-    starts, ends = (segment.offsets[:, side] + moved for side in (0, 1))
+    shift = np.zeros(len(segment), np.int64) if words is not text else base[segment.word_ids]
+    starts, ends = (segment.offsets[:, side] + shift for side in (0, 1))
     # For each position: the next visible character, and the end of the last one before it.
-    places = np.arange(len(unseen) + 1)
-    seen = np.append(~unseen, True)
-    onwards = np.minimum.accumulate(np.where(seen, places, len(unseen))[::-1])[::-1]
-    before = np.maximum.accumulate(np.append(0, np.where(~unseen, places[1:], 0)))
+    places = np.arange(len(is_invisible) + 1)
+    seen = np.append(~is_invisible, True)
+    onwards = np.minimum.accumulate(np.where(seen, places, len(is_invisible))[::-1])[::-1]
+    before = np.maximum.accumulate(np.append(0, np.where(~is_invisible, places[1:], 0)))
     starts = np.minimum(onwards[starts], ends)
     ends = np.maximum(before[ends], starts)
     alone = np.isin(segment.input_ids, list(marks))
-    segment.offsets[:, 0] = starts - moved
-    segment.offsets[:, 1] = np.where(alone, starts, ends) - moved
+    segment.offsets[:, 0] = starts - shift
+    segment.offsets[:, 1] = np.where(alone, starts, ends) - shift
 
 
 def with_marks(offsets: Ints, text: str) -> Ints:
@@ -213,15 +213,15 @@ def with_marks(offsets: Ints, text: str) -> Ints:
     """
     if text.isascii():
         return offsets
-    found = offsets.copy()
+    extended = offsets.copy()
     behind = [*offsets[1:, 0].tolist(), len(text)]
-    for at, (end, limit) in enumerate(zip(offsets[:, 1].tolist(), behind, strict=False)):
+    for index, (end, limit) in enumerate(zip(offsets[:, 1].tolist(), behind, strict=False)):
         for place, sign in enumerate(text[end:limit], end + 1):
             if not continues_letter(sign):
                 break
             if sign not in _JOINERS:  # a joiner is included only if a mark follows
-                found[at, 1] = place
-    return found
+                extended[index, 1] = place
+    return extended
 
 
 _JOINERS = "\u200c\u200d"
@@ -232,14 +232,14 @@ def continues_letter(sign: str) -> bool:
     return unicodedata.category(sign).startswith("M") or sign in _JOINERS
 
 
-def _unseen(text: str) -> NDArray[np.bool_]:
+def _invisible(text: str) -> NDArray[np.bool_]:
     """bool [characters]: which are white space, or have no width."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     different, place = np.unique(codes, return_inverse=True)
-    return np.array([_is_unseen(chr(code)) for code in different], np.bool_)[place]
+    return np.array([_is_invisible(chr(code)) for code in different], np.bool_)[place]
 
 
-def _is_unseen(char: str) -> bool:
+def _is_invisible(char: str) -> bool:
     return char.isspace() or (not char.isascii() and unicodedata.category(char) == "Cf")
 
 
@@ -259,10 +259,10 @@ def truncated(
         DataError: the sequence is still too long after all that `truncation` allows.
         SettingsError: `truncation` is unknown.
     """
-    known = get_args(Truncation)
-    if truncation not in known:
+    valid = get_args(Truncation)
+    if truncation not in valid:
         raise SettingsError(
-            f"unknown truncation {truncation!r}", fix=did_you_mean(truncation, known)
+            f"unknown truncation {truncation!r}", fix=did_you_mean(truncation, valid)
         )
     room = max_length - num_special
     tokens = len(first) + (0 if second is None else len(second))

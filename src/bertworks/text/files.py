@@ -37,8 +37,8 @@ VOCAB, TOKENIZER, CONFIG = "vocab.txt", "tokenizer.json", "tokenizer_config.json
 MERGES, BPE_VOCAB = "merges.txt", "vocab.json"
 ALBERT, FAIRSEQ = "spiece.model", "sentencepiece.bpe.model"
 _IN_ORDER = (TOKENIZER, VOCAB, MERGES, ALBERT, FAIRSEQ)
-ADDED, SPECIAL = "added_tokens.json", "special_tokens_map.json"
-_OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, ADDED, SPECIAL}
+ADDED_TOKENS_FILE, SPECIAL = "added_tokens.json", "special_tokens_map.json"
+_OTHERS = {VOCAB, MERGES, BPE_VOCAB, ALBERT, FAIRSEQ, ADDED_TOKENS_FILE, SPECIAL}
 FILES = frozenset({TOKENIZER, CONFIG, *_OTHERS})
 """The names of all files of a tokenizer."""
 # The usual special pieces, for tokenizers that do not name theirs.
@@ -89,16 +89,16 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     config = _read_optional(path / CONFIG)
     try:
         if file.suffix == ".model":
-            found = _read_sentencepiece(file, config, lowercase)
-            added, source = _read_added(path, config)
+            definition = _read_sentencepiece(file, config, lowercase)
+            added_tokens, source = _read_added(path, config)
             # SentencePiece tokenises the text before an added piece separately, without a last ▁.
-            added = [token.model_copy(update={"lstrip": True}) for token in added]
-            return _with_added(found, added, source)
+            added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
+            return _with_added(definition, added_tokens, source)
         if file.name in (MERGES, BPE_VOCAB):
             _check_class(path, config, _BPES)
             _keep_case(lowercase, file)
-            found = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
-            return _with_added(found, *_read_added(path, config))
+            definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
+            return _with_added(definition, *_read_added(path, config))
         if file.suffix == ".json":
             tree = read_json(file, DataError)
             model = tree.get("model")
@@ -107,7 +107,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
                 return _read_tree(file, tree, config, _find_class(path, config))
         _check_class(path, config, _BERTS)
         _check_roles(path, config)
-        return _read_wordpiece(file, config, lowercase, beside=path)
+        return _read_wordpiece(file, config, lowercase, directory=path)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
@@ -123,14 +123,14 @@ def _find_class(directory: Path, config: dict[str, Any]) -> str | None:
     family = model.get("model_type")
     if family == "modernbert":  # its files often name a wrong class
         return None
-    named = config.get("tokenizer_class") or model.get("tokenizer_class")
-    if isinstance(named, str):
-        named = named.removesuffix("Fast")
-        return None if named in _GENERAL else named
+    class_name = config.get("tokenizer_class") or model.get("tokenizer_class")
+    if isinstance(class_name, str):
+        class_name = class_name.removesuffix("Fast")
+        return None if class_name in _GENERAL else class_name
     return _CLASSES.get(family, family) if isinstance(family, str) else None
 
 
-def _check_class(directory: Path, config: dict[str, Any], known: Container[str]) -> None:
+def _check_class(directory: Path, config: dict[str, Any], supported: Container[str]) -> None:
     """Check that a directory's files are those of a class that reads them as it is done here.
 
     BERT's files are also those of classes that first split words otherwise
@@ -141,7 +141,7 @@ def _check_class(directory: Path, config: dict[str, Any], known: Container[str])
     """
     opener = _find_class(directory, config)
     is_named = opener in _CLASSES.values() or (opener or "")[:1].isupper()
-    if opener is not None and is_named and opener not in known:
+    if opener is not None and is_named and opener not in supported:
         raise DataError(
             f"the tokenizer class {opener} is not supported",
             where=str(directory),
@@ -158,10 +158,10 @@ def _check_roles(directory: Path, config: dict[str, Any]) -> None:
     """
     entries = {**_read_optional(directory / SPECIAL), **config}
     for role, (usual, *_) in _USUAL.items():
-        named = _named(entries.get(f"{role}_token"))
-        if named not in (None, usual):
+        piece = _piece_of_entry(entries.get(f"{role}_token"))
+        if piece not in (None, usual):
             raise DataError(
-                f"{role}_token is {named!r}: WordPiece tokenizers are supported with BERT's "
+                f"{role}_token is {piece!r}: WordPiece tokenizers are supported with BERT's "
                 f"{usual} only",
                 where=str(directory),
             )
@@ -218,13 +218,13 @@ def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file, DataError) if file.exists() else {}
 
 
-def _role(role: str, said: Mapping[str, Any], known: set[str]) -> str | None:
+def _role(role: str, config: Mapping[str, Any], pieces: set[str]) -> str | None:
     """The piece of a role: the one that the settings name, or else a usual one."""
-    named = _named(said.get(f"{role}_token"))
-    return named or next((piece for piece in _USUAL[role] if piece in known), None)
+    named = _piece_of_entry(config.get(f"{role}_token"))
+    return named or next((piece for piece in _USUAL[role] if piece in pieces), None)
 
 
-def _named(entry: Any) -> str | None:
+def _piece_of_entry(entry: Any) -> str | None:
     """The piece that a setting names, either alone or with its flags."""
     named = entry.get("content") if isinstance(entry, dict) else entry
     return named if isinstance(named, str) else None
@@ -237,15 +237,17 @@ def _read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToke
     separate file, without flags.
     """
     in_config = "added_tokens_decoder" in config
-    where = str(directory / (CONFIG if in_config else ADDED))
+    where = str(directory / (CONFIG if in_config else ADDED_TOKENS_FILE))
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
     try:
         if in_config:
             said = config["added_tokens_decoder"].items()
-            found = [{**entry, "id": number} for number, entry in said]
+            entries_of_file = [{**entry, "id": number} for number, entry in said]
         else:
-            found = _read_bare(directory, config)
-        entries = [{"normalized": not entry.get("special"), **plain, **entry} for entry in found]
+            entries_of_file = _read_bare(directory, config)
+        entries = [
+            {"normalized": not entry.get("special"), **plain, **entry} for entry in entries_of_file
+        ]
     except (AttributeError, TypeError) as error:
         raise DataError(f"holds no added pieces ({error!r})", where=where) from None
     added = [parse(AddedToken, entry, where=where, fix=None) for entry in entries]
@@ -255,20 +257,20 @@ def _read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToke
 def _read_bare(directory: Path, config: dict[str, Any]) -> list[dict[str, Any]]:
     """Read the pieces of `added_tokens.json`; other files tell which of them are special."""
     marks = {**config, **_read_optional(directory / SPECIAL)}
-    named = [entry for key, entry in marks.items() if key.endswith("_token")]
+    special_entries = [entry for key, entry in marks.items() if key.endswith("_token")]
     for kind in ("additional", "extra"):
-        named += marks.get(f"{kind}_special_tokens") or []
-    special = {_named(entry) for entry in named}
+        special_entries += marks.get(f"{kind}_special_tokens") or []
+    special = {_piece_of_entry(entry) for entry in special_entries}
     return [
         {"id": number, "content": piece, "special": piece in special}
-        for piece, number in _read_optional(directory / ADDED).items()
+        for piece, number in _read_optional(directory / ADDED_TOKENS_FILE).items()
     ]
 
 
-def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
+def _check_added(added_tokens: Sequence[AddedToken], ids: Mapping[str, int], where: str) -> None:
     """Check that each has its id in the vocabulary, or the next id after it."""
     end = max(ids.values(), default=-1) + 1
-    for token in added:
+    for token in added_tokens:
         due = ids.get(token.content, end)
         if token.id != due:
             raise DataError(
@@ -280,49 +282,53 @@ def _check_added(added: Sequence[AddedToken], ids: Mapping[str, int], where: str
 
 
 def _with_added(
-    definition: TreeDefinition, added: Sequence[AddedToken], where: str
+    definition: TreeDefinition, added_tokens: Sequence[AddedToken], where: str
 ) -> TreeDefinition:
     """The tokenizer with the pieces that were added to its vocabulary."""
-    _check_added(added, definition.ids, where)
+    _check_added(added_tokens, definition.ids, where)
     entries = definition.tree["added_tokens"]
-    new = [token.model_dump() for token in added if token.content not in definition.added]
+    new = [token.model_dump() for token in added_tokens if token.content not in definition.added]
     if not new:
         return definition
     return replace(definition, tree={**definition.tree, "added_tokens": [*entries, *new]})
 
 
 def _read_wordpiece(
-    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, beside: Path
+    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, directory: Path
 ) -> WordPieceDefinition:
     """Read BERT's tokenizer from `tokenizer.json` or `vocab.txt`."""
-    added: list[AddedPiece] = []
+    added_pieces: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
     frame = Frame()
-    taken = True  # whether to use the settings next to the file
+    uses_config = True  # whether to use the settings next to the file
     if file.suffix == ".json":
         whole = read_json(file, DataError)
         tree = parse(TokenizerFile, whole, where=str(file))
-        taken = _find_class(beside, config_tree) is not None  # BERT's class uses BERT's frame
-        if not taken:
+        uses_config = (
+            _find_class(directory, config_tree) is not None
+        )  # BERT's class uses BERT's frame
+        if not uses_config:
             frame = _find_wordpiece_frame(whole, config_tree)
-        pieces, added = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
+        pieces, added_pieces = _number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
         normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
     else:
         ids = _read_vocabulary(file)
-        tokens, source = _read_added(beside, config_tree)
+        tokens, source = _read_added(directory, config_tree)
         _check_added(tokens, ids, source)
-        pieces, added = _number_pieces(ids, tokens, where=source)
+        pieces, added_pieces = _number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not _is_cased(pieces))
-    if taken:
-        config = parse(ConfigFile, config_tree, where=str(beside / CONFIG))
+    if uses_config:
+        config = parse(ConfigFile, config_tree, where=str(directory / CONFIG))
         entries = config.model_dump(exclude_unset=True)
         if file.suffix == ".json" and lowercase is None:
             _compare_settings(file, normalization, entries)
         normalization = replace(normalization, **entries)
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
-    definition = WordPieceDefinition(tuple(pieces), tuple(added), normalization, limit, frame)
+    definition = WordPieceDefinition(
+        tuple(pieces), tuple(added_pieces), normalization, limit, frame
+    )
     if file.suffix == ".json" and file.with_name(VOCAB).is_file():
         _compare_vocabularies(file, tree.model.vocab, definition)
     return definition
@@ -337,10 +343,10 @@ def _compare_vocabularies(
         vocabulary: what the words of texts are split into, which `vocab.txt` must have.
         definition: has the same pieces, and those added later, which `vocab.txt` may have.
     """
-    beside, ids = file.with_name(VOCAB), definition.ids
-    if beside.read_bytes() == _vocabulary_text(definition).encode():  # usual, and fast
+    vocabulary_file, ids = file.with_name(VOCAB), definition.ids
+    if vocabulary_file.read_bytes() == _vocabulary_text(definition).encode():  # usual, and fast
         return
-    lines = _read_vocabulary(beside)
+    lines = _read_vocabulary(vocabulary_file)
     differing = sorted(number for piece, number in lines.items() if ids.get(piece) != number)
     missing = sorted(vocabulary.items() - lines.items(), key=lambda entry: entry[1])
     if differing or missing:
@@ -348,7 +354,7 @@ def _compare_vocabularies(
         of_lines = {at: piece for piece, at in lines.items()}.get(number, "")
         of_tree = {at: piece for piece, at in ids.items()}.get(number, "")
         warnings.warn(
-            f"{beside}:{number + 1}: {truncate_repr(of_lines)}, but {TOKENIZER} has "
+            f"{vocabulary_file}:{number + 1}: {truncate_repr(of_lines)}, but {TOKENIZER} has "
             f"{truncate_repr(of_tree)} with the id {number}; {TOKENIZER} is used",
             BertworksWarning,
             stacklevel=2,
@@ -507,18 +513,18 @@ def _number_pieces(
     """
     ids = dict(vocabulary)
     end = max(ids.values(), default=-1) + 1
-    added: list[AddedPiece] = []
+    added_pieces: list[AddedPiece] = []
     for token in sorted(added_tokens, key=lambda token: token.id):
         if token.content in ids:
             continue
-        if token.id == end + len(added):
-            added.append(AddedPiece(**token.model_dump(exclude={"id"})))
+        if token.id == end + len(added_pieces):
+            added_pieces.append(AddedPiece(**token.model_dump(exclude={"id"})))
         else:
             ids[token.content] = token.id
     pieces = _without_holes(ids, where=where)
-    for piece in (*pieces, *(token.content for token in added)):
+    for piece in (*pieces, *(token.content for token in added_pieces)):
         check_text(piece, where=where)
-    return pieces, added
+    return pieces, added_pieces
 
 
 def _without_holes(ids: Mapping[str, int], *, where: str) -> list[str]:
@@ -536,16 +542,18 @@ def _tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     base = len(definition.base_pieces)
     special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES if piece in definition.ids}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [
+    added_tokens = [
         {"id": number, "content": piece, **plain, "special": True}
         for piece, number in special.items()
         if number < base
     ]
-    added += [{"id": base + place, **asdict(piece)} for place, piece in enumerate(definition.added)]
+    added_tokens += [
+        {"id": base + place, **asdict(piece)} for place, piece in enumerate(definition.added)
+    ]
     return {
         "version": "1.0",
         **NO_LIMITS,
-        "added_tokens": sorted(added, key=lambda entry: int(entry["id"])),
+        "added_tokens": sorted(added_tokens, key=lambda entry: int(entry["id"])),
         "normalizer": {"type": "BertNormalizer", **definition.normalization.options},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": template(definition.frame, definition.ids),

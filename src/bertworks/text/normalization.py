@@ -77,8 +77,8 @@ class Normalization:
         """The library's splitter at white space and around punctuation."""
         return pre_tokenizers.BertPreTokenizer()
 
-    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
-        """See `Definition.corrected`."""
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
+        """See `Definition.correct`."""
         if isinstance(text, str) and (text.isascii() or _UNUSUAL.search(text) is None):
             return text, None
         check_text(text, where=where)
@@ -90,14 +90,14 @@ class Normalization:
 
     def words(self, text: str, *, where: str = "text") -> list[str]:
         """The normalised words of a text, in which pieces are looked up."""
-        text, _ = self.corrected(text, where=where)
+        text, _ = self.correct(text, where=where)
         normalized = self.normalizer.normalize_str(text)
         return [word for word, _ in self.word_splitter.pre_tokenize_str(normalized)]
 
     def piece(self, word: str) -> str:
         """The form of a word in a vocabulary: normalised, without spaces around its ideographs."""
         compact = replace(self, split_ideographs=False)
-        text, _ = compact.corrected(word, where="word")
+        text, _ = compact.correct(word, where="word")
         return compact.normalizer.normalize_str(text).strip()
 
     def _with_final_sigmas(self, text: str) -> str:
@@ -107,15 +107,17 @@ class Normalization:
         the clean-up removes are ignored. `İ` is the only character that `str.lower` turns into two;
         it is replaced by another letter, so that positions stay the same.
         """
-        kept = [at for at, char in enumerate(text) if not (self.clean_text and is_removed(char))]
-        cleaned = "".join(text[at] for at in kept).replace("İ", "I")
-        lowered = cleaned.lower()
-        assert len(lowered) == len(kept)
-        corrected = list(text)
-        for at, char in zip(kept, lowered, strict=True):
+        positions = [
+            at for at, char in enumerate(text) if not (self.clean_text and is_removed(char))
+        ]
+        cleaned = "".join(text[at] for at in positions).replace("İ", "I")
+        lower_case = cleaned.lower()
+        assert len(lower_case) == len(positions)
+        characters = list(text)
+        for at, char in zip(positions, lower_case, strict=True):
             if char == "ς":
-                corrected[at] = char
-        return "".join(corrected)
+                characters[at] = char
+        return "".join(characters)
 
 
 def is_unspaced(word: str) -> bool:
@@ -154,8 +156,8 @@ def _with_spaced_ideographs(text: str) -> tuple[str, Origin]:
     """Put spaces around the ideographs that the library misses."""
     parts: list[str] = []
     origin: list[int] = []
-    for at, char in enumerate(text):
+    for index, char in enumerate(text):
         part = f" {char} " if _MISSED_IDEOGRAPH.match(char) else char
         parts.append(part)
-        origin.extend([at] * len(part))
+        origin.extend([index] * len(part))
     return "".join(parts), np.array(origin, dtype=np.int64)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 LONGEST = 1 << 16
 """After this many characters, a text is split at the next possible place."""
 
-_AT_ONCE = 1 << 19  # about how many characters the library gets in one call
+_CHUNK_CHARACTERS = 1 << 19  # about how many characters the library gets in one call
 _LONG_WORD = re.compile(f"[A-Za-z0-9]{{{LONGEST},}}")
 
 
@@ -57,14 +57,14 @@ def portions(
             start, is_over = end, end == len(row)
 
 
-def together(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
+def group_portions(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
     """Group portions, in order, into lists for one call of the library each."""
     group: list[Portion] = []
     size = 0
     for part in parts:
         group.append(part)
         size += len(part.text) if isinstance(part.text, str) else sum(map(len, part.text))
-        if size >= _AT_ONCE:
+        if size >= _CHUNK_CHARACTERS:
             yield group
             group, size = [], 0
     if group:

@@ -187,21 +187,21 @@ def read_albert(file: Path, config: Mapping[str, Any], *, lowercase: bool | None
         lowercase: overrides `do_lower_case`; None: as in `config`.
     """
     model = read_model(file)
-    before: list[dict[str, Any]] = [
+    normalizers: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": quotes}, "content": '"'}
         for quotes in ("``", "''")
     ]
     if not config.get("keep_accents", False):
-        before += [{"type": "NFKD"}, {"type": "StripAccents"}]
+        normalizers += [{"type": "NFKD"}, {"type": "StripAccents"}]
     if config.get("do_lower_case", True) if lowercase is None else lowercase:
-        before.append({"type": "Lowercase"})
+        normalizers.append({"type": "Lowercase"})
     # The original splits a comma from a number if they are one piece; a low score does the same.
     pieces = [
         piece._replace(score=piece.score - 100) if re.search(r"\d,$", piece.text) else piece
         for piece in model.pieces
     ]
     roles = Roles(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
-    return _definition(file, model, pieces, model.unk_id, before, roles, Frame(), config)
+    return _definition(file, model, pieces, model.unk_id, normalizers, roles, Frame(), config)
 
 
 def read_fairseq(file: Path, config: Mapping[str, Any], *, camembert: bool) -> TreeDefinition:
@@ -225,12 +225,12 @@ def _definition(
     model: SentencePieceModel,
     pieces: list[Piece],
     unk_id: int,
-    before: list[dict[str, Any]],
+    first_normalizers: list[dict[str, Any]],
     roles: Roles,
     frame: Frame,
     config: Mapping[str, Any],
 ) -> TreeDefinition:
-    normalizers = list(before)
+    normalizers = list(first_normalizers)
     if model.charsmap:
         charsmap = base64.b64encode(model.charsmap).decode()
         normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap})

@@ -24,7 +24,7 @@ from .encoding import (
     Segment,
     TokenIds,
     Truncation,
-    joined,
+    concatenate_segments,
     move_offsets,
     special_tokens,
     trim_offsets,
@@ -32,7 +32,7 @@ from .encoding import (
 )
 from .files import FILES, read_definition, write_definition
 from .normalization import Normalization, Origin
-from .portions import Portion, portions, together
+from .portions import Portion, group_portions, portions
 from .tree import TreeDefinition
 
 
@@ -60,7 +60,7 @@ class Tokenizer:
         self.definition = definition
         self.pieces = definition.pieces
         frame = definition.frame
-        self._start, self._between, self._end = (
+        self._start, self._separator, self._end = (
             [definition.ids[piece] for piece in part]
             for part in (frame.start, frame.between, frame.end)
         )
@@ -187,15 +187,15 @@ class Tokenizer:
             DataError: a text has a lone surrogate, or is too long.
             SettingsError: `truncation` is unknown.
         """
-        how: dict[str, Any] = {"max_length": max_length, "truncation": truncation}
+        options: dict[str, Any] = {"max_length": max_length, "truncation": truncation}
         if isinstance(texts, str):
             if pairs is not None and not isinstance(pairs, str):
                 raise DataError("one first text, but several second ones")
-            return self.encode(texts, pairs, **how)
+            return self.encode(texts, pairs, **options)
         if isinstance(pairs, str):
             raise DataError("several first texts, but one second one")
         seconds = None if pairs is None else list(pairs)
-        return Encodings(tuple(self.encode_batch(list(texts), seconds, **how)))
+        return Encodings(tuple(self.encode_batch(list(texts), seconds, **options)))
 
     @property
     def vocab_size(self) -> int:
@@ -264,10 +264,10 @@ class Tokenizer:
 
     def continues_word(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
         """bool [tokens]: which tokens of a text continue the word of the previous token."""
-        found: NDArray[np.bool_] = self.continuation[ids]
-        found[:1] = False
-        found[1:] &= ~self.word_end[ids[:-1]]
-        return found
+        continues: NDArray[np.bool_] = self.continuation[ids]
+        continues[:1] = False
+        continues[1:] &= ~self.word_end[ids[:-1]]
+        return continues
 
     @property
     def end_id(self) -> int | None:
@@ -283,7 +283,7 @@ class Tokenizer:
 
     def num_special_tokens(self, *, pair: bool) -> int:
         """The number of special tokens around a text, or around a pair of texts."""
-        return len(self._start) + len(self._end) + (len(self._between) if pair else 0)
+        return len(self._start) + len(self._end) + (len(self._separator) if pair else 0)
 
     @cached_property
     def unused_ids(self) -> Ints:
@@ -319,31 +319,31 @@ class Tokenizer:
         _check_rows(texts)
         split = len(texts) > 0 and isinstance(texts[0], (list, tuple))
         rows: list[str | list[str]] = []
-        moved: list[Origin | list[Origin]] = []
+        origins_of_rows: list[Origin | list[Origin]] = []
         for number, row in enumerate(texts):
             name = _name(number, where)
             if split:
                 if not isinstance(row, (list, tuple)):
                     raise DataError("not a list of words, like the rows before", where=name)
-                words = [self.definition.corrected(word, where=name) for word in row]
+                words = [self.definition.correct(word, where=name) for word in row]
                 rows.append([word for word, _ in words])
-                moved.append([origin for _, origin in words])
+                origins_of_rows.append([origin for _, origin in words])
             else:
-                text, origin = self.definition.corrected(cast(str, row), where=name)
+                text, origin = self.definition.correct(cast(str, row), where=name)
                 rows.append(text)
-                moved.append(origin)
+                origins_of_rows.append(origin)
         library = self._library(typed_mask=typed_mask, split=split)
         encode = partial(library.encode_batch, is_pretokenized=split)
         parts: list[list[Segment]] = [[] for _ in rows]
-        for part, found in self._encoded(rows, encode, may_cut=not typed_mask):
+        for part, encoding in self._encode_portions(rows, encode, may_cut=not typed_mask):
             segment = Segment(
-                np.array(found.ids, np.int32),
-                np.array(found.offsets, np.int32).reshape(-1, 2),
-                np.array(found.word_ids, np.int32),
+                np.array(encoding.ids, np.int32),
+                np.array(encoding.offsets, np.int32).reshape(-1, 2),
+                np.array(encoding.word_ids, np.int32),
             )
             parts[part.row].append(_of_text(segment, part, parts[part.row]))
-        segments = [joined(part) for part in parts]
-        for segment, origins in zip(segments, moved, strict=True):
+        segments = [concatenate_segments(part) for part in parts]
+        for segment, origins in zip(segments, origins_of_rows, strict=True):
             move_offsets(segment, origins)
         if isinstance(self.definition, TreeDefinition):
             for segment, row in zip(segments, texts, strict=True):
@@ -357,7 +357,7 @@ class Tokenizer:
         start, end = special_tokens(self._start), special_tokens(self._end)
         parts = [start, first]
         if second is not None:
-            parts += [special_tokens(self._between), second]
+            parts += [special_tokens(self._separator), second]
         parts.append(end)
         lengths = [len(part) for part in parts]
         special = [part is not first and part is not second for part in parts]
@@ -408,15 +408,15 @@ class Tokenizer:
             seconds = self.segments(pairs, typed_mask=typed_mask, where=where)
         encodings = []
         for number, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-            around = self.num_special_tokens(pair=second is not None)
-            length = len(first) + (0 if second is None else len(second)) + around
+            num_special = self.num_special_tokens(pair=second is not None)
+            length = len(first) + (0 if second is None else len(second)) + num_special
             if max_length is None or length <= max_length:
                 encodings.append(self.frame(first, second))
             else:
-                kept = truncated(
-                    first, second, max_length, around, truncation, where=_name(number, where)
+                segments = truncated(
+                    first, second, max_length, num_special, truncation, where=_name(number, where)
                 )
-                encodings.append(self.frame(*kept, truncated_tokens=length - max_length))
+                encodings.append(self.frame(*segments, truncated_tokens=length - max_length))
         return encodings
 
     def encode(
@@ -470,12 +470,12 @@ class Tokenizer:
             DataError: a row is not a text, or has a lone surrogate.
         """
         _check_rows(texts)
-        corrected = [
-            self.definition.corrected(text, where=_name(number, where))[0]
+        texts_to_split = [
+            self.definition.correct(text, where=_name(number, where))[0]
             for number, text in enumerate(texts)
         ]
-        parts: list[list[Ints]] = [[] for _ in corrected]
-        for part, found in self._encoded(corrected, self._library().encode_batch_fast):
+        parts: list[list[Ints]] = [[] for _ in texts_to_split]
+        for part, found in self._encode_portions(texts_to_split, self._library().encode_batch_fast):
             parts[part.row].append(np.array(found.ids, np.int32))
         return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
 
@@ -496,7 +496,7 @@ class Tokenizer:
             DataError: a row is not a text, has a lone surrogate, or is too long.
             SettingsError: `truncation` is unknown.
         """
-        start, end = self._around
+        start, end = self._frame_ids
         special = len(start) + len(end)
         sequences = []
         for number, ids in enumerate(self.piece_ids(texts, where=where)):
@@ -509,11 +509,11 @@ class Tokenizer:
         return sequences
 
     @cached_property
-    def _around(self) -> tuple[Ints, Ints]:
+    def _frame_ids(self) -> tuple[Ints, Ints]:
         """The ids before and after a single text."""
         return np.array(self._start, np.int32), np.array(self._end, np.int32)
 
-    def _encoded(
+    def _encode_portions(
         self,
         rows: Sequence[str | list[str]],
         encode: Callable[..., list[tokenizers.Encoding]],
@@ -527,7 +527,7 @@ class Tokenizer:
         if isinstance(definition, WordPieceDefinition) and not definition.added:
             longest_word = definition.max_word_characters
         breaks = definition.breaks if may_cut else None
-        for group in together(portions(rows, breaks, longest_word)):
+        for group in group_portions(portions(rows, breaks, longest_word)):
             encoded = encode([part.text for part in group], add_special_tokens=False)
             yield from zip(group, encoded, strict=True)
 
@@ -579,10 +579,10 @@ class Tokenizer:
         return self._libraries[key]
 
 
-def _of_text(segment: Segment, part: Portion, before: Sequence[Segment]) -> Segment:
+def _of_text(segment: Segment, part: Portion, previous: Sequence[Segment]) -> Segment:
     """The tokens of a portion with positions in the whole text; `before`: its earlier segments."""
     offsets = segment.offsets + np.where(segment.offsets >= part.gap, part.missing, 0)
-    last = next((one for one in reversed(before) if len(one)), None)
+    last = next((one for one in reversed(previous) if len(one)), None)
     words = 0 if last is None else int(last.word_ids[-1]) + 1
     return Segment(
         segment.input_ids,

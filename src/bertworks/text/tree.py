@@ -107,10 +107,10 @@ class TreeDefinition(Definition):
     @property
     def end(self) -> str | None:
         """`[SEP]` or the piece in that role; else the `eos_token` of `tokenizer_config.json`."""
-        named = self.config.get("eos_token")
-        if isinstance(named, Mapping):
-            named = named.get("content")
-        found = self.roles.sep or named
+        token = self.config.get("eos_token")
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        found = self.roles.sep or token
         return found if found in self.ids else None
 
     @cached_property
@@ -121,7 +121,7 @@ class TreeDefinition(Definition):
     def description(self) -> Mapping[str, Any]:
         return {"tree": self.tree, "roles": asdict(self.roles), "frame": asdict(self.frame)}
 
-    def corrected(self, text: str, *, where: str) -> tuple[str, Origin]:
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         check_text(text, where=where)
         return text, None
 
@@ -131,7 +131,9 @@ class TreeDefinition(Definition):
             tree["pre_tokenizer"] = copy.deepcopy(tree.get("pre_tokenizer"))
             _mark_first_words(tree["pre_tokenizer"])
         hidden = self.special - ({self.roles.mask} if typed_mask else set())
-        added = [{**entry, "special": entry["content"] in hidden} for entry in tree["added_tokens"]]
+        added_tokens = [
+            {**entry, "special": entry["content"] in hidden} for entry in tree["added_tokens"]
+        ]
         model = tree["model"]
         if isinstance(model["vocab"], list):
             # Unigram's lattice would find special pieces in a text. With a real space in front they
@@ -143,13 +145,13 @@ class TreeDefinition(Definition):
             tree["model"] = {**model, "vocab": vocabulary}
             # Those after the vocabulary stay: the library counts added pieces to assign their ids.
             gone = hidden & {piece for piece, _score in model["vocab"]}
-            added = [entry for entry in added if entry["content"] not in gone]
-        tree["added_tokens"] = added
-        library = _built(tree)
+            added_tokens = [entry for entry in added_tokens if entry["content"] not in gone]
+        tree["added_tokens"] = added_tokens
+        library = _build_library(tree)
         library.encode_special_tokens = True
         return library
 
-    def framed(self, frame: Frame) -> TreeDefinition:
+    def with_frame(self, frame: Frame) -> TreeDefinition:
         """The tokenizer with special pieces around texts; new pieces get the next ids."""
         new = {*frame.start, *frame.between, *frame.end} - self.ids.keys()
         first = len(self.pieces)
@@ -169,7 +171,7 @@ class TreeDefinition(Definition):
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        return _built(self.tree)
+        return _build_library(self.tree)
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._plain.decode(list(ids), skip_special_tokens=False)
@@ -184,13 +186,13 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
     """
     if tree.get("post_processor") is None:
         return Frame((), (), (), 0)
-    library = _built(tree)
+    library = _build_library(tree)
     with _readable():
         one, two = library.encode("a"), library.encode("a", "a")
     if all(one.special_tokens_mask):
         raise DataError("the tokenizer makes nothing of the letter a")
-    start, end = _outside(one.tokens, one.special_tokens_mask)
-    first, last = _outside(two.tokens, two.special_tokens_mask)
+    start, end = _split_frame(one.tokens, one.special_tokens_mask)
+    first, last = _split_frame(two.tokens, two.special_tokens_mask)
     if (start, end) != (first, last):
         raise DataError("the tokenizer puts other special tokens around one text than around two")
     specials = [
@@ -231,13 +233,13 @@ def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def _outside(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], list[str]]:
+def _split_frame(tokens: Sequence[str], special: Sequence[int]) -> tuple[list[str], list[str]]:
     """The special tokens before the first text, and after the last one."""
     places = [at for at, is_special in enumerate(special) if not is_special]
     return list(tokens[: places[0]]), list(tokens[places[-1] + 1 :])
 
 
-def _built(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _build_library(tree: Mapping[str, Any]) -> tokenizers.Tokenizer:
     with _readable():
         return tokenizers.Tokenizer.from_str(json.dumps({**tree, **NO_LIMITS}))
 

@@ -62,8 +62,8 @@ def add_words(
     library = definition.library(typed_mask=False, split=False)
     scores = dict(tree["model"]["vocab"]) if kind == "Unigram" else {}
     new: dict[str, tuple[int, ...]] = {}
-    added: list[tuple[str, list[str], str]] = []  # each word, its forms and its place
-    known: list[str] = []
+    new_words: list[tuple[str, list[str], str]] = []  # each word, its forms and its place
+    known_words: list[str] = []
     for word, place in zip(words, places_of(words, where), strict=True):
         forms = _forms(library, word, where=place)
         if is_unspaced(word) and not definition.ids.keys() & forms:
@@ -78,9 +78,9 @@ def add_words(
         fresh = [form for form in forms if form not in definition.ids and form not in new]
         new.update({form: tuple(sources[form]) for form in fresh})
         if fresh:
-            added.append((word, forms, f"{place} ({word!r})"))
+            new_words.append((word, forms, f"{place} ({word!r})"))
         else:
-            known.append(word)
+            known_words.append(word)
     if kind == "Unigram":
         if len(scores) < len(definition.pieces):  # new pieces would get their ids
             raise DataError("the tokenizer has added pieces that are not in its vocabulary")
@@ -93,11 +93,11 @@ def add_words(
         # Added pieces get their ids from the vocabulary's size, unless they are in it.
         ids = {piece: at for at, piece in enumerate([*definition.pieces, *new])}
         tree["model"] |= {"vocab": ids, "ignore_merges": True}
-    changed = _changed(definition, tree)
-    _check_unchanged(definition, changed)
-    check_pieces_found(Tokenizer(changed), added)
+    extended = _with_tree(definition, tree)
+    _check_unchanged(definition, extended)
+    check_pieces_found(Tokenizer(extended), new_words)
     return TreeAddition(
-        changed, tuple(new.values()), tuple(word for word, _, _ in added), tuple(known)
+        extended, tuple(new.values()), tuple(word for word, _, _ in new_words), tuple(known_words)
     )
 
 
@@ -107,7 +107,7 @@ def places_of(words: Sequence[str], where: Sequence[str] | None) -> Sequence[str
 
 
 def keep_pieces(
-    definition: TreeDefinition, used: NDArray[np.bool_]
+    definition: TreeDefinition, is_used_piece: NDArray[np.bool_]
 ) -> tuple[TreeDefinition, list[int]]:
     """Remove pieces that are not used; texts without removed pieces keep their tokens.
 
@@ -124,22 +124,22 @@ def keep_pieces(
     kind = _kind(tree)
     model = tree["model"]
     pieces = definition.pieces
-    kept = {piece for piece, is_used in zip(pieces, used, strict=True) if is_used}
-    kept |= definition.special | set(definition.added)
+    kept_pieces = {piece for piece, is_used in zip(pieces, is_used_piece, strict=True) if is_used}
+    kept_pieces |= definition.special | set(definition.added)
     if kind == "Unigram":
-        kept |= {piece for piece in pieces if len(piece) == 1 or _BYTE.fullmatch(piece)}
-        kept.add(pieces[model["unk_id"]])
-        model["vocab"] = [[piece, score] for piece, score in model["vocab"] if piece in kept]
+        kept_pieces |= {piece for piece in pieces if len(piece) == 1 or _BYTE.fullmatch(piece)}
+        kept_pieces.add(pieces[model["unk_id"]])
+        model["vocab"] = [[piece, score] for piece, score in model["vocab"] if piece in kept_pieces]
     else:
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         merged = {"".join(pair) for pair in pairs}
-        kept |= {piece for piece in pieces if piece not in merged}
+        kept_pieces |= {piece for piece in pieces if piece not in merged}
         # A merge comes after those of its parts: in reverse order, it is known which are needed.
         for first, second in reversed(pairs):
-            if first + second in kept:
-                kept |= {first, second}
-        model["merges"] = [pair for pair in pairs if "".join(pair) in kept]
-    former = [at for at, piece in enumerate(pieces) if piece in kept]
+            if first + second in kept_pieces:
+                kept_pieces |= {first, second}
+        model["merges"] = [pair for pair in pairs if "".join(pair) in kept_pieces]
+    former = [at for at, piece in enumerate(pieces) if piece in kept_pieces]
     ids = {pieces[at]: number for number, at in enumerate(former)}
     if kind == "Unigram":
         model["unk_id"] = ids[pieces[model["unk_id"]]]
@@ -148,7 +148,7 @@ def keep_pieces(
     for entry in tree["added_tokens"]:
         entry["id"] = ids[entry["content"]]
     _renumber(tree["post_processor"], ids)
-    return _changed(definition, tree), former
+    return _with_tree(definition, tree), former
 
 
 def _kind(tree: dict[str, Any]) -> str:
@@ -166,21 +166,21 @@ def _forms(library: tokenizers.Tokenizer, word: str, *, where: str) -> list[str]
     forms: list[str] = []
     for text in (f" {word.strip()}", word.strip()):
         normal = library.normalizer.normalize_str(text) if library.normalizer else text
-        found = [part for part, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
-        if not word.strip() or not found:
+        pieces = [part for part, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+        if not word.strip() or not pieces:
             raise DataError("nothing is left of it", where=f"{where} ({word!r})")
-        if len(found) > 1:
-            parts = ", ".join(repr(part) for part in found)
+        if len(pieces) > 1:
+            parts = ", ".join(repr(part) for part in pieces)
             raise DataError(
                 f"is several words to this tokenizer: {parts}",
                 where=f"{where} ({word!r})",
                 fix="Add its parts.",
             )
-        forms += [found[0]] if found[0] not in forms else []
+        forms += [pieces[0]] if pieces[0] not in forms else []
     return forms
 
 
-def _changed(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition:
+def _with_tree(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition:
     """The tokenizer of a changed tree, without the files it came with: they are outdated."""
     config = {key: value for key, value in definition.config.items() if key not in _STALE}
     # Other `transformers` classes would rebuild the tokenizer from its vocabulary.
@@ -188,13 +188,13 @@ def _changed(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefinition
     return replace(definition, tree=tree, config=config, files={})
 
 
-def _check_unchanged(before: TreeDefinition, after: TreeDefinition) -> None:
+def _check_unchanged(original: TreeDefinition, extended: TreeDefinition) -> None:
     """Check that the text of every former piece has the same tokens, or new pieces."""
-    old, new = (one.library(typed_mask=False, split=False) for one in (before, after))
-    texts = [before.decode([at]) for at in range(len(before.pieces))]
+    old, new = (one.library(typed_mask=False, split=False) for one in (original, extended))
+    texts = [original.decode([at]) for at in range(len(original.pieces))]
     encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)
     for text, (one, two) in zip(texts, encoded, strict=True):
-        if one.ids != two.ids and max(two.ids, default=-1) < len(before.pieces):
+        if one.ids != two.ids and max(two.ids, default=-1) < len(original.pieces):
             raise DataError(f"the text {text!r} would have other tokens than before")
 
 

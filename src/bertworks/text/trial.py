@@ -39,14 +39,14 @@ def check_pieces_found(
         expected = {tokenizer.token_to_id(piece) for piece in pieces}
         running = tokenizer.piece_ids(running_texts(text))
         if expected.isdisjoint(ids.tolist()):
-            unseen = text
+            missed_text = text
         elif all(expected.isdisjoint(one.tolist()) for one in running):
-            unseen = running_texts(text)[0]
+            missed_text = running_texts(text)[0]
         else:
             continue
-        parts = " ".join(tokenizer.tokens(tokenizer.piece_ids([unseen])[0]))
+        parts = " ".join(tokenizer.tokens(tokenizer.piece_ids([missed_text])[0]))
         raise DataError(
-            f"would never be found in texts: {unseen!r} is split into {parts}",
+            f"would never be found in texts: {missed_text!r} is split into {parts}",
             where=place,
             fix="Leave it out.",
         )

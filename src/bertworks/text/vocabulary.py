@@ -91,7 +91,7 @@ def train_vocabulary(
         )
     known = set(alphabet)
     words = sorted(w for w in counts if len(w) <= max_word_characters and known.issuperset(w))
-    learned = learn_pieces(
+    vocabulary = learn_pieces(
         words,
         [counts[word] for word in words],
         pieces,
@@ -100,7 +100,7 @@ def train_vocabulary(
         progress=None if progress is None else lambda done: progress("pieces", done),
     )
     return Tokenizer.from_vocabulary(
-        learned,
+        vocabulary,
         lowercase=lowercase,
         strip_accents=strip_accents,
         max_word_characters=max_word_characters,
@@ -172,15 +172,15 @@ def _alphabet(counts: Counter[str], coverage: float) -> list[str]:
     for word, count in counts.items():
         for char in word:
             characters[char] += count
-    needed = math.ceil(coverage * characters.total())
-    kept: list[str] = []
-    covered = 0
+    min_count = math.ceil(coverage * characters.total())
+    alphabet: list[str] = []
+    count_of_alphabet = 0
     for char, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= needed:
+        if count_of_alphabet >= min_count:
             break
-        kept.append(char)
-        covered += count
-    return sorted(kept)
+        alphabet.append(char)
+        count_of_alphabet += count
+    return sorted(alphabet)
 
 
 def _stands_alone(char: str, normalization: Normalization) -> bool:
@@ -215,22 +215,22 @@ def learn_pieces(
     Returns:
         `pieces`, followed by the new pieces in the order in which they were made.
     """
-    learned = list(pieces)
-    number_of = {piece: number for number, piece in enumerate(learned)}
+    vocabulary = list(pieces)
+    number_of = {piece: number for number, piece in enumerate(vocabulary)}
     chain = _Chain(words, counts, number_of)
-    while len(learned) < size:
+    while len(vocabulary) < size:
         pair = chain.most_frequent_pair(min_frequency)
         if pair is None:
             break
         left, right = pair
-        merged = learned[left] + learned[right].removeprefix(CONTINUATION)
-        number = number_of.setdefault(merged, len(learned))
-        if number == len(learned):  # else another merge made the same piece
-            learned.append(merged)
-            if progress is not None and len(learned) % 500 == 0:
-                progress(len(learned))
+        piece = vocabulary[left] + vocabulary[right].removeprefix(CONTINUATION)
+        number = number_of.setdefault(piece, len(vocabulary))
+        if number == len(vocabulary):  # else another merge made the same piece
+            vocabulary.append(piece)
+            if progress is not None and len(vocabulary) % 500 == 0:
+                progress(len(vocabulary))
         chain.merge(left, right, number)
-    return learned
+    return vocabulary
 
 
 class _Chain:
@@ -277,20 +277,20 @@ class _Chain:
                 heapq.heappush(self.heap, (-count, key))
         return None
 
-    def merge(self, left: int, right: int, merged: int) -> None:
+    def merge(self, left: int, right: int, symbol: int) -> None:
         """Replace `left` followed by `right` by `merged`, everywhere."""
         places = np.sort(np.concatenate(self.places.pop(left << 32 | right)))
         places = places[(self.symbol[places] == left) & (self.symbol[self.next[places]] == right)]
         if left == right:
             places = self._every_second(places)
         second = self.next[places]
-        before, after = self.previous[places], self.next[second]
+        before, following = self.previous[places], self.next[second]
         removed = np.concatenate([before, places, second])
         removed_keys, removed_weights, _ = self._pairs_at(removed)
-        self.symbol[places] = merged
+        self.symbol[places] = symbol
         self.symbol[second] = -1
-        self.next[places] = after
-        self.previous[after] = places
+        self.next[places] = following
+        self.previous[following] = places
         order = np.argsort(removed_keys, kind="stable")
         self._update(removed_keys[order], -removed_weights[order])
         self._count(self.previous[places], places)
@@ -315,13 +315,13 @@ class _Chain:
 
     def _count(self, *places: Places) -> None:
         """Add the pairs that begin at new positions."""
-        keys, weights, at = self._pairs_at(np.concatenate(places))
+        keys, weights, positions = self._pairs_at(np.concatenate(places))
         if len(keys) == 0:
             return
         order = np.argsort(keys, kind="stable")
-        keys, at = keys[order], at[order]
+        keys, positions = keys[order], positions[order]
         unique, starts = self._update(keys, weights[order])
-        for key, group in zip(unique.tolist(), np.split(at, starts[1:]), strict=True):
+        for key, group in zip(unique.tolist(), np.split(positions, starts[1:]), strict=True):
             self.places.setdefault(key, []).append(group)
             heapq.heappush(self.heap, (-self.counts[key], key))
 

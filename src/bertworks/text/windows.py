@@ -55,13 +55,13 @@ def segment_windows(
             where=where,
             fix="Give a smaller stride, so that no token falls between two windows.",
         )
-    found = []
+    windows = []
     start = 0
     while True:
         part = long[start : start + room]
-        found.append(tokenizer.frame(part) if second is None else tokenizer.frame(first, part))
+        windows.append(tokenizer.frame(part) if second is None else tokenizer.frame(first, part))
         if start + room >= len(long):
-            return found
+            return windows
         start += stride
 
 
@@ -75,10 +75,10 @@ def most_context(
         total: the number of parts of the text.
     """
     most = np.full(total, -np.inf)
-    found = np.zeros(total, np.int64)
+    best = np.zeros(total, np.int64)
     for number, (start, context) in enumerate(windows):
-        here = slice(start, start + len(context))
-        better = context > most[here]
-        most[here][better] = context[better]
-        found[here][better] = number
-    return found
+        span = slice(start, start + len(context))
+        better = context > most[span]
+        most[span][better] = context[better]
+        best[span][better] = number
+    return best
