@@ -1,4 +1,4 @@
-"""A task that bertworks lacks: which relation holds between two marked spans of a sentence.
+"""A task that is not in bertworks: which relation holds between two marked spans of a sentence.
 
 Two spans of words are marked in each row. The network sees the vectors of the first and the last
 word of each, and predicts their relation: here a dependency of a treebank (Universal Dependencies).
@@ -77,21 +77,21 @@ class RelationTask(bw.ClassifierTask[bw.LabelledExample]):
         limit = self.settings.max_seq_length
         encodings = self.tokenizer.encode_batch(sentences, max_length=limit, where=where)
         examples = []
-        for index, (row, place, encoding) in enumerate(zip(rows, where, encodings, strict=True)):
+        for index, (row, location, encoding) in enumerate(zip(rows, where, encodings, strict=True)):
             spans = [row[roles["first"]], row[roles["second"]]]
             words = [word for start, past in spans for word in (start, past - 1)]
             pieces = [np.flatnonzero(encoding.word_ids == word)[:1] for word in words]
             if not all(map(len, pieces)):
-                raise bw.DataError("a span is not in the first max_seq_length tokens", where=place)
+                raise bw.DataError("a span is beyond max_seq_length tokens", where=location)
             marks = np.concatenate(pieces)
             examples.append(
                 bw.LabelledExample(
                     index=first_index + index,
                     sequences=[MarkedTokens(encoding.input_ids, encoding.token_type_ids, marks)],
-                    target=self.read_target(row, place, labelled=labelled),
+                    target=self.read_target(row, location, labelled=labelled),
                     truncated_tokens=encoding.truncated_tokens,
                     texts=[" ".join(sentences[index][start:past]) for start, past in spans],
-                    where=place,
+                    where=location,
                 )
             )
         return examples
