@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.checkpoints.locate import INSIDE, local_directory, locate
+from bertworks.checkpoints.locate import BUNDLED_MODELS, local_directory, locate
 from bertworks.errors import BertworksWarning, CheckpointError
 from tests.conftest import ROOT
 
@@ -43,7 +43,7 @@ def test_it_is_small_and_has_both_heads(mini: bw.Model) -> None:
     assert mini.embed(["a text"]).shape == (1, 256)
 
 
-@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("name", BUNDLED_MODELS)
 def test_a_directory_of_that_name_is_reached_by_a_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,12 +87,15 @@ def test_mini_sentences_tells_meanings_apart(mini: bw.Model) -> None:
 
 
 def test_the_models_inside_are_small_enough_for_a_wheel_of_20_mb() -> None:
-    assert set(INSIDE) == {"mini", "mini-sentences"}
+    assert set(BUNDLED_MODELS) == {"mini", "mini-sentences"}
     sizes = [
-        file.stat().st_size for name in INSIDE for file in locate(name).rglob("*") if file.is_file()
+        file.stat().st_size
+        for name in BUNDLED_MODELS
+        for file in locate(name).rglob("*")
+        if file.is_file()
     ]
     assert sum(sizes) < 23_000_000  # before they are packed
-    for name in INSIDE:
+    for name in BUNDLED_MODELS:
         assert (locate(name) / "README.md").is_file()
 
 

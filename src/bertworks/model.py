@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from .checkpoints.families import family_of
-from .checkpoints.heads import Published
+from .checkpoints.heads import PublishedCheckpoint
 from .checkpoints.locate import locate
+from .checkpoints.network_weights import LoadReport, load_weights
 from .checkpoints.saving import save_model
 from .checkpoints.sentence import (
     SentenceSettings,
@@ -25,10 +26,8 @@ from .checkpoints.sentence import (
     with_limit,
 )
 from .checkpoints.store import (
-    LoadReport,
     TaskFile,
     check_geometry,
-    load_weights,
     read_config,
     read_limit,
     read_task,
@@ -686,7 +685,8 @@ class Model:
         """
         known: dict[str, Any] = {}
         if self.sentence is not None:
-            known = {**self.sentence.model_dump(exclude={"more"}), "prompt": self.sentence.prompt()}
+            values = self.sentence.model_dump(exclude={"entries"})
+            known = {**values, "prompt": self.sentence.prompt()}
         asked = {**known, **settings}
         how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
         return Embedder(self.network, self.tokenizer, how, how)
@@ -932,8 +932,8 @@ def load(
         hidden_act: the activation, overriding the files: the original release's "gelu" was the
             erf form until February 2019 (`gelu`, the default reading), and the tanh form since
             (`gelu_new`).
-        allow_non_finite: also load weights with NaN or infinity; `report.non_finite` names the
-            tensors.
+        allow_non_finite: also load weights with NaN or infinity; `report.non_finite_tensors` names
+            the tensors.
 
     Raises:
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
@@ -964,7 +964,7 @@ def load(
         pairs = read_cross_encoder(directory, raw)
         try:
             found_task = detect_task(
-                Published(
+                PublishedCheckpoint(
                     raw,
                     config,
                     family,
@@ -998,10 +998,10 @@ def load(
         allow_non_finite=allow_non_finite,
         unused_heads=described.heads if described is not None and found_task is None else (),
     )
-    report = replace(report, dropped={**report.dropped, **dropped})
-    if report.initialized:
+    report = replace(report, dropped_tensors={**report.dropped_tensors, **dropped})
+    if report.new_tensors:
         raise CheckpointError(
-            f"the weights {', '.join(report.initialized)} are missing, or of another shape",
+            f"the weights {', '.join(report.new_tensors)} are missing, or of another shape",
             where=str(name),
         )
     keep_freed_memory()

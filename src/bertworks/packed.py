@@ -87,14 +87,14 @@ class Layout:
 
     def to(self: LayoutT, device: torch.device | str) -> LayoutT:
         """Return the same with tensors on `device`; itself, if they are already there."""
-        held = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        moved = {
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        tensors = {
             name: _to_tensor(value, device) if hasattr(value, "shape") else value
-            for name, value in held.items()
+            for name, value in values.items()
         }
-        if all(moved[name] is value for name, value in held.items()):
+        if all(tensors[name] is value for name, value in values.items()):
             return self
-        return type(self)(**moved)
+        return type(self)(**tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,26 +190,26 @@ class Packed(Layout):
     def num_tokens(self) -> int:
         return len(self.input_ids)
 
-    def split(self, tokens: int) -> Iterator[Packed]:
-        """Yield the sequences, in order, in packs of at most `tokens` tokens, or one sequence."""
+    def split(self, max_tokens: int) -> Iterator[Packed]:
+        """Yield the sequences, in order, in packs of at most `max_tokens`, or of one sequence."""
         ends = np.cumsum(self.lengths)
         first = start = 0
         while first < len(ends):
-            past = max(first + 1, int(np.searchsorted(ends, start + tokens, "right")))
-            end = int(ends[past - 1])
-            layout = Layout.from_lengths(self.lengths[first:past])
+            next_first = max(first + 1, int(np.searchsorted(ends, start + max_tokens, "right")))
+            end = int(ends[next_first - 1])
+            layout = Layout.from_lengths(self.lengths[first:next_first])
             yield replace(
                 self,
-                cu_seqlens=self.cu_seqlens[first : past + 1] - start,
+                cu_seqlens=self.cu_seqlens[first : next_first + 1] - start,
                 max_seqlen=layout.max_seqlen,
                 groups=layout.groups,
                 input_ids=self.input_ids[start:end],
                 token_type_ids=self.token_type_ids[start:end],
                 position_ids=self.position_ids[start:end],
-                sequence_row=self.sequence_row[first:past],
-                sequence_number=self.sequence_number[first:past],
+                sequence_row=self.sequence_row[first:next_first],
+                sequence_number=self.sequence_number[first:next_first],
             )
-            first, start = past, end
+            first, start = next_first, end
 
     def to_padded(self, values: Any = None, *, fill: int | float = 0) -> tuple[Any, Any]:
         """Spread `[tokens, …]` values (the input ids by default) over a padded batch.
@@ -234,7 +234,7 @@ class Packed(Layout):
             padded[rows, columns] = values
             return padded, mask
         padded = values.new_full(shape, fill)
-        index = tuple(_to_tensor(at, values.device) for at in (rows, columns))
+        index = tuple(_to_tensor(indices, values.device) for indices in (rows, columns))
         return padded.index_put(index, values), _to_tensor(mask, values.device)
 
 

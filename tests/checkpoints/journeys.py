@@ -100,8 +100,8 @@ def there_and_back(family: str, kind: str, folder: Path) -> Journey:
     in_file = len(load_file(folder / "theirs" / "model.safetensors"))
     return Journey(
         in_file,
-        in_file - len(model.report.dropped),
-        len(model.report.initialized),
+        in_file - len(model.report.dropped_tensors),
+        len(model.report.new_tensors),
         sum(8 * tensor.nbytes for tensor in expected.values()),
         sum(changed_bits(expected[name], found[name]) for name in expected.keys() & found.keys()),
         complaints,

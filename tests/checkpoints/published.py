@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers.models.modernbert import modeling_modernbert
 
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.checkpoints.store import load_weights
+from bertworks.checkpoints.network_weights import load_weights
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Packed
 
@@ -107,7 +107,7 @@ def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch
     tensors = {family.normalize_name(k): v for k, v in theirs.state_dict().items()}
     ours = ours.to(dtype).eval()
     report = load_weights(ours, tensors, family, "theirs")
-    assert not report.initialized
+    assert not report.new_tensors
     theirs = theirs.double()
     packed = sequences(config)
     padded_ids, mask = packed.to_padded(fill=pad_of(config.family))

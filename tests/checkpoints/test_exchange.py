@@ -102,7 +102,7 @@ def test_a_tied_decoders_bias_is_the_one_that_counts(both, tmp_path):
     save_file(tensors, file, {"format": "pt"})
     model = bw.load(tmp_path, device="cpu")
     assert error(*mlm_logits(model, type(theirs).from_pretrained(tmp_path).eval())) < 1e-5
-    assert ("cls.predictions.bias" in model.report.dropped) == both
+    assert ("cls.predictions.bias" in model.report.dropped_tensors) == both
 
 
 def edit_config(folder, **entries):

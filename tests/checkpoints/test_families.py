@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.checkpoints.store import own_tensors
+from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.errors import CheckpointError
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.layers import ACTIVATIONS
@@ -180,7 +180,7 @@ def test_what_a_family_has_no_words_for_is_said(family, values, says):
 def test_round_trip_of_names_keeps_every_bit():
     for name, family in FAMILIES.items():
         network = PretrainingNetwork(geometry(name), next_sentence=False)
-        own = own_tensors(network)
+        own = unique_tensors(network)
         theirs = family.keys.export(own)
         for tensor, kept in own.items():
             assert torch.equal(family.keys.fetch(tensor, theirs), kept), (name, tensor)

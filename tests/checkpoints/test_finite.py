@@ -50,7 +50,7 @@ def test_they_are_named_if_they_are_allowed(tmp_path: Path) -> None:
         bw.load(directory, device="cpu")
     model = bw.load(directory, device="cpu", allow_non_finite=True)
     assert model.report is not None
-    assert model.report.non_finite == {KEY: 1, DENSE: 1}
+    assert model.report.non_finite_tensors == {KEY: 1, DENSE: 1}
     assert inspect(directory).non_finite == {KEY: 1, DENSE: 1}
     assert inspect(spoiled(tmp_path / "whole", {})).non_finite == {}
 
@@ -65,7 +65,7 @@ def test_tied_matrices_may_hold_the_same_nan(tmp_path: Path) -> None:
     save_file({**tensors, "cls.predictions.decoder.weight": decoder}, file)
     model = bw.load(directory, device="cpu", allow_non_finite=True)
     assert model.report is not None
-    assert set(model.report.non_finite) == {words}
+    assert set(model.report.non_finite_tensors) == {words}
     decoder[0, 0] += 1
     save_file({**tensors, "cls.predictions.decoder.weight": decoder}, file)
     with pytest.raises(CheckpointError, match=r"to which config\.json ties it"):

@@ -68,11 +68,11 @@ def test_every_variable_is_used_or_dropped_with_a_reason(original):
     variables = read_bundle(original / "bert_model.ckpt")
     slots = [name for name in variables if "/adam_" in name]
     assert len(variables) == 139
-    assert {name: report.dropped[name] for name in slots} == dict.fromkeys(
+    assert {name: report.dropped_tensors[name] for name in slots} == dict.fromkeys(
         slots, "optimizer state, which training starts anew"
     )
-    assert "counter" in report.dropped["global_step"]
-    assert len(report.dropped) == len(slots) + 1
+    assert "counter" in report.dropped_tensors["global_step"]
+    assert len(report.dropped_tensors) == len(slots) + 1
 
 
 def test_checksums_of_the_original(original):

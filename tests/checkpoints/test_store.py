@@ -25,7 +25,8 @@ from transformers import (
 import bertworks as bw
 from bertworks.checkpoints import weights
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.checkpoints.store import own_tensors, read_tensors
+from bertworks.checkpoints.network_weights import unique_tensors
+from bertworks.checkpoints.store import read_tensors
 from bertworks.checkpoints.weights import _copied, write_weights
 from bertworks.convert.export import write_tensorflow
 from bertworks.data.schema import Columns
@@ -71,7 +72,7 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
     for name, tensor in model.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name]), name
     assert again.task.to_dict() == model.task.to_dict()
-    assert not again.report.dropped
+    assert not again.report.dropped_tensors
     again.save(tmp_path / "two")
     for file in ("model.safetensors", "config.json", "bertworks.json", "vocab.txt"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
@@ -105,7 +106,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, cha
     if form == "sharded":
         shard(folder)
     model = bw.load(folder, device="cpu")
-    before = {name: tensor.clone() for name, tensor in own_tensors(model.network).items()}
+    before = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
     files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     assert files
     for file in files:
@@ -115,7 +116,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, cha
             write_in_place(file, b"")
         else:
             file.unlink()
-    after = own_tensors(model.network)
+    after = unique_tensors(model.network)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -128,10 +129,10 @@ def test_a_loaded_tensorflow_checkpoint_does_not_depend_on_its_files(tmp_path):
         tokenizer=original.tokenizer,
     )
     model = bw.load(tmp_path / "tf", device="cpu")
-    before = {name: tensor.clone() for name, tensor in own_tensors(model.network).items()}
+    before = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
     (data,) = (tmp_path / "tf").glob("*.data-*")
     write_in_place(data, b"")
-    after = own_tensors(model.network)
+    after = unique_tensors(model.network)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -250,7 +251,7 @@ def test_hugging_face_opens_a_classifier(tmp_path):
 def test_real_weights_give_hugging_faces_vectors(minilm):
     model = bw.load(minilm, device="cpu")
     assert model.task is None
-    assert set(model.report.dropped) == {"bert.embeddings.position_ids"}
+    assert set(model.report.dropped_tensors) == {"bert.embeddings.position_ids"}
     theirs = AutoModel.from_pretrained(minilm).eval()
     texts = ["A visually stunning rumination on love.", "No."]
     encodings = [model.tokenizer.encode(text) for text in texts]
@@ -290,7 +291,7 @@ def test_old_spellings_are_read(tmp_path):
     index = tmp_path / "m" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
     again = bw.load(tmp_path / "m", device="cpu")
-    assert set(again.report.dropped) == {
+    assert set(again.report.dropped_tensors) == {
         "cls.predictions.decoder.weight",
         "bert.embeddings.position_ids",
     }
@@ -305,8 +306,8 @@ def test_a_whole_file_counts_and_not_the_index_of_former_shards(tmp_path):
     index = {"weight_map": dict.fromkeys(load_file(tmp_path / "m/model.safetensors"), "gone")}
     (tmp_path / "m/model.safetensors.index.json").write_text(json.dumps(index))
     again = bw.load(tmp_path / "m", device="cpu")
-    for name, tensor in own_tensors(model.network).items():
-        assert torch.equal(own_tensors(again.network)[name], tensor)
+    for name, tensor in unique_tensors(model.network).items():
+        assert torch.equal(unique_tensors(again.network)[name], tensor)
 
 
 def test_a_shard_that_is_not_there_is_named_whatever_its_name(tmp_path):

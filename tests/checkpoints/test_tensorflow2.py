@@ -41,7 +41,7 @@ def check(directory):
 
 
 def test_a_checkpoint_of_objects_gives_what_the_paper_says():
-    dropped = check(DIRECTORY).report.dropped
+    dropped = check(DIRECTORY).report.dropped_tensors
     assert {name.partition("/.")[0]: reason for name, reason in dropped.items()} == {
         "model/layer_with_weights-0/embeddings": "optimizer state, which training starts anew",
         "save_counter": "a counter of the finished training",
@@ -77,7 +77,7 @@ def test_a_bundle_without_objects_has_none(data_dir):
     ],
 )
 def test_names(name, published):
-    found = tensorflow2.published_name(name)
+    found = tensorflow2.hf_name_of(name)
     assert found is None if published is None else published in found
 
 

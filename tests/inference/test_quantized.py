@@ -97,7 +97,11 @@ def test_a_gated_network_too():
 def test_a_model_saved_in_eight_bits_answers_as_the_one_it_was_made_of(tmp_path):
     model, texts = model_of(384), texts_of(12)
     saved = load(model.save(tmp_path / "m", precision="int8"))
-    assert saved.report is not None and not saved.report.dropped and not saved.report.initialized
+    assert (
+        saved.report is not None
+        and not saved.report.dropped_tensors
+        and not saved.report.new_tensors
+    )
     file = load_file(tmp_path / "m" / "model.safetensors")
     codes = [name for name, tensor in file.items() if tensor.dtype is torch.int8]
     # query, key, value and three more maps of each layer
@@ -223,7 +227,11 @@ def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
     assert closer.min() > 0.99  # some texts have positions that none of the others had
     assert np.array_equal(model.embed(texts, precision="fp32"), exact)
     saved = load(model.save(tmp_path / "m", precision="int8"))
-    assert saved.report is not None and not saved.report.dropped and not saved.report.initialized
+    assert (
+        saved.report is not None
+        and not saved.report.dropped_tensors
+        and not saved.report.new_tensors
+    )
     file = load_file(tmp_path / "m" / "model.safetensors")
     assert not [name for name in file if name.endswith(".codes")]
     ends = (".calibrated_codes", ".scales", ".calibrated_inputs", ".calibrated_shift")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertworks.checkpoints.bert import BERT
-from bertworks.checkpoints.store import load_weights
+from bertworks.checkpoints.network_weights import load_weights
 from bertworks.packed import Batch
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from tests.nn import reference
@@ -23,7 +23,7 @@ def pair(dtype, hidden_act="gelu", **settings):
     ours = PretrainingNetwork(config).to(dtype).eval()
     tensors = {BERT.normalize_name(k): v for k, v in theirs.state_dict().items()}
     report = load_weights(ours, tensors, BERT, "oracle")
-    assert not report.initialized
+    assert not report.new_tensors
     packed = reference.sequences(config)
     ids, mask = packed.to_padded()
     types, _ = packed.to_padded(packed.token_type_ids)

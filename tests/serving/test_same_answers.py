@@ -273,9 +273,9 @@ def test_vectors_and_similarities_are_the_same(
         if function is not None and sentence is None:
             return
         if sentence is not None:
-            more = {k: v for k, v in sentence.more.items() if k != "similarity_fn_name"}
-            more |= {} if function is None else {"similarity_fn_name": function}
-            each.sentence = sentence.with_values(more=more)
+            entries = {k: v for k, v in sentence.entries.items() if k != "similarity_fn_name"}
+            entries |= {} if function is None else {"similarity_fn_name": function}
+            each.sentence = sentence.with_values(entries=entries)
     vectors = own.embed(given, **FP32)
     unit = own.embed(given, normalize=True, **FP32)
     expected = own.similarity(given, others, **FP32)

@@ -13,7 +13,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from bertworks.checkpoints.bert import BERT
-from bertworks.checkpoints.store import load_weights
+from bertworks.checkpoints.network_weights import load_weights
 from bertworks.data.schema import Columns
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, DataError, SettingsError
@@ -82,8 +82,8 @@ def test_loss_and_gradients_are_those_of_hugging_face(tokenizer: Tokenizer) -> N
     ours = task.network(CONFIG).double()
     tensors = {name: value for name, value in theirs.state_dict().items() if "_ids" not in name}
     report = load_weights(ours, tensors, BERT, "theirs")
-    assert not report.initialized
-    assert not report.dropped
+    assert not report.new_tensors
+    assert not report.dropped_tensors
 
     batch = batch_of(task, ROWS)
     losses = ours(batch)

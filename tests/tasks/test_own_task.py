@@ -149,7 +149,7 @@ def test_encoder_alone_is_loaded(run: Path) -> None:
     model = bw.load(run, task="encoder", device="cpu")
     assert model.task is None
     assert model.report is not None
-    assert model.report.dropped == dict.fromkeys(
+    assert model.report.dropped_tensors == dict.fromkeys(
         ("relation_head.bias", "relation_head.weight"), "the head of another task"
     )
     assert model.embed("a b").shape == (1, model.encoder.config.hidden_size)

@@ -165,7 +165,7 @@ def test_a_family_trains_and_loads_again(
     again = pretrain(
         out=tmp_path / "again", init_checkpoint=str(result.run.path), steps=1, **settings
     )
-    assert again.start is not None and not again.start.initialized
+    assert again.start is not None and not again.start.new_tensors
     assert next(again.run.lines())["metrics"] == pytest.approx(result.metrics, rel=1e-6)
 
 

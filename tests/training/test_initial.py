@@ -50,7 +50,7 @@ def test_it_begins_where_the_checkpoint_ended(
 ) -> None:
     result = go_on(trained.run.path, prepared, tmp_path / "run")
     assert result.start is not None
-    assert not result.start.initialized
+    assert not result.start.new_tensors
     assert first_metrics(result) == pytest.approx(trained.metrics, rel=1e-6)
     assert first_metrics(result)["mlm_loss"] < first_metrics(trained)["mlm_loss"] - 0.5
     settings = result.run.settings()
@@ -73,7 +73,7 @@ def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(prepared: Path, tmp_
         tmp_path / "bare", prepared, tmp_path / "run", learning_rate=1e-30, weight_decay=0.0
     )
     assert result.start is not None
-    heads = {name.split(".")[0] for name in result.start.initialized}
+    heads = {name.split(".")[0] for name in result.start.new_tensors}
     assert heads == {"mlm_head", "nsp_head"}, "the decoder is tied, and the pooler there"
     model = bertworks.load(result.run.model, device="cpu")
     for name, tensor in bare.encoder.state_dict().items():
@@ -87,7 +87,10 @@ def test_what_the_objective_has_not_is_named(
 ) -> None:
     result = go_on(trained.run.path, prepared, tmp_path / "run", instances=MLM)
     assert result.start is not None
-    assert set(result.start.dropped) >= {"cls.seq_relationship.weight", "bert.pooler.dense.bias"}
+    assert set(result.start.dropped_tensors) >= {
+        "cls.seq_relationship.weight",
+        "bert.pooler.dense.bias",
+    }
     assert first_metrics(result)["mlm_loss"] < first_metrics(trained)["mlm_loss"] - 0.5
 
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from bertworks.checkpoints.bert import BERT
-from bertworks.checkpoints.store import load_weights, read_config, read_task, read_tensors
+from bertworks.checkpoints.network_weights import load_weights
+from bertworks.checkpoints.store import read_config, read_task, read_tensors
 from bertworks.errors import CheckpointError, DataError, SettingsError, TrainingError
 from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -170,7 +171,7 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     tensors, dropped = read_tensors(run.model, BERT)
     assert not dropped
     report = load_weights(network, tensors, BERT, "model")
-    assert not report.initialized
+    assert not report.new_tensors
     found = load_newest(run.checkpoints)
     assert found is not None
     for key, tensor in found.weights.items():

@@ -85,9 +85,9 @@ def inspect(name: str | Path) -> Inspection:
         ),
         dtypes=dict(dtypes),
         license=_license(directory),
-        used=model.report.used,
-        dropped=model.report.dropped,
-        non_finite=model.report.non_finite,
+        used=model.report.used_tensors,
+        dropped=model.report.dropped_tensors,
+        non_finite=model.report.non_finite_tensors,
     )
 
 

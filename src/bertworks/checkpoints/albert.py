@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import NO_DECODER, Family, constants, embedding_keys, key_map, same_names
+from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_constants
 from .heads import task_classes, task_tensors
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
@@ -23,7 +23,7 @@ _DEFAULTS = {
 }
 
 
-def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """Replace null by the default: every ALBERT has narrow embeddings and shared layers."""
     needed = ("embedding_size", "num_hidden_groups")
     return {**raw, **{name: raw[name] or _DEFAULTS[name] for name in needed}}
@@ -59,7 +59,7 @@ ALBERT = Family(
         }
     ),
     prefix="albert.",
-    bare=("embeddings.", "encoder.", "pooler."),
+    bare_prefixes=("embeddings.", "encoder.", "pooler."),
     classes={
         "encoder": "AlbertModel",
         "masked-lm": "AlbertForMaskedLM",
@@ -68,11 +68,11 @@ ALBERT = Family(
     },
     dropouts=dict.fromkeys(("classification", "tagging", "choice"), "classifier_dropout_prob"),
     defaults=_DEFAULTS,
-    spelled=_spelled,
+    convert_config=_convert_config,
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
-    must_be={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
-    dropped=(
-        *constants("albert."),
+    required_values={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
+    unused_tensors=(
+        *unused_constants("albert."),
         (r"(predictions|sop_classifier)\..*", "a pre-training head, which this task does not have"),
         (r"albert\.pooler\..*", "the pooler, which this task does not have"),
         (r"(classifier|qa_outputs)\..*", "the head of another task"),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+    unused_constants,
+)
 from .heads import task_classes, task_tensors
 
 _HEAD = "cls.predictions"
@@ -36,22 +44,22 @@ def bert_classes(name: str) -> dict[str, str]:
     }
 
 
-def bert_dropped(name: str) -> tuple[tuple[str, str], ...]:
+def bert_unused_tensors(name: str) -> tuple[tuple[str, str], ...]:
     """Patterns of tensors that may stay unused, each with the reason."""
     return (
-        *constants(f"{name}."),
+        *unused_constants(f"{name}."),
         (r"cls\..*", "a head of pre-training, which this task does not have"),
         (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
         (r"(classifier|qa_outputs)\..*", "the head of another task"),
     )
 
 
-def _bert_spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_bert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """A decoder without cross-attention is an encoder whose tokens only see earlier tokens."""
     return {**raw, "is_decoder": "causal" if raw.get("is_decoder") else "bidirectional"}
 
 
-_MUST_BE = {"position_embedding_type": "absolute", **NO_DECODER}
+_REQUIRED_VALUES = {"position_embedding_type": "absolute", **NO_DECODER}
 _BARE = ("embeddings.", "encoder.", "pooler.")
 
 BERT = Family(
@@ -59,16 +67,18 @@ BERT = Family(
     settings={**same_names(), "attention": "is_decoder"},
     keys=key_map(bert_keys("bert")),
     prefix="bert.",
-    bare=_BARE,
+    bare_prefixes=_BARE,
     classes={**bert_classes("Bert"), "causal-lm": "BertLMHeadModel"},
-    must_be={name: value for name, value in _MUST_BE.items() if name != "is_decoder"},
-    spelled=_bert_spelled,
+    required_values={
+        name: value for name, value in _REQUIRED_VALUES.items() if name != "is_decoder"
+    },
+    convert_config=_convert_bert_config,
     extra=lambda config: {"is_decoder": config.attention == "causal"},
-    dropped=bert_dropped("bert"),
+    unused_tensors=bert_unused_tensors("bert"),
 )
 
 
-def _ernie_spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_ernie_config(raw: dict[str, Any]) -> dict[str, Any]:
     """Without `use_task_id` there are no task embeddings, whatever `task_type_vocab_size` is."""
     return raw if raw.get("use_task_id") else {**raw, "task_type_vocab_size": 0}
 
@@ -83,11 +93,11 @@ ERNIE = Family(
         }
     ),
     prefix="ernie.",
-    bare=_BARE,
+    bare_prefixes=_BARE,
     classes=bert_classes("Ernie"),
     defaults={"task_type_vocab_size": 3},
-    must_be=_MUST_BE,
-    spelled=_ernie_spelled,
+    required_values=_REQUIRED_VALUES,
+    convert_config=_convert_ernie_config,
     extra=lambda config: {"use_task_id": config.task_type_vocab_size > 0},
-    dropped=bert_dropped("ernie"),
+    unused_tensors=bert_unused_tensors("ernie"),
 )

@@ -31,8 +31,8 @@ from ..utils.regular_files import check_regular_file, read_bytes
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # a block's compression and checksum
-_LONGEST_NAME = 4096
-_RESTART = 16  # every 16th key is complete (without a shared prefix)
+_MAX_NAME_LENGTH = 4096
+_RESTART_INTERVAL = 16  # every 16th key is complete (without a shared prefix)
 
 _TYPES = {
     1: torch.float32,
@@ -72,7 +72,7 @@ def read_bundle(
     Raises:
         CheckpointError: a file is missing, damaged, or compressed.
     """
-    entries, files, maps = _opened(prefix)
+    entries, files, maps = _open_bundle(prefix)
     tensors: dict[str, Tensor] = {}
     for name, entry in entries.items():
         dtype = _TYPES.get(entry.dtype)
@@ -89,7 +89,7 @@ def read_bundle(
             continue
         stored = memoryview(content)[entry.offset : entry.offset + entry.size]
         if is_used(name) and masked_checksum(stored) != entry.checksum:
-            raise _damaged(name, file)
+            raise _checksum_error(name, file)
         part = torch.frombuffer(content, dtype=dtype, count=count, offset=entry.offset)
         tensors[name] = part.view(entry.shape).clone() if is_used(name) else part.view(entry.shape)
     return tensors
@@ -101,26 +101,26 @@ def read_text(prefix: Path, name: str) -> bytes | None:
     Raises:
         CheckpointError: a file is missing or damaged.
     """
-    entries, files, maps = _opened(prefix)
+    entries, files, maps = _open_bundle(prefix)
     entry = entries.get(name)
     if entry is None or entry.dtype != _STRING or entry.shape:
         return None
     try:
         content = bytes(maps[entry.shard][entry.offset : entry.offset + entry.size])
-        length, at = read_varint(content, 0)
-        at += 4  # the checksum of the length
-        if len(content) != at + length:
+        length, position = read_varint(content, 0)
+        position += 4  # the checksum of the length
+        if len(content) != position + length:
             raise ValueError("its length is wrong")
-        counted = struct.pack("<I", length) + content[at - 4 :]
+        checked_bytes = struct.pack("<I", length) + content[position - 4 :]
     except (IndexError, ValueError) as error:
         what = f"the tensor {name!r} cannot be read ({error})"
         raise CheckpointError(what, where=str(files[entry.shard])) from None
-    if masked_checksum(counted) != entry.checksum:
-        raise _damaged(name, files[entry.shard])
-    return content[at:]
+    if masked_checksum(checked_bytes) != entry.checksum:
+        raise _checksum_error(name, files[entry.shard])
+    return content[position:]
 
 
-def _damaged(name: str, file: Path) -> CheckpointError:
+def _checksum_error(name: str, file: Path) -> CheckpointError:
     return CheckpointError(
         f"the tensor {name!r} does not match its checksum",
         where=str(file),
@@ -168,12 +168,12 @@ def masked_checksum(content: bytes | memoryview) -> int:
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _mapped(file: Path) -> mmap.mmap | bytearray:
+def _map_file(file: Path) -> mmap.mmap | bytearray:
     try:
         check_regular_file(file)
-        with file.open("rb") as opened:
+        with file.open("rb") as data:
             # Copy on write: tensors may be changed in memory, never in the file.
-            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+            return mmap.mmap(data.fileno(), 0, access=mmap.ACCESS_COPY)
     except FileNotFoundError:
         raise CheckpointError("no such file", where=str(file)) from None
     except OSError as error:
@@ -182,7 +182,7 @@ def _mapped(file: Path) -> mmap.mmap | bytearray:
         return bytearray()
 
 
-def _opened(
+def _open_bundle(
     prefix: Path,
 ) -> tuple[dict[str, Entry], dict[int, Path], dict[int, mmap.mmap | bytearray]]:
     """A bundle's entries by name; its data files, and their mappings, by shard number."""
@@ -197,17 +197,17 @@ def _opened(
         raise CheckpointError(f"cannot be read ({error})", where=str(index)) from None
     numbers = sorted({entry.shard for entry in entries.values()})
     files = {n: Path(f"{prefix}.data-{n:05}-of-{shards:05}") for n in numbers}
-    return entries, files, {n: _mapped(file) for n, file in files.items()}
+    return entries, files, {n: _map_file(file) for n, file in files.items()}
 
 
 def _read_index(table: bytes) -> tuple[dict[str, Entry], int]:
     if len(table) < _FOOTER or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
         raise ValueError("it is not a TensorFlow index")
-    at = len(table) - _FOOTER
+    position = len(table) - _FOOTER
     for _ in range(2):  # skip the handle of the meta-index, which is not needed
-        _, at = read_varint(table, at)
+        _, position = read_varint(table, position)
     rows: dict[bytes, bytes] = {}
-    for _, handle in _entries(_block(table, at)):
+    for _, handle in _entries(_block(table, position)):
         rows.update(_entries(_block(handle, 0, table)))
     header = dict(fields(rows.pop(b"")))
     if header.get(2, 0) != 0:
@@ -241,14 +241,14 @@ def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
     return value
 
 
-def _block(handle: bytes, at: int, table: bytes | None = None) -> bytes:
+def _block(handle: bytes, position: int, table: bytes | None = None) -> bytes:
     """The content of the block to which the handle at position `at` of `handle` points.
 
     Without `table`, the handle is in the table itself.
     """
     table = handle if table is None else table
-    offset, at = read_varint(handle, at)
-    size, _ = read_varint(handle, at)
+    offset, position = read_varint(handle, position)
+    size, _ = read_varint(handle, position)
     if offset + size + _TRAILER > len(table):
         raise ValueError("it ends too early")
     if table[offset + size] != 0:
@@ -263,16 +263,16 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     (restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (restarts + 1)
     key = b""
-    at = 0
-    while at < end:
-        shared, at = read_varint(block, at)
-        length, at = read_varint(block, at)
-        size, at = read_varint(block, at)
-        if shared + length > _LONGEST_NAME:
+    position = 0
+    while position < end:
+        prefix_length, position = read_varint(block, position)
+        length, position = read_varint(block, position)
+        size, position = read_varint(block, position)
+        if prefix_length + length > _MAX_NAME_LENGTH:
             raise ValueError("a name is too long")
-        key = key[:shared] + block[at : at + length]
-        yield key, block[at + length : at + length + size]
-        at += length + size
+        key = key[:prefix_length] + block[position : position + length]
+        yield key, block[position + length : position + length + size]
+        position += length + size
 
 
 def _table(rows: list[tuple[bytes, bytes]]) -> bytes:
@@ -280,7 +280,7 @@ def _table(rows: list[tuple[bytes, bytes]]) -> bytes:
     table = bytearray()
 
     def add(entries: list[tuple[bytes, bytes]]) -> bytes:
-        block = _packed_block(entries)
+        block = _pack_block(entries)
         handle = varint(len(table)) + varint(len(block))
         table.extend(block + b"\0" + struct.pack("<I", masked_checksum(block + b"\0")))
         return handle
@@ -292,19 +292,22 @@ def _table(rows: list[tuple[bytes, bytes]]) -> bytes:
     return bytes(table) + footer
 
 
-def _packed_block(entries: list[tuple[bytes, bytes]]) -> bytes:
+def _pack_block(entries: list[tuple[bytes, bytes]]) -> bytes:
     block = bytearray()
     restarts: list[int] = []
-    before = b""
+    previous_key = b""
     for number, (key, value) in enumerate(entries):
-        if number % _RESTART == 0:
+        if number % _RESTART_INTERVAL == 0:
             restarts.append(len(block))
-            before = b""
-        shared = 0
-        while shared < min(len(before), len(key)) and before[shared] == key[shared]:
-            shared += 1
-        block += varint(shared) + varint(len(key) - shared) + varint(len(value))
-        block += key[shared:] + value
-        before = key
+            previous_key = b""
+        prefix_length = 0
+        while (
+            prefix_length < min(len(previous_key), len(key))
+            and previous_key[prefix_length] == key[prefix_length]
+        ):
+            prefix_length += 1
+        block += varint(prefix_length) + varint(len(key) - prefix_length) + varint(len(value))
+        block += key[prefix_length:] + value
+        previous_key = key
     restarts = restarts or [0]
     return bytes(block) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .family import Family, constants, embedding_keys, key_map
+from .family import Family, embedding_keys, key_map, unused_constants
 from .heads import task_classes, task_tensors
 
 _LAYER = "distilbert.transformer.layer.{}"
@@ -51,21 +51,21 @@ DISTILBERT = Family(
         }
     ),
     prefix="distilbert.",
-    bare=("embeddings.", "transformer."),
+    bare_prefixes=("embeddings.", "transformer."),
     classes={
         "encoder": "DistilBertModel",
         "masked-lm": "DistilBertForMaskedLM",
         **task_classes("DistilBert"),
     },
-    implied={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
+    fixed_settings={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
     dropouts={
         "classification": "seq_classif_dropout",
         "choice": "seq_classif_dropout",
         "answering": "qa_dropout",
     },
     defaults={"n_layers": 6, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
-    dropped=(
-        *constants("distilbert."),
+    unused_tensors=(
+        *unused_constants("distilbert."),
         (r"vocab_\w+\..*", "the head of pre-training, which this task does not have"),
         (r"(pre_classifier|classifier|qa_outputs)\..*", "the head of another task"),
     ),

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+    unused_constants,
+)
 from .heads import task_classes, task_tensors
 
 
-def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """Embeddings as wide as the layers have no projection."""
     same = raw.get("embedding_size") == raw.get("hidden_size")
     return {**raw, "embedding_size": None} if same else raw
@@ -35,7 +43,7 @@ ELECTRA = Family(
         }
     ),
     prefix="electra.",
-    bare=("embeddings.", "embeddings_project.", "encoder."),
+    bare_prefixes=("embeddings.", "embeddings_project.", "encoder."),
     classes={
         "encoder": "ElectraModel",
         "masked-lm": "ElectraForMaskedLM",
@@ -46,23 +54,23 @@ ELECTRA = Family(
         **dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         "choice": "summary_last_dropout",
     },
-    implied={"classifier": "gelu", "mlm_act": "gelu"},
+    fixed_settings={"classifier": "gelu", "mlm_act": "gelu"},
     defaults={
         "embedding_size": 128,
         "hidden_size": 256,
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
-    must_be={
+    required_values={
         "position_embedding_type": "absolute",
         **{"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
         **NO_DECODER,
     },
-    spelled=_spelled,
-    settled=_spelled,
+    convert_config=_convert_config,
+    adjust_settings=_convert_config,
     extra=lambda config: {"embedding_size": config.embedding_width},
-    dropped=(
-        *constants("electra."),
+    unused_tensors=(
+        *unused_constants("electra."),
         (
             r"generator_(predictions|lm_head)\..*",
             "the generator's head, which this task does not have",

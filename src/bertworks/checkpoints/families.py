@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import CheckpointError, did_you_mean
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
-from .bert import BERT, ERNIE, bert_classes, bert_dropped, bert_keys
+from .bert import BERT, ERNIE, bert_classes, bert_keys, bert_unused_tensors
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .family import Family, key_map, layer_keys
@@ -36,17 +36,17 @@ _LAYER = "encoder.layers.{}"
 def _layer_keys() -> dict[str, str | tuple[str, ...]]:
     """The tensor names of LSTMs, and of the two directions of two-way layers."""
     lstm = [f"recurrence.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    found: dict[str, str | tuple[str, ...]] = {}
+    keys: dict[str, str | tuple[str, ...]] = {}
     for side in ("", ".forwards", ".backwards"):
         theirs = f"bert.encoder.layer.{{}}{side}"
-        found |= {f"{_LAYER}{side}.{part}": f"{theirs}.{part}" for part in lstm}
+        keys |= {f"{_LAYER}{side}.{part}": f"{theirs}.{part}" for part in lstm}
         if side:
-            keys = layer_keys(theirs).items()
-            found |= {ours.replace(_LAYER, _LAYER + side): names for ours, names in keys}
-    return found
+            layer = layer_keys(theirs).items()
+            keys |= {ours.replace(_LAYER, _LAYER + side): names for ours, names in layer}
+    return keys
 
 
-_UNPUBLISHED = Family(
+_BERTWORKS = Family(
     name="bertworks",
     settings={name: name for name in EncoderConfig.model_fields if name != "family"},
     keys=key_map(
@@ -59,28 +59,28 @@ _UNPUBLISHED = Family(
         }
     ),
     prefix="bert.",
-    bare=("embeddings.", "encoder.", "pooler.", "final_norm."),
+    bare_prefixes=("embeddings.", "encoder.", "pooler.", "final_norm."),
     classes=bert_classes("Bertworks"),
-    dropped=bert_dropped("bert"),
+    unused_tensors=bert_unused_tensors("bert"),
 )
 """A family for this package alone, with every setting that an encoder can have, also those that no
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-KNOWN = {**FAMILIES, _UNPUBLISHED.name: _UNPUBLISHED}
+ALL_FAMILIES = {**FAMILIES, _BERTWORKS.name: _BERTWORKS}
 """All families, by name."""
 
 
-def family_named(name: str, *, where: str | None = None) -> Family:
+def find_family(name: str, *, where: str | None = None) -> Family:
     """Return the family with this `model_type`.
 
     Raises:
         CheckpointError: no family has it.
     """
-    if not isinstance(name, str) or name not in KNOWN:
-        fix = did_you_mean(str(name), KNOWN) + "."
+    if not isinstance(name, str) or name not in ALL_FAMILIES:
+        fix = did_you_mean(str(name), ALL_FAMILIES) + "."
         raise CheckpointError(f"model_type {name!r} is not supported", where=where, fix=fix)
-    return KNOWN[name]
+    return ALL_FAMILIES[name]
 
 
 def family_of(config: EncoderConfig) -> Family:
@@ -89,4 +89,4 @@ def family_of(config: EncoderConfig) -> Family:
     Raises:
         CheckpointError: no family has that name.
     """
-    return family_named(config.family)
+    return find_family(config.family)

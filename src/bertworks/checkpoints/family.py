@@ -15,7 +15,7 @@ from ..errors import CheckpointError, SettingsError
 from ..nn.config import HEAD_DROPOUTS, EncoderConfig
 from .keymap import KeyMap, Rule
 
-Raw = Mapping[str, Any]
+RawConfig = Mapping[str, Any]
 """The content of a `config.json`."""
 
 COMMON_SETTINGS = (
@@ -63,31 +63,32 @@ class Family:
         keys: maps our tensors' names to theirs.
         prefix: the beginning of the encoder's tensor names in a checkpoint with a head; a bare
             encoder's names lack it.
-        bare: the possible beginnings of those names without the prefix.
+        bare_prefixes: the possible beginnings of those names without the prefix.
         classes: the Hugging Face class that loads each task's model.
-        implied: our settings that are the same in all of its models.
+        fixed_settings: our settings that are the same in all of its models.
         defaults: settings that a `config.json` may omit, under their names.
-        must_be: settings that a `config.json` may have, but only with this value.
-        spelled: converts a `config.json` to the current names and values.
-        settled: adjusts our settings, chosen independently, to values that its models can have.
+        required_values: settings that a `config.json` may have, but only with this value.
+        convert_config: converts a `config.json` to the current names and values.
+        adjust_settings: replaces our settings, chosen independently, by values that its models can
+            have.
         token_ids: keys of `config.json` that hold the ids of special pieces, and their roles.
         extra: computes the other entries that `config.json` needs from our settings.
         dropouts: for each task (a key of `classes`) the key of `config.json` with the dropout of
             its head; no entry for a head that uses the dropout of the layers.
-        dropped: patterns of their tensors that may stay unused, each with the reason.
+        unused_tensors: patterns of their tensors that may stay unused, each with the reason.
     """
 
     name: str
     settings: Mapping[str, str]
     keys: KeyMap
     prefix: str
-    bare: tuple[str, ...]
+    bare_prefixes: tuple[str, ...]
     classes: Mapping[str, str]
-    implied: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Raw = field(default_factory=dict)
-    must_be: Raw = field(default_factory=dict)
-    spelled: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    settled: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    fixed_settings: Mapping[str, Any] = field(default_factory=dict)
+    defaults: RawConfig = field(default_factory=dict)
+    required_values: RawConfig = field(default_factory=dict)
+    convert_config: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    adjust_settings: Callable[[dict[str, Any]], dict[str, Any]] = dict
     token_ids: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}  # noqa: ARG005
     dropouts: Mapping[str, str] = field(
@@ -95,25 +96,27 @@ class Family:
             ("classification", "tagging", "choice"), "classifier_dropout"
         )
     )
-    dropped: tuple[tuple[str, str], ...] = ()
+    unused_tensors: tuple[tuple[str, str], ...] = ()
 
-    def read_config(self, raw: Raw, *, where: str) -> EncoderConfig:
+    def read_config(self, raw: RawConfig, *, where: str) -> EncoderConfig:
         """Return the encoder's configuration that a `config.json` describes.
 
         Raises:
             CheckpointError: an encoder of this package cannot have it.
         """
-        values = self.spelled({**self.defaults, **raw})
-        for key, value in self.must_be.items():
+        values = self.convert_config({**self.defaults, **raw})
+        for key, value in self.required_values.items():
             if values.get(key, value) != value:
                 raise CheckpointError(f"{key}={values[key]!r} is not supported", where=where)
         settings = {POOLING: POOLING, **self.settings}
-        found = {ours: values[key] for ours, key in settings.items() if key in values}
+        values_by_name = {ours: values[key] for ours, key in settings.items() if key in values}
         for name in ("hidden_act", "mlm_act"):
-            if isinstance(activation := found.get(name), str):
-                found[name] = ACTIVATIONS.get(activation, activation)
+            if isinstance(activation := values_by_name.get(name), str):
+                values_by_name[name] = ACTIVATIONS.get(activation, activation)
         try:
-            return EncoderConfig.parse({**found, **self.implied, "family": self.name}, where=where)
+            return EncoderConfig.parse(
+                {**values_by_name, **self.fixed_settings, "family": self.name}, where=where
+            )
         except SettingsError as error:
             raise CheckpointError(error.what, where=where) from None
 
@@ -130,26 +133,26 @@ class Family:
         raw |= {"model_type": self.name, **self.extra(config)}
         if not self.pools_as_published(config):  # no entry for the default
             raw[POOLING] = config.classifier_pooling
-        again = self.read_config(raw, where=self.name).model_dump(mode="json")
+        reread = self.read_config(raw, where=self.name).model_dump(mode="json")
         for name, value in values.items():
-            if again[name] != value:
+            if reread[name] != value:
                 raise CheckpointError(
                     f"the family {self.name!r} has no {name}={value!r}",
-                    fix=f"Its models have {name}={again[name]!r}; family=bertworks allows all "
+                    fix=f"Its models have {name}={reread[name]!r}; family=bertworks allows all "
                     "values.",
                 )
         return raw
 
     def pools_as_published(self, config: EncoderConfig) -> bool:
         """Whether Hugging Face's classifier of this family pools the same vector."""
-        usual = self.defaults.get(POOLING, "cls")
-        known = {"cls", "mean"} if POOLING in self.settings else {usual}
-        return config.classifier_pooling in known
+        default: str = self.defaults.get(POOLING, "cls")
+        poolings = ("cls", "mean") if POOLING in self.settings else (default,)
+        return config.classifier_pooling in poolings
 
     def normalize_name(self, name: str) -> str:
         """Return a tensor's current name: with the prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        return self.prefix + name if name.startswith(self.bare) else name
+        return self.prefix + name if name.startswith(self.bare_prefixes) else name
 
     @property
     def decoder_bias(self) -> tuple[str, str] | None:
@@ -170,9 +173,9 @@ class Family:
             return False
         return all(part in tensors for part in theirs)
 
-    def why_dropped(self, name: str) -> str | None:
+    def drop_reason(self, name: str) -> str | None:
         """The reason why one of their tensors may stay unused; None if it may not."""
-        for pattern, reason in self.dropped:
+        for pattern, reason in self.unused_tensors:
             if re.fullmatch(pattern, name):
                 return reason
         return None
@@ -184,17 +187,17 @@ def same_names(*more: str) -> dict[str, str]:
 
 
 def key_map(
-    table: Mapping[str, str | tuple[str, ...]], *, transposed: Iterable[str] = ()
+    table: Mapping[str, str | tuple[str, ...]], *, transposed_matrices: Iterable[str] = ()
 ) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
     Args:
         table: their names, by our names.
-        transposed: our names of the matrices that they store transposed.
+        transposed_matrices: our names of the matrices that they store transposed.
     """
-    turned = set(transposed)
+    transposed_names = set(transposed_matrices)
     return KeyMap(
-        Rule(ours, (theirs,) if isinstance(theirs, str) else theirs, ours in turned)
+        Rule(ours, (theirs,) if isinstance(theirs, str) else theirs, ours in transposed_names)
         for ours, theirs in table.items()
     )
 
@@ -227,7 +230,7 @@ def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def constants(prefix: str) -> tuple[tuple[str, str], ...]:
+def unused_constants(prefix: str) -> tuple[tuple[str, str], ...]:
     """Patterns of the buffers that old `transformers` saved, each with the reason to drop it."""
     names = r"embeddings\.(position_ids|token_type_ids)"
     return ((re.escape(prefix) + names, "a constant that old transformers saved"),)

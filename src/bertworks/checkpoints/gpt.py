@@ -9,7 +9,7 @@ from .family import Family, key_map
 _LAYER = "transformer.h.{}"
 
 
-def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """Add the intermediate size, always four times the width; "gelu" means the tanh form."""
     width = raw["n_embd"]
     values = {**raw, "intermediate_size": 4 * width if isinstance(width, int) else width}
@@ -48,7 +48,7 @@ GPT = Family(
             "head.linear": "score",
             "choice_head.linear": "multiple_choice_head.summary",
         },
-        transposed=(
+        transposed_matrices=(
             "encoder.layers.{}.attention.query_key_value",
             "encoder.layers.{}.attention.output",
             "encoder.layers.{}.feed_forward.intermediate",
@@ -56,14 +56,14 @@ GPT = Family(
         ),
     ),
     prefix="transformer.",
-    bare=("tokens_embed.", "positions_embed.", "h."),
+    bare_prefixes=("tokens_embed.", "positions_embed.", "h."),
     classes={
         "encoder": "OpenAIGPTModel",
         "masked-lm": "OpenAIGPTLMHeadModel",
         "classification": "OpenAIGPTForSequenceClassification",
         "choice": "OpenAIGPTDoubleHeadsModel",
     },
-    implied={
+    fixed_settings={
         "type_vocab_size": 0,
         "attention": "causal",
         "embedding_norm": False,
@@ -71,7 +71,7 @@ GPT = Family(
         "mlm_bias": False,
         "classifier": "none",
     },
-    must_be={
+    required_values={
         **{"summary_type": "cls_index", "summary_use_proj": True, "summary_activation": None},
         "summary_proj_to_labels": True,
     },
@@ -86,9 +86,9 @@ GPT = Family(
         "afn": "gelu",
         "layer_norm_epsilon": 1e-5,
     },
-    spelled=_spelled,
+    convert_config=_convert_config,
     extra=lambda config: {"afn": config.hidden_act.removesuffix("_new")},
-    dropped=(
+    unused_tensors=(
         (r"transformer\.h\.\d+\.attn\.bias", "a constant that old transformers saved"),
         (r"transformer\.position_ids", "a constant that old transformers saved"),
         (r"lm_head\..*", "the head of pre-training, which this task does not have"),

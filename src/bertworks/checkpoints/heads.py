@@ -2,7 +2,7 @@
 
 A head is an attribute of a task's network. Loading, saving, the families' layouts, inspection and
 the command line use these declarations. A family's file has the names of heads that differ there.
-`Published` describes a checkpoint of another tool, and tells which heads it has.
+`PublishedCheckpoint` describes a checkpoint of another tool, and tells which heads it has.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def task_tensors() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCheckpoint:
     """A checkpoint of another tool."""
 
     raw: Mapping[str, Any]  # its `config.json`
@@ -109,13 +109,13 @@ class Published:
         The tensors of tagging and multiple-choice heads have the same names as a classifier's:
         `architectures` then decides, and a checkpoint without it is a classifier.
         """
-        named = self.architectures
-        if named and self.family.classes.get(head.model_class) not in named:
+        class_names = self.architectures
+        if class_names and self.family.classes.get(head.model_class) not in class_names:
             return False
         if not self.family.has(_output(head), self.tensors):
             return False
         theirs = self.family.keys.theirs
-        return bool(named) or head is CLASSIFIER or theirs(_output(head)) != theirs(_OUTPUT)
+        return bool(class_names) or head is CLASSIFIER or theirs(_output(head)) != theirs(_OUTPUT)
 
     def labels(self, head: Head) -> tuple[str, ...]:
         """The names of a head's outputs.
@@ -126,22 +126,22 @@ class Published:
         (weight,) = self.family.keys.theirs(_output(head))
         outputs = range(len(self.tensors[weight]))
         usual = {number: f"LABEL_{number}" for number in outputs}
-        found = {int(number): name for number, name in (self.raw.get("id2label") or usual).items()}
-        if found.keys() != set(outputs):
-            named = ", ".join(map(str, sorted(found)))
+        names = {int(number): name for number, name in (self.raw.get("id2label") or usual).items()}
+        if names.keys() != set(outputs):
+            numbers = ", ".join(map(str, sorted(names)))
             raise CheckpointError(
-                f"id2label in config.json names the outputs {named}; the head has {len(outputs)}, "
-                "counted from 0"
+                f"id2label in config.json names the outputs {numbers}; the head has "
+                f"{len(outputs)}, counted from 0"
             )
-        return tuple(found[number] for number in outputs)
+        return tuple(names[number] for number in outputs)
 
     def dropout(self, head: Head) -> float | None:
         """A head's dropout in `config.json`; None where it is the encoder's."""
         key = self.family.dropouts.get(head.model_class)
         if key is None or key in self.family.settings.values():  # then `config` has it
             return None
-        found: float | None = self.raw.get(key)
-        return found
+        value: float | None = self.raw.get(key)
+        return value
 
 
 def _output(head: Head) -> str:

@@ -21,12 +21,12 @@ class Rule:
     """Maps our tensors of the name `ours` to their tensors of the names `theirs`.
 
     The names are of modules (then `.weight` or `.bias` follows on both sides) or of tensors. If
-    `transposed`, they store the transposes of our matrices.
+    `is_transposed`, they store the transposes of our matrices.
     """
 
     ours: str
     theirs: tuple[str, ...]
-    transposed: bool = False
+    is_transposed: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -42,17 +42,17 @@ class Rule:
         """All of their tensors that form one of ours together with the tensor `theirs`."""
         for part in self.theirs:
             pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
-            if found := re.fullmatch(pattern, theirs):
-                *layer, kind = found.groups()
+            if match := re.fullmatch(pattern, theirs):
+                *layer, kind = match.groups()
                 return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
         raise KeyError(theirs)
 
     def match(self, name: str) -> tuple[str, ...] | None:
         """Their names of our tensor `name`, if the rule covers it."""
-        found = self.pattern.fullmatch(name)
-        if found is None:
+        match = self.pattern.fullmatch(name)
+        if match is None:
             return None
-        *layer, kind = found.groups()
+        *layer, kind = match.groups()
         return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
 
 
@@ -76,31 +76,31 @@ class KeyMap:
         Raises:
             KeyError: as `theirs` does.
         """
-        names, transposed = self._find(name)
+        names, is_transposed = self._find(name)
         part = tuple(shape)
         if len(names) > 1:
             part = (shape[0] // len(names), *shape[1:])
-        return dict.fromkeys(names, part[::-1] if transposed else part)
+        return dict.fromkeys(names, part[::-1] if is_transposed else part)
 
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert our tensors to theirs, under their names."""
-        exported: dict[str, Tensor] = {}
+        result: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            names, transposed = self._find(name)
+            names, is_transposed = self._find(name)
             parts = tensor.chunk(len(names))
-            if transposed:
-                parts = tuple(_transposed(part) for part in parts)
-            exported.update(zip(names, parts, strict=True))
-        return exported
+            if is_transposed:
+                parts = tuple(_transpose(part) for part in parts)
+            result.update(zip(names, parts, strict=True))
+        return result
 
     def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return our tensor `name`; theirs must be present, with the shapes of `parts`."""
-        names, transposed = self._find(name)
+        names, is_transposed = self._find(name)
         parts = [tensors[part] for part in names]
         if len({part.dtype for part in parts}) > 1:
             parts = [part.double() for part in parts]  # float64 represents every value exactly
-        if transposed:
-            parts = [_transposed(part) for part in parts]
+        if is_transposed:
+            parts = [_transpose(part) for part in parts]
         return parts[0] if len(parts) == 1 else _below_each_other(parts)
 
     def stack(self, theirs: str) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class KeyMap:
         for rule in self.rules:
             if (
                 len(rule.theirs) > 1
-                and not rule.transposed
+                and not rule.is_transposed
                 and rule.theirs_pattern.fullmatch(theirs)
             ):
                 return rule.siblings(theirs)
@@ -119,9 +119,9 @@ class KeyMap:
 
     def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
         for rule in self.rules:
-            found = rule.match(name)
-            if found is not None:
-                return found, rule.transposed
+            names = rule.match(name)
+            if names is not None:
+                return names, rule.is_transposed
         raise KeyError(name)
 
 
@@ -137,6 +137,6 @@ def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided((rows, *first.shape[1:]), first.stride())
 
 
-def _transposed(tensor: Tensor) -> Tensor:
+def _transpose(tensor: Tensor) -> Tensor:
     """The transpose of a matrix; a vector unchanged."""
     return tensor.t() if tensor.ndim == 2 else tensor

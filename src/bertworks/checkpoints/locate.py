@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import BertworksWarning, CheckpointError, check_path_name
 from ..utils.remote import fetch_folder, is_remote
 
-INSIDE = {"mini": "mini", "mini-sentences": "mini_sentences"}
+BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
@@ -20,14 +20,14 @@ def local_directory(name: str | Path) -> Path | None:
     """Return the directory of a local model: a bundled one, a run's, or a saved one.
 
     Args:
-        name: a path, or a key of `INSIDE`, such as "mini". To name a local directory `mini`,
-            give "./mini" or a `Path`.
+        name: a path, or a key of `BUNDLED_MODELS`, such as "mini". To name a local directory
+            `mini`, give "./mini" or a `Path`.
 
     Returns:
         None if there is none.
     """
-    if isinstance(name, str) and name in INSIDE:
-        return Path(__file__).parent / "bundled" / INSIDE[name]
+    if isinstance(name, str) and name in BUNDLED_MODELS:
+        return Path(__file__).parent / "bundled" / BUNDLED_MODELS[name]
     path = Path(name)
     if not path.is_dir():
         return None
@@ -51,7 +51,7 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     if is_remote(name):
         copy = fetch_folder(str(name))
         return local_directory(copy) or copy
-    if isinstance(name, str) and name in INSIDE and (Path(name) / "config.json").exists():
+    if isinstance(name, str) and name in BUNDLED_MODELS and (Path(name) / "config.json").exists():
         warnings.warn(
             f"{name} is the model inside the package; the directory here is ./{name}",
             BertworksWarning,

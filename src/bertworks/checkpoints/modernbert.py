@@ -13,7 +13,7 @@ _FULL, _LOCAL = "full_attention", "sliding_attention"
 _LAYER = "model.layers.{}"
 
 
-def _spelled(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """The form of Hugging Face transformers 4: numbers rather than lists and tables."""
     values = dict(raw)
     if isinstance(tables := values.get("rope_parameters") or {}, dict):
@@ -108,7 +108,7 @@ MODERNBERT = Family(
         }
     ),
     prefix="model.",
-    bare=("embeddings.", "layers.", "final_norm."),
+    bare_prefixes=("embeddings.", "layers.", "final_norm."),
     classes={
         "encoder": "ModernBertModel",
         "masked-lm": "ModernBertForMaskedLM",
@@ -117,7 +117,7 @@ MODERNBERT = Family(
     dropouts=dict.fromkeys(
         ("classification", "tagging", "answering", "choice"), "classifier_dropout"
     ),
-    implied={
+    fixed_settings={
         "type_vocab_size": 0,
         "positions": "rotary",
         "norm_first": True,
@@ -150,7 +150,7 @@ MODERNBERT = Family(
         "cls_token_id": "cls",
         "sep_token_id": "sep",
     },
-    must_be={
+    required_values={
         "attention_bias": False,
         "mlp_bias": False,
         "norm_bias": False,
@@ -158,9 +158,9 @@ MODERNBERT = Family(
         "rope_parameters": None,
         "layer_types": None,
     },
-    spelled=_spelled,
+    convert_config=_convert_config,
     extra=_extra,
-    dropped=(
+    unused_tensors=(
         (r"(head|decoder)\..*", "the head of pre-training, which this task does not have"),
         (r"classifier\..*", "the head of another task"),
     ),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from .family import NO_DECODER, Family, constants, embedding_keys, key_map, layer_keys, same_names
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+    unused_constants,
+)
 from .heads import task_classes, task_tensors
 
 
@@ -25,7 +33,7 @@ def _family(name: str, classes: str) -> Family:
             }
         ),
         prefix="roberta.",
-        bare=("embeddings.", "encoder.", "pooler."),
+        bare_prefixes=("embeddings.", "encoder.", "pooler."),
         classes={
             "encoder": f"{classes}Model",
             "masked-lm": f"{classes}ForMaskedLM",
@@ -33,7 +41,7 @@ def _family(name: str, classes: str) -> Family:
         },
         dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         # Padding has position 1, so that a sequence begins at position 2.
-        implied={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
+        fixed_settings={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
         defaults={
             "pad_token_id": 1,
             "max_position_embeddings": 514,
@@ -43,9 +51,9 @@ def _family(name: str, classes: str) -> Family:
         # Other tools derive the first position from pad_token_id, whatever the tokenizer pads with.
         extra=lambda config: {"pad_token_id": config.position_offset - 1},
         token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
-        must_be={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
-        dropped=(
-            *constants("roberta."),
+        required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
+        unused_tensors=(
+            *unused_constants("roberta."),
             (r"lm_head\..*", "the head of pre-training, which this task does not have"),
             (r"roberta\.pooler\..*", "the pooler, which this task does not have"),
             (r"(classifier|qa_outputs)\..*", "the head of another task"),

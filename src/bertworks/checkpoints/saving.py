@@ -24,8 +24,9 @@ from . import sentence as sentence_files
 from .families import family_of
 from .family import Family
 from .heads import is_published
+from .network_weights import describe_non_finite, key_map_of, unique_tensors
 from .sentence import SentenceSettings
-from .store import FORMAT_VERSION, complaint_of, keys_of, own_tensors
+from .store import FORMAT_VERSION
 from .weights import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT, write_weights
 
 _FILES = {
@@ -36,7 +37,7 @@ _FILES = {
 """All files that a saved model may have."""
 
 
-def is_other(name: str) -> bool:
+def is_other_file(name: str) -> bool:
     """Whether the file `name` in a saved model's directory is not part of the model."""
     return name not in _FILES and name != LOCK_NAME
 
@@ -88,40 +89,40 @@ def save_model(
     }
     if head_dropout is not None and model_class in family.dropouts:
         raw[family.dropouts[model_class]] = head_dropout
-    described: dict[str, Any] = {
+    task_file: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "task": task,
         "task_settings": dict(task_settings),
     }
     if learning_rate is not None:
-        described["learning_rate"] = learning_rate
-    unpublished = [name for name in own_tensors(network) if not is_published(name)]
+        task_file["learning_rate"] = learning_rate
+    unpublished = [name for name in unique_tensors(network) if not is_published(name)]
     if unpublished:
-        described["heads"] = sorted({name.partition(".")[0] for name in unpublished})
-    exported = keys_of(network, family).export(own_tensors(network))
-    if family.has("mlm_head.decoder", exported) and family.decoder_bias is not None:
+        task_file["heads"] = sorted({name.partition(".")[0] for name in unpublished})
+    tensors = key_map_of(network, family).export(unique_tensors(network))
+    if family.has("mlm_head.decoder", tensors) and family.decoder_bias is not None:
         bias, second = family.decoder_bias
-        exported[second] = exported[bias].clone()  # other tools add this one to untied logits
+        tensors[second] = tensors[bias].clone()  # other tools add this one to untied logits
     non_finite = {
         name: int((~tensor.isfinite()).sum())
-        for name, tensor in exported.items()
+        for name, tensor in tensors.items()
         if not is_finite(tensor)
     }
     if non_finite:
-        raise CheckpointError(f"the model is not saved: {complaint_of(non_finite)}")
+        raise CheckpointError(f"the model is not saved: {describe_non_finite(non_finite)}")
     if dtype is torch.int8:
-        exported = _in_eight_bits(network, exported, family)
+        tensors = _in_eight_bits(network, tensors, family)
     else:
-        exported = {key: value.to(dtype) for key, value in exported.items()}
-    contiguous = {key: value.cpu().contiguous() for key, value in exported.items()}
+        tensors = {key: value.to(dtype) for key, value in tensors.items()}
+    contiguous = {key: value.cpu().contiguous() for key, value in tensors.items()}
     allowed = None if overwrite and keep_others else overwrite
     with (
         locked_output(directory, kind="whole directory", overwrite=allowed),
-        new_directory(directory, last="config.json", replace=True, keep=is_other) as new,
+        new_directory(directory, last="config.json", replace=True, keep=is_other_file) as new,
     ):
         write_json(new / "config.json", raw)
         if task is not None:
-            write_json(new / "bertworks.json", described)
+            write_json(new / "bertworks.json", task_file)
         write_weights(new / SAFETENSORS, contiguous, format="pt")
         (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
         tokenizer_files.write_definition(
@@ -133,11 +134,11 @@ def save_model(
 
 
 def _in_eight_bits(
-    network: nn.Module, exported: Mapping[str, Tensor], family: Family
+    network: nn.Module, tensors: Mapping[str, Tensor], family: Family
 ) -> dict[str, Tensor]:
     """Exported tensors: the layers' matrices in int8, all others in bfloat16."""
-    keys = keys_of(network, family)
-    if any(rule.transposed for rule in keys.rules):
+    keys = key_map_of(network, family)
+    if any(rule.is_transposed for rule in keys.rules):
         raise CheckpointError(
             f"the family {family.name!r} stores its matrices transposed, which files with "
             "8-bit weights do not support",
@@ -154,7 +155,7 @@ def _in_eight_bits(
                 parts = ((inputs, some) for some in shift.chunk(len(names)))
                 matrices.update(zip(names, parts, strict=True))
     result: dict[str, Tensor] = {}
-    for name, tensor in exported.items():
+    for name, tensor in tensors.items():
         if name not in matrices:
             result[name] = tensor.to(torch.bfloat16)
             continue
@@ -185,8 +186,8 @@ def check_layout(network: nn.Module, config: EncoderConfig, model_class: str) ->
             f"the family {family.name!r} has no models for {model_class}",
             fix=f"It has: {', '.join(family.classes)}.",
         )
-    keys = keys_of(network, family)
-    for name in own_tensors(network):
+    keys = key_map_of(network, family)
+    for name in unique_tensors(network):
         try:
             (theirs, *_) = keys.theirs(name)
         except KeyError:

@@ -52,8 +52,8 @@ _LIMITS = (
 )
 """Files that may hold the limit of tokens, the first that exists; old sentence-transformers named
 them by the model's family."""
-_POOLING, _MORE = "1_Pooling/config.json", "config_sentence_transformers.json"
-FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _MORE})
+_POOLING, _CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"
+FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _CONFIG})
 """The files and directories that `write_sentence_settings` writes."""
 
 PromptRole = Literal["text", "query", "document"]
@@ -70,7 +70,7 @@ class SentenceSettings(Settings):
     pooling: SentencePooling = "mean"
     normalize: bool = Field(False, description="whether vectors have length 1")
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
-    more: dict[str, Any] = Field({}, description=f"what {_MORE} says")
+    entries: dict[str, Any] = Field({}, description=f"the content of {_CONFIG}")
 
     def prompt(self, role: PromptRole = "text") -> str:
         """Return the prefix of each text, chosen as sentence-transformers does.
@@ -79,15 +79,15 @@ class SentenceSettings(Settings):
             role: queries and documents may have separate prompts; otherwise the default prompt
                 is used, if there is one.
         """
-        prompts: Mapping[str, str] = self.more.get("prompts") or {}
-        found = [prompts[name] for name in _ROLES[role] if name in prompts]
-        default = self.more.get("default_prompt_name")
-        return next(iter(found), "" if default is None else prompts[default])
+        prompts: Mapping[str, str] = self.entries.get("prompts") or {}
+        texts = [prompts[name] for name in _ROLES[role] if name in prompts]
+        default = self.entries.get("default_prompt_name")
+        return next(iter(texts), "" if default is None else prompts[default])
 
     @property
     def similarity_function(self) -> SimilarityFunction:
         """The function that compares vectors; the cosine if the files name none."""
-        function: SimilarityFunction = self.more.get("similarity_fn_name") or "cosine"
+        function: SimilarityFunction = self.entries.get("similarity_fn_name") or "cosine"
         return function
 
 
@@ -100,7 +100,7 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
-    parts = _modules(directory)
+    parts = _read_modules(directory)
     if not parts or [kind for kind, _ in parts] == ["Transformer"]:  # a cross-encoder has its head
         return None
     file = directory / "modules.json"
@@ -120,14 +120,14 @@ def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSetti
                         "strip_accents likewise in tokenizer_config.json.",
                     )
         elif kind == "Pooling":
-            values["pooling"] = _pooling(directory / path / "config.json")
+            values["pooling"] = _read_pooling(directory / path / "config.json")
         elif kind == "Normalize":
             values["normalize"] = True
         else:
             raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
-    if (directory / _MORE).exists():
+    if (directory / _CONFIG).exists():
         poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
-        values["more"] = _more(directory / _MORE, poolings)
+        values["entries"] = _read_entries(directory / _CONFIG, poolings)
     return SentenceSettings.parse(values, where=str(file))
 
 
@@ -164,7 +164,7 @@ def read_max_seq_length(directory: Path) -> int | None:
     Raises:
         CheckpointError: a file is damaged.
     """
-    for kind, path in _modules(directory):
+    for kind, path in _read_modules(directory):
         file = _limits_file(directory / path) if kind == "Transformer" else None
         limit = None if file is None else read_json(file).get("max_seq_length")
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
@@ -172,7 +172,7 @@ def read_max_seq_length(directory: Path) -> int | None:
     return None
 
 
-def _modules(directory: Path) -> list[tuple[str, Path]]:
+def _read_modules(directory: Path) -> list[tuple[str, Path]]:
     """The kinds and paths of a model's parts; none if sentence-transformers did not save it."""
     file = directory / "modules.json"
     if not file.exists():
@@ -203,7 +203,7 @@ class CrossEncoder(NamedTuple):
     activation: str | None
 
 
-_FORMER_ACTIVATION = "sbert_ce_default_activation_function"
+_OLD_ACTIVATION_KEY = "sbert_ce_default_activation_function"
 
 
 def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncoder | None:
@@ -215,17 +215,17 @@ def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncod
     Raises:
         CheckpointError: the activation is not a name.
     """
-    file = directory / _MORE
+    file = directory / _CONFIG
     marks = dict(read_json(file)) if file.exists() else {}
     if marks.get("model_type") != "CrossEncoder":
         marks = {}
-        if not config.keys() & {"sentence_transformers", _FORMER_ACTIVATION}:
+        if not config.keys() & {"sentence_transformers", _OLD_ACTIVATION_KEY}:
             return None
     former = config.get("sentence_transformers") or {}
     places = (
         marks.get("activation_fn"),
         former.get("activation_fn"),
-        config.get(_FORMER_ACTIVATION),
+        config.get(_OLD_ACTIVATION_KEY),
     )
     activation = next((name for name in places if name is not None), None)
     if not isinstance(activation, str | None):
@@ -250,23 +250,23 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         ("modules.json", modules),
         ("sentence_bert_config.json", limits),
         (_POOLING, pooling),
-        *([(_MORE, settings.more)] if settings.more else []),
+        *([(_CONFIG, settings.entries)] if settings.entries else []),
     ):
         write_json(directory / name, content)
 
 
-def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
+def _read_entries(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
     """The file's content, after a check of its similarity function, and that its prompts are valid
     and fit these poolings."""
-    found = dict(read_json(file))
-    function, known = found.get("similarity_fn_name"), get_args(SimilarityFunction)
-    if function not in (None, *known):
+    entries = dict(read_json(file))
+    function, functions = entries.get("similarity_fn_name"), get_args(SimilarityFunction)
+    if function not in (None, *functions):
         raise CheckpointError(
             f"similarity_fn_name is {truncate_repr(function)}, which is not supported",
             where=str(file),
-            fix=f"Set it to one of {', '.join(known)}, or remove it: then cosines are used.",
+            fix=f"Set it to one of {', '.join(functions)}, or remove it: then cosines are used.",
         )
-    prompts, default = found.get("prompts") or {}, found.get("default_prompt_name")
+    prompts, default = entries.get("prompts") or {}, entries.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
         raise CheckpointError("has prompts that are not texts by name", where=str(file))
     if default is not None and default not in prompts:
@@ -280,19 +280,19 @@ def _more(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
             raise CheckpointError(
                 "include_prompt=false is not supported together with prompts",
                 where=str(pooling),
-                fix=f"Remove the prompts from {_MORE}; texts then have none.",
+                fix=f"Remove the prompts from {_CONFIG}; texts then have none.",
             )
-    return found
+    return entries
 
 
-def _pooling(file: Path) -> SentencePooling:
+def _read_pooling(file: Path) -> SentencePooling:
     config = read_json(file)
     if "pooling_mode" in config:
-        chosen = [mode for name, mode in _NAMES.items() if name == config["pooling_mode"]]
+        modes = [mode for name, mode in _NAMES.items() if name == config["pooling_mode"]]
     else:
-        chosen = [mode for name, mode in _MODES.items() if config.get(name)]
-    if len(chosen) != 1:
+        modes = [mode for name, mode in _MODES.items() if config.get(name)]
+    if len(modes) != 1:
         raise CheckpointError(
             "asks for a pooling that is not one of " + ", ".join(_MODES.values()), where=str(file)
         )
-    return chosen[0]
+    return modes[0]

@@ -1,4 +1,4 @@
-"""Load models in the Hugging Face layout, with strict checks (`saving.py` saves them).
+"""Read models in the Hugging Face layout, with strict checks (`saving.py` writes them).
 
     config.json          the encoder's settings, class names
     model.safetensors    weights (or shards of it with model.safetensors.index.json; also read:
@@ -6,52 +6,31 @@
     tokenizer.json, tokenizer_config.json, vocab.txt or the family's other files
     bertworks.json       the task and its settings, for which that layout has no place
 
-Every tensor of a checkpoint is used, dropped with a reason, or an error; newly initialised tensors
-are listed.
+`network_weights.py` loads the tensors into a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import CheckpointError, SettingsError
 from ..nn.config import EncoderConfig
-from ..nn.device import is_finite
-from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, compute_row_scales
 from ..settings.base import Settings
 from ..utils.json_files import check_format_version
 from . import tensorflow
-from .families import family_named
+from .families import find_family
 from .family import Family
-from .heads import is_published, may_be_new, may_differ
-from .keymap import KeyMap, Rule
+from .network_weights import equal_tensors
 from .sentence import read_max_seq_length
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
-from .wrappers import unwrapped
+from .wrappers import remove_wrapper_names
 
 FORMAT_VERSION = 2
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """The result for each tensor when a checkpoint was loaded."""
-
-    used: tuple[str, ...]  # the network's tensors that were loaded
-    # the checkpoint's tensors that were not used, and why
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    # the network's tensors that were newly initialised: the checkpoint has none, or another shape
-    initialized: tuple[str, ...] = ()
-    # the checkpoint's tensors with NaN or infinity, and how many such numbers each has; empty
-    # unless they were allowed
-    non_finite: Mapping[str, int] = field(default_factory=dict)
 
 
 class PublishedSettings(Settings):
@@ -90,7 +69,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     raw = read_json(file)
     if file.name == tensorflow.CONFIG:
         raw = tensorflow.with_activation(raw)
-    family = family_named(raw.get("model_type", "bert"), where=str(file))
+    family = find_family(raw.get("model_type", "bert"), where=str(file))
     keys = PublishedSettings.model_fields.keys() & raw.keys()
     try:
         PublishedSettings.parse({key: raw[key] for key in keys})
@@ -109,9 +88,9 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
     if limit is not None:
         return min(limit, config.max_seqlen)
     file = directory / "tokenizer_config.json"
-    said = read_json(file).get("model_max_length") if file.exists() else None
-    if isinstance(said, int) and not isinstance(said, bool) and said > 0:
-        return min(said, config.max_seqlen)
+    limit = read_json(file).get("model_max_length") if file.exists() else None
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return min(limit, config.max_seqlen)
     return config.max_seqlen
 
 
@@ -143,57 +122,59 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
         CheckpointError: there are no weights, or a file is damaged, or holds more than weights,
             or several models.
     """
-    dropped: dict[str, str] = {}
+    drop_reasons: dict[str, str] = {}
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
-        tensors = read_weights(directory, lambda names: _stacks(names, family))
+        tensors = read_weights(directory, lambda names: _group_stacks(names, family))
     else:
-        tensors, dropped = tensorflow.read_checkpoint(prefix)
-    tensors = unwrapped(tensors, family, str(directory))
-    found = {_today(name, family): tensor for name, tensor in tensors.items()}
+        tensors, drop_reasons = tensorflow.read_checkpoint(prefix)
+    tensors = remove_wrapper_names(tensors, family, str(directory))
+    tensors = {_current_name(name, family): tensor for name, tensor in tensors.items()}
     # Some classes save the tied tensor only under the decoder's name.
     (embeddings,) = family.keys.theirs("encoder.embeddings.word_embeddings.weight")
     (decoder,) = family.keys.theirs("mlm_head.decoder")
-    if embeddings not in found and decoder in found:
-        found[embeddings] = found.pop(decoder)
+    if embeddings not in tensors and decoder in tensors:
+        tensors[embeddings] = tensors.pop(decoder)
     if family.decoder_bias is not None:
-        dropped |= _with_one_bias(found, *family.decoder_bias)
-    return found, dropped
+        drop_reasons |= _merge_decoder_biases(tensors, *family.decoder_bias)
+    return tensors, drop_reasons
 
 
-def _with_one_bias(tensors: dict[str, Tensor], bias: str, decoders: str) -> dict[str, str]:
-    """Keep one of a decoder's two biases, the one named `decoders`, under the name `bias`.
+def _merge_decoder_biases(
+    tensors: dict[str, Tensor], head_bias: str, decoder_bias: str
+) -> dict[str, str]:
+    """Keep one of a decoder's two biases, `decoder_bias`, under the name `head_bias`.
 
     Models whose decoder is not tied to the embeddings have two that differ. Returns the name of
     the dropped bias, with the reason.
     """
-    if decoders not in tensors:
+    if decoder_bias not in tensors:
         return {}
-    wanted = tensors.pop(decoders)
-    other = tensors.get(bias)
-    tensors[bias] = wanted
+    bias = tensors.pop(decoder_bias)
+    other = tensors.get(head_bias)
+    tensors[head_bias] = bias
     if other is None:
         return {}
-    if _equal(wanted, other):
-        return {decoders: "the same as the head's bias"}
-    return {bias: "redundant with the decoder's bias"}
+    if equal_tensors(bias, other):
+        return {decoder_bias: "the same as the head's bias"}
+    return {head_bias: "redundant with the decoder's bias"}
 
 
-def _today(name: str, family: Family) -> str:
+def _current_name(name: str, family: Family) -> str:
     """A tensor's current name; a suffix of calibration (`INPUTS`, `SHIFT`) is kept."""
     whole = name.removesuffix(INPUTS).removesuffix(SHIFT)
     return family.normalize_name(whole) + name[len(whole) :]
 
 
-def _stacks(names: Iterable[str], family: Family) -> Iterator[list[str]]:
-    """Groups of a file's tensor names, each of which forms one tensor of ours, in its order."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+def _group_stacks(names: Iterable[str], family: Family) -> Iterator[list[str]]:
+    """Yield groups of a file's tensor names that form one tensor of ours, in its order."""
+    file_names_of: dict[tuple[str, ...], dict[str, str]] = {}
     for name in names:
-        today = family.normalize_name(name)
-        if stack := family.keys.stack(today):
-            found.setdefault(stack, {})[today] = name
-    for stack, given in found.items():
-        if len(given) == len(stack):  # else some are in another file, or missing
-            yield [given[today] for today in stack]
+        current_name = family.normalize_name(name)
+        if stack := family.keys.stack(current_name):
+            file_names_of.setdefault(stack, {})[current_name] = name
+    for stack, file_names in file_names_of.items():
+        if len(file_names) == len(stack):  # else some are in another file, or missing
+            yield [file_names[current_name] for current_name in stack]
 
 
 def check_geometry(
@@ -207,22 +188,22 @@ def check_geometry(
     Raises:
         CheckpointError: a tensor is missing or has another shape.
     """
-    for name, shape in _outline(config):
-        for theirs, expected in family.keys.parts(name, shape).items():
+    for name, expected_shape in _expected_shapes(config):
+        for theirs, expected in family.keys.parts(name, expected_shape).items():
             if theirs not in tensors:
                 raise CheckpointError(
-                    f"the tensor {theirs!r} is missing, which config.json asks for", where=where
+                    f"the tensor {theirs!r} is missing, which config.json requires", where=where
                 )
-            found = tuple(tensors[theirs].shape)
-            if found != expected:
+            shape = tuple(tensors[theirs].shape)
+            if shape != expected:
                 raise CheckpointError(
-                    f"the tensor {theirs!r} has shape {found}, not {expected} as config.json says",
+                    f"the tensor {theirs!r} has shape {shape}, not {expected} as config.json says",
                     where=where,
                 )
 
 
-def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensors, with their shapes, that together depend on every size in a configuration."""
+def _expected_shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield tensors, with their shapes, that together depend on every size in a configuration."""
     is_two_way, config = config.attention == "two-way", config.per_direction_config
     width, size, inner = config.embedding_width, config.hidden_size, config.intermediate_size
     embeddings = {
@@ -243,185 +224,3 @@ def _outline(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         else:
             yield f"{layer}.attention.query_key_value.weight", (3 * size, size)
         yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, size)
-
-
-def load_weights(
-    network: nn.Module,
-    tensors: Mapping[str, Tensor],
-    family: Family,
-    where: str,
-    *,
-    allow_non_finite: bool = False,
-    unused_heads: Collection[str] = (),
-) -> LoadReport:
-    """Load a checkpoint's tensors into a network.
-
-    Args:
-        network: newly initialised, or on the device "meta": then the tensors become its
-            parameters without a copy. Its encoder is `encoder`.
-        tensors: under the family's names.
-        allow_non_finite: whether a tensor may hold NaN or infinity; the report then lists it.
-        unused_heads: the checkpoint's heads without published names, which the network need not
-            have.
-
-    Raises:
-        CheckpointError: a tensor of the encoder is missing, one has another shape or type, one
-            is unknown, or one holds numbers that are not finite.
-    """
-    values: dict[str, Tensor] = {}
-    initialized: list[str] = []
-    taken: set[str] = set()
-    keys = keys_of(network, family)
-    for name, parameter in own_tensors(network).items():
-        parts = keys.parts(name, parameter.shape)
-        missing = [part for part in parts if part not in tensors]
-        if len(missing) == len(parts) and may_be_new(name):
-            initialized.append(name)
-            continue
-        if missing:
-            raise CheckpointError(f"the tensor {missing[0]!r} is missing", where=where)
-        other = [part for part, shape in parts.items() if tensors[part].shape != shape]
-        if other and may_differ(name):
-            initialized.append(name)
-            continue
-        if other:
-            found, expected = tuple(tensors[other[0]].shape), parts[other[0]]
-            raise CheckpointError(
-                f"the tensor {other[0]!r} has shape {found}, not {expected}", where=where
-            )
-        for part in parts:
-            if not tensors[part].is_floating_point():
-                kind = str(tensors[part].dtype).removeprefix("torch.")
-                raise CheckpointError(f"the tensor {part!r} is of type {kind}", where=where)
-        values[name] = keys.fetch(name, tensors)
-        taken.update(parts)
-    _fill(network, values)
-    taken.update(_take_calibration(network, values, tensors, keys))
-    non_finite = _non_finite(network, tensors, keys)
-    if non_finite and not allow_non_finite:
-        raise CheckpointError(complaint_of(non_finite), where=where, fix=_INSPECT)
-    tied = _tied_tensors(network, keys)
-    dropped = {
-        name: "the head of another task"
-        if name.partition(".")[0] in unused_heads
-        else _why_dropped(name, tensors, tied, family, where)
-        for name in tensors
-        if name not in taken
-    }
-    return LoadReport(tuple(values), dropped, tuple(initialized), non_finite)
-
-
-def _take_calibration(
-    network: nn.Module, names: Iterable[str], tensors: Mapping[str, Tensor], keys: KeyMap
-) -> Iterator[str]:
-    """Set `input_codes` of calibrated linear maps; yields the names of the tensors used."""
-    for name in names:
-        linear = network.get_submodule(name.rpartition(".")[0])
-        inputs, shifts = ([part + end for part in keys.theirs(name)] for end in (INPUTS, SHIFT))
-        if isinstance(linear, Linear) and all(one in tensors for one in (*inputs, *shifts)):
-            steps, offsets = tensors[inputs[0]]  # equal in all parts: they form one map of ours
-            scales = compute_row_scales(linear.weight.detach().float() * steps)
-            shift = torch.cat([tensors[one] for one in shifts])
-            linear.input_codes = InputCodes(steps, offsets, shift, scales)
-            yield from (*inputs, *shifts)
-
-
-_INSPECT = "`bertworks inspect` names all such tensors."
-
-
-def _non_finite(network: nn.Module, tensors: Mapping[str, Tensor], keys: KeyMap) -> dict[str, int]:
-    """The loaded tensors with NaN or infinity, and how many such numbers each has.
-
-    Numbers beyond the range of the network's type (float32) count as infinite.
-    """
-    found: dict[str, int] = {}
-    for name, parameter in own_tensors(network).items():
-        if parameter.is_meta or is_finite(parameter):
-            continue
-        for part in keys.theirs(name):
-            if part in tensors and (count := int((~tensors[part].to(parameter).isfinite()).sum())):
-                found[part] = count
-    return found
-
-
-def complaint_of(non_finite: Mapping[str, int]) -> str:
-    """The error message for tensors that are not finite, in one line."""
-    (name, count), *others = non_finite.items()
-    numbers = "a number that is" if count == 1 else f"{count:,} numbers that are"
-    more = f", the first of {len(non_finite):,} such tensors," if others else ""
-    return f"the tensor {name!r}{more} holds {numbers} not finite (NaN or infinity)"
-
-
-def keys_of(network: nn.Module, family: Family) -> KeyMap:
-    """The key map of a network: the family's; heads without published names keep their names."""
-    unpublished = [name for name in network.state_dict() if not is_published(name)]
-    return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)])
-
-
-def own_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """A network's tensors by name, a tied tensor only under its first name."""
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            tensors[name] = tensor.detach()
-    return tensors
-
-
-def _fill(network: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Copy values into a network's parameters; those on the device "meta" are replaced instead."""
-    first: dict[int, str] = {}
-    taken: dict[str, nn.Parameter] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        source = first.setdefault(id(parameter), name)
-        if source not in values:
-            continue
-        if not parameter.is_meta:
-            with torch.no_grad():
-                parameter.copy_(values[source])
-            continue
-        if source not in taken:
-            value = values[source].to(parameter.dtype).contiguous()
-            taken[source] = nn.Parameter(value, requires_grad=parameter.requires_grad)
-        module, _, attribute = name.rpartition(".")
-        setattr(network.get_submodule(module), attribute, taken[source])
-
-
-def _tied_tensors(network: nn.Module, keys: KeyMap) -> dict[str, str]:
-    """Their second name of each tied parameter, mapped to the first."""
-    first: dict[int, str] = {}
-    tied: dict[str, str] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        other = first.setdefault(id(parameter), name)
-        if other != name:
-            tied[keys.theirs(name)[0]] = keys.theirs(other)[0]
-    return tied
-
-
-def _why_dropped(
-    name: str,
-    tensors: Mapping[str, Tensor],
-    tied: Mapping[str, str],
-    family: Family,
-    where: str,
-) -> str:
-    if name in tied:
-        if not _equal(tensors[name], tensors[tied[name]]):
-            raise CheckpointError(
-                f"the tensor {name!r} is not {tied[name]!r}, to which config.json ties it",
-                where=where,
-                fix="Set tie_word_embeddings to false in config.json.",
-            )
-        return f"tied to {tied[name]}"
-    reason = family.why_dropped(name)
-    if reason is None:
-        raise CheckpointError(f"the tensor {name!r} is not known", where=where)
-    return reason
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers; NaN equals NaN."""
-    if one.shape != other.shape or torch.equal(one, other):
-        return one.shape == other.shape
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -59,11 +59,11 @@ def find_checkpoint(directory: Path) -> Path | None:
     Raises:
         CheckpointError: there are several, and none has the usual name.
     """
-    found = sorted(path.with_suffix("") for path in directory.glob("*.index"))
+    prefixes = sorted(path.with_suffix("") for path in directory.glob("*.index"))
     usual = directory / CHECKPOINT
-    if usual in found or len(found) < 2:
-        return usual if usual in found else next(iter(found), None)
-    names = ", ".join(path.name for path in found)
+    if usual in prefixes or len(prefixes) < 2:
+        return usual if usual in prefixes else next(iter(prefixes), None)
+    names = ", ".join(path.name for path in prefixes)
     raise CheckpointError(
         f"there are several checkpoints: {names}", where=str(directory), fix="Leave one there."
     )
@@ -85,29 +85,29 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if names is not None:
         return read_objects(prefix, names)
     tensors: dict[str, Tensor] = {}
-    dropped: dict[str, str] = {}
+    drop_reasons: dict[str, str] = {}
     bundle = read_bundle(prefix, is_used=lambda name: not _SLOT.fullmatch(name))
     for name, tensor in bundle.items():
         if _SLOT.fullmatch(name):
-            dropped[name] = "optimizer state, which training starts anew"
+            drop_reasons[name] = "optimizer state, which training starts anew"
         elif _COUNTER.fullmatch(name):
-            dropped[name] = "a counter of the finished training"
+            drop_reasons[name] = "a counter of the finished training"
         else:
-            published = published_name(name)
-            if published is None:
+            hf_name = hf_name_of(name)
+            if hf_name is None:
                 raise CheckpointError(f"the tensor {name!r} is not known", where=str(prefix))
-            tensors[published] = tensor.t() if _KERNEL.fullmatch(published) else tensor
-    return tensors, dropped
+            tensors[hf_name] = tensor.t() if _KERNEL.fullmatch(hf_name) else tensor
+    return tensors, drop_reasons
 
 
-def published_name(name: str) -> str | None:
+def hf_name_of(name: str) -> str | None:
     """Hugging Face's name of a variable; None if it is not one of BERT's."""
-    for theirs, published in _PARTS:
+    for theirs, hf_name in _PARTS:
         if name == theirs or name.endswith(f"/{theirs}"):
-            if published.startswith(_HEADS):
-                return published
+            if hf_name.startswith(_HEADS):
+                return hf_name
             stem = name[: -len(theirs)]
-            return re.sub(r"\blayer_(\d+)\b", r"layer.\1", stem).replace("/", ".") + published
+            return re.sub(r"\blayer_(\d+)\b", r"layer.\1", stem).replace("/", ".") + hf_name
     return None
 
 
@@ -117,22 +117,22 @@ def original_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a tensor is not one of BERT's.
     """
-    found: dict[str, Tensor] = {}
-    for published, tensor in tensors.items():
-        name = _original_name(published)
-        if name is None or published_name(name) != published:
-            raise CheckpointError(f"the original release has no place for {published!r}")
-        found[name] = tensor.t() if _KERNEL.fullmatch(published) else tensor
-    return found
+    originals: dict[str, Tensor] = {}
+    for hf_name, tensor in tensors.items():
+        name = _original_name(hf_name)
+        if name is None or hf_name_of(name) != hf_name:
+            raise CheckpointError(f"the original release has no place for {hf_name!r}")
+        originals[name] = tensor.t() if _KERNEL.fullmatch(hf_name) else tensor
+    return originals
 
 
-def _original_name(published: str) -> str | None:
-    if published == _DECODER:
+def _original_name(hf_name: str) -> str | None:
+    if hf_name == _DECODER:
         return None
     for theirs, ours in _PARTS:
-        if published == ours:
+        if hf_name == ours:
             return theirs
-        if not ours.startswith(_HEADS) and published.endswith(f".{ours}"):
-            stem = published[: -len(ours)]
+        if not ours.startswith(_HEADS) and hf_name.endswith(f".{ours}"):
+            stem = hf_name[: -len(ours)]
             return re.sub(r"\blayer\.(\d+)\b", r"layer_\1", stem).replace(".", "/") + theirs
     return None

@@ -63,16 +63,16 @@ def variable_names(prefix: Path) -> dict[str, str] | None:
     graph = read_text(prefix, _GRAPH)
     if graph is None:
         return None
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     try:
         nodes = [node for number, node in fields(graph) if number == 1]
         attributes = [part for node in nodes for number, part in fields(node) if number == 2]
         for part in map(dict, map(fields, attributes)):
-            found[part[3].decode()] = part.get(2, b"").decode()
+            names[part[3].decode()] = part.get(2, b"").decode()
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         what = f"its graph of objects cannot be read ({error!r})"
         raise CheckpointError(what, where=str(prefix)) from None
-    return found
+    return names
 
 
 def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -86,45 +86,45 @@ def read_objects(prefix: Path, names: dict[str, str]) -> tuple[dict[str, Tensor]
         CheckpointError: a file is missing or damaged, or a tensor is unknown.
     """
     tensors: dict[str, Tensor] = {}
-    dropped: dict[str, str] = {}
+    drop_reasons: dict[str, str] = {}
     bundle = read_bundle(prefix, is_used=lambda key: not _OPTIMIZER.fullmatch(key))
     for key, tensor in bundle.items():
         if _OPTIMIZER.fullmatch(key):
-            dropped[key] = "optimizer state, which training starts anew"
+            drop_reasons[key] = "optimizer state, which training starts anew"
             continue
         if _COUNTER.fullmatch(key):
-            dropped[key] = "a counter of the finished training"
+            drop_reasons[key] = "a counter of the finished training"
             continue
-        published = published_name(names.get(key, ""))
-        if published is None:
+        hf_name = hf_name_of(names.get(key, ""))
+        if hf_name is None:
             raise CheckpointError(
                 f"the tensor {key!r} ({names.get(key) or 'without a name'}) is not known",
                 where=str(prefix),
                 fix="Only BERT as TensorFlow's model garden saves it is read.",
             )
-        if published in tensors:
-            raise CheckpointError(f"there are two tensors for {published!r}", where=str(prefix))
-        tensors[published] = _flat(published, tensor)
-    return tensors, dropped
+        if hf_name in tensors:
+            raise CheckpointError(f"there are two tensors for {hf_name!r}", where=str(prefix))
+        tensors[hf_name] = _flat(hf_name, tensor)
+    return tensors, drop_reasons
 
 
-def published_name(name: str) -> str | None:
+def hf_name_of(name: str) -> str | None:
     """Hugging Face's name of a variable; None if it is not one of BERT's."""
     module, _, kind = name.removesuffix(":0").rpartition("/")
     if kind not in _KINDS:
         return "cls.predictions.bias" if name.endswith("cls/predictions/output_bias") else None
-    for pattern, published in _MODULES:
-        found = re.fullmatch(rf"(?:.*/)?{pattern}", module)
-        if found is not None:
-            return f"{found.expand(published)}.{_KINDS[kind]}"
+    for pattern, hf_name in _MODULES:
+        match = re.fullmatch(rf"(?:.*/)?{pattern}", module)
+        if match is not None:
+            return f"{match.expand(hf_name)}.{_KINDS[kind]}"
     return None
 
 
-def _flat(published: str, tensor: Tensor) -> Tensor:
+def _flat(hf_name: str, tensor: Tensor) -> Tensor:
     """A tensor without the dimension of the heads; the rows of a matrix are the outputs."""
-    if published.endswith(".bias"):
+    if hf_name.endswith(".bias"):
         return tensor.flatten()
-    if "embeddings" in published or tensor.ndim == 1:
+    if "embeddings" in hf_name or tensor.ndim == 1:
         return tensor
-    inputs_first = tensor.flatten(0, 1) if "output.dense" in published else tensor.flatten(1)
+    inputs_first = tensor.flatten(0, 1) if "output.dense" in hf_name else tensor.flatten(1)
     return (inputs_first if tensor.ndim == 3 else tensor).t()

@@ -34,7 +34,7 @@ SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 CODES, SCALES = ".codes", ".scales"
 # If its inputs were calibrated, it has the codes of `x · steps`, their scales, and two float32
 # tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
-# `[outputs]`, the shift (see `eight_bits.InputCodes`).
+# `[outputs]`, the shift (see `quantized.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
 
 
@@ -63,12 +63,12 @@ def read_weights(
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
     for file in files:
-        with _unchanged(file):
-            stored = _read_file(file)
+        with _unchanged_file(file):
+            file_tensors = _read_file(file)
             if file.suffix == ".safetensors":
-                stored = _copied(file, stored, stacks(stored))
-        tensors.update(stored)
-    calibrated: set[str] = set()
+                file_tensors = _read_safetensors(file, file_tensors, stacks(file_tensors))
+        tensors.update(file_tensors)
+    calibration_names: set[str] = set()
     for suffix in (CODES, CALIBRATED_CODES):
         for name in [name for name in tensors if name.endswith(suffix)]:
             whole = name.removesuffix(suffix)
@@ -81,9 +81,9 @@ def read_weights(
             if suffix == CALIBRATED_CODES:
                 _check_calibration(tensors, whole, str(directory))
                 tensors[whole] /= tensors[whole + INPUTS][0]
-                calibrated |= {whole + INPUTS, whole + SHIFT}
+                calibration_names |= {whole + INPUTS, whole + SHIFT}
     for name in tensors:
-        if name.endswith((INPUTS, SHIFT)) and name not in calibrated:
+        if name.endswith((INPUTS, SHIFT)) and name not in calibration_names:
             what = f"{name!r} does not belong to a calibrated matrix"
             raise CheckpointError(what, where=str(directory))
     return tensors
@@ -97,12 +97,12 @@ def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) ->
     """
     outputs, inputs = tensors[whole].shape[0], tensors[whole].shape[-1]
     for suffix, shapes in ((INPUTS, ((2, 1), (2, inputs))), (SHIFT, ((outputs,),))):
-        found = tensors.get(whole + suffix)
-        if found is None or found.dtype is not torch.float32 or tuple(found.shape) not in shapes:
+        tensor = tensors.get(whole + suffix)
+        if tensor is None or tensor.dtype is not torch.float32 or tuple(tensor.shape) not in shapes:
             raise CheckpointError(
                 f"{whole!r} has no {suffix!r}, or one of another shape or type", where=where
             )
-        if not found.isfinite().all() or (suffix == INPUTS and not (found[0] > 0).all()):
+        if not tensor.isfinite().all() or (suffix == INPUTS and not (tensor[0] > 0).all()):
             raise CheckpointError(f"{whole + suffix!r} holds an impossible number", where=where)
 
 
@@ -143,14 +143,14 @@ def _files(directory: Path, name: str) -> list[Path]:
         shards = read_json(index).get("weight_map")
         if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
             raise CheckpointError("there is no weight_map", where=str(index))
-        found = sorted({directory / Path(shard).name for shard in shards.values()})
-        present = {file.name for file in directory.iterdir() if file.is_file()}
-        for file in found:
-            if file.name not in present:
+        files = sorted({directory / Path(shard).name for shard in shards.values()})
+        names = {file.name for file in directory.iterdir() if file.is_file()}
+        for file in files:
+            if file.name not in names:
                 raise CheckpointError(
                     f"names {truncate_repr(file.name)}, which is missing", where=str(index)
                 )
-        return found
+        return files
     return []
 
 
@@ -159,7 +159,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
         check_regular_file(file)
         if file.suffix == ".safetensors":
             return load_file(file)
-        tensors = _unpickled(file)
+        content = _unpickle(file)
     except pickle.UnpicklingError:
         raise CheckpointError(
             "holds objects other than weights, which are not executed",
@@ -169,26 +169,26 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"cannot be read ({reason})", where=str(file)) from None
-    tensors = _state_dict(tensors, str(file))
-    found = {str(name): value for name, value in tensors.items() if isinstance(value, Tensor)}
-    for name, value in found.items():
-        if not _is_stored_whole(value):
+    values = _state_dict(content, str(file))
+    tensors = {str(name): value for name, value in values.items() if isinstance(value, Tensor)}
+    for name, value in tensors.items():
+        if not _is_stored_completely(value):
             raise CheckpointError(
                 f"the tensor {name!r} is not stored as plain numbers", where=str(file)
             )
-    return found
+    return tensors
 
 
 @contextmanager
-def _unchanged(file: Path) -> Iterator[None]:
+def _unchanged_file(file: Path) -> Iterator[None]:
     """Check that a file stays as it is within the block.
 
     Raises:
         CheckpointError: another program wrote to it.
     """
-    before = _state(file)
+    state = _state(file)
     yield
-    if _state(file) != before:
+    if _state(file) != state:
         raise CheckpointError(
             "was changed while it was read", where=str(file), fix="Load it when it is complete."
         )
@@ -203,88 +203,88 @@ def _state(file: Path) -> tuple[int, int, int] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-_NESTED = ("state_dict", "model_state_dict", "model", "module")
+_STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "module")
 """Keys under which programs save a model's weights beside other things, the usual ones first."""
 
 
-def _state_dict(saved: Any, where: str) -> Mapping[str, Any]:
+def _state_dict(content: Any, where: str) -> Mapping[str, Any]:
     """Return the mapping from names to tensors in what a PyTorch file holds.
 
     Raises:
         CheckpointError: there is none, or it is not clear which one is the model's.
     """
-    if not isinstance(saved, Mapping):
+    if not isinstance(content, Mapping):
         raise CheckpointError("holds no state_dict", where=where)
-    if any(isinstance(value, Tensor) for value in saved.values()):
-        return saved
-    nested = {
+    if any(isinstance(value, Tensor) for value in content.values()):
+        return content
+    state_dicts = {
         key: value
-        for key, value in saved.items()
+        for key, value in content.items()
         if isinstance(value, Mapping) and any(isinstance(part, Tensor) for part in value.values())
     }
-    if not nested:
+    if not state_dicts:
         raise CheckpointError("holds no state_dict", where=where)
-    key = next((key for key in _NESTED if key in nested), None)
-    if key is None and len(nested) > 1:
-        which = ", ".join(repr(key) for key in nested)
+    key = next((key for key in _STATE_DICT_KEYS if key in state_dicts), None)
+    if key is None and len(state_dicts) > 1:
+        which = ", ".join(repr(key) for key in state_dicts)
         raise CheckpointError(
             f"holds several state_dicts, under {which}",
             where=where,
             fix="Save the model's alone.",
         )
-    key = next(iter(nested)) if key is None else key
+    key = next(iter(state_dicts)) if key is None else key
     warnings.warn(
         f"{where}: the weights under {key!r} are read, and nothing else",
         BertworksWarning,
         stacklevel=2,
     )
-    return nested[key]
+    return state_dicts[key]
 
 
-def _copied(
-    file: Path, mapped: Mapping[str, Tensor], stacks: Iterable[list[str]]
+def _read_safetensors(
+    file: Path, tensors: Mapping[str, Tensor], stacks: Iterable[list[str]]
 ) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file; those of a stack are adjacent in memory.
 
     Args:
-        mapped: the tensors of the file, which was already checked to be complete. Their numbers
+        tensors: those of the file, which was already checked to be complete. Their numbers
             are not read.
         stacks: if the tensors of a stack differ in type, they are read singly.
     """
-    with file.open("rb", buffering=0) as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(size))
+    with file.open("rb", buffering=0) as data:
+        size = int.from_bytes(data.read(8), "little")
+        header = json.loads(data.read(size))
     copies: dict[str, Tensor] = {}
     errors: list[BaseException] = []
 
-    def read(stack: list[str], opened: FileIO) -> None:
-        like = [mapped[name] for name in stack]
-        sizes = [one.nbytes for one in like]
+    def read_stack(stack: list[str], data: FileIO) -> None:
+        originals = [tensors[name] for name in stack]
+        sizes = [original.nbytes for original in originals]
         parts = torch.split(torch.empty(sum(sizes), dtype=torch.uint8), sizes)
-        for name, one, part in zip(stack, like, parts, strict=True):
-            opened.seek(8 + size + header[name]["data_offsets"][0])
-            room = part.numpy().data
-            while room and (count := opened.readinto(room)):
-                room = room[count:]
-            if room:
+        for name, original, part in zip(stack, originals, parts, strict=True):
+            data.seek(8 + size + header[name]["data_offsets"][0])
+            buffer = part.numpy().data
+            while buffer and (count := data.readinto(buffer)):
+                buffer = buffer[count:]
+            if buffer:
                 raise CheckpointError("was truncated while it was read", where=str(file))
-            copies[name] = part.view(one.dtype).view(one.shape)
+            copies[name] = part.view(original.dtype).view(original.shape)
 
-    def read_all(some: Sequence[list[str]]) -> None:
+    def read_all(stacks: Sequence[list[str]]) -> None:
         try:
-            with file.open("rb", buffering=0) as opened:
-                for stack in some:
-                    read(stack, opened)
+            with file.open("rb", buffering=0) as data:
+                for stack in stacks:
+                    read_stack(stack, data)
         except BaseException as error:  # raised below, in the caller's thread
             errors.append(error)
 
-    groups = [stack for stack in stacks if len({mapped[name].dtype for name in stack}) == 1]
-    stacked = {name for stack in groups for name in stack}
-    groups += [[name] for name in mapped if name not in stacked]
+    groups = [stack for stack in stacks if len({tensors[name].dtype for name in stack}) == 1]
+    names = {name for stack in groups for name in stack}
+    groups += [[name] for name in tensors if name not in names]
     first, second = groups, list[list[str]]()
     # Half of the time goes to the faults of new pages, which two threads take side by side.
     if torch.get_num_threads() > 1:
-        first, second = _halves(groups, lambda stack: sum(mapped[name].nbytes for name in stack))
+        first, second = _halves(groups, lambda stack: sum(tensors[name].nbytes for name in stack))
     wait: Callable[[], object] | None = None
     with suppress(MemoryError, RuntimeError):  # there may be no memory for a thread
         wait = start_thread(read_all, second) if second else None
@@ -309,7 +309,7 @@ def _halves(
     return lists
 
 
-def _unpickled(file: Path) -> Any:
+def _unpickle(file: Path) -> Any:
     """The content of a PyTorch file: tensors and containers of them; no code is executed."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
@@ -319,7 +319,7 @@ def _unpickled(file: Path) -> Any:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _is_stored_whole(tensor: Tensor) -> bool:
+def _is_stored_completely(tensor: Tensor) -> bool:
     """Whether the file holds each of a tensor's numbers.
 
     A pickle may hold sparse or quantized tensors, or one number expanded to any shape, a copy of

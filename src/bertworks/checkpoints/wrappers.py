@@ -16,14 +16,16 @@ from torch import Tensor
 from ..errors import BertworksWarning, CheckpointError
 from .family import Family
 
-_INSERTED = re.compile(
+_INSERTED_NAMES = re.compile(
     r"(?:^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
 _FAMILIES = ("bert.", "roberta.", "electra.", "albert.", "distilbert.", "ernie.")
 """Beginnings that name another family: its tensors would be read wrongly, not unwrapped."""
 
 
-def unwrapped(tensors: Mapping[str, Tensor], family: Family, where: str) -> dict[str, Tensor]:
+def remove_wrapper_names(
+    tensors: Mapping[str, Tensor], family: Family, where: str
+) -> dict[str, Tensor]:
     """Return the tensors under their names without a wrapper, and warn if there is one.
 
     Tensors beside the wrapped model, such as a head of the program's own, keep their names.
@@ -31,13 +33,13 @@ def unwrapped(tensors: Mapping[str, Tensor], family: Family, where: str) -> dict
     Raises:
         CheckpointError: there are several models inside, or two tensors get the same name.
     """
-    plain = {name: _INSERTED.sub("", name) for name in tensors}
+    plain = {name: _INSERTED_NAMES.sub("", name) for name in tensors}
     wrapper = _find_wrapper(plain.values(), family, where)
     names = {name: short.removeprefix(wrapper) for name, short in plain.items()}
     if len(set(names.values())) < len(names):
         raise CheckpointError("two tensors have the same name without their wrapper", where=where)
-    inserted = sorted({match[0] for name in tensors for match in _INSERTED.finditer(name)})
-    if prefixes := [*inserted, *([wrapper] if wrapper else [])]:
+    insertions = sorted({match[0] for name in tensors for match in _INSERTED_NAMES.finditer(name)})
+    if prefixes := [*insertions, *([wrapper] if wrapper else [])]:
         what = ", ".join(map(repr, prefixes))
         warnings.warn(
             f"{where}: the model's tensors are read without {what} in their names",

@@ -292,10 +292,10 @@ def corpus_facts(manifest: Manifest) -> dict[str, object]:
 
 def _files_of(name: str) -> Path:
     """The directory (or file) of a tokenizer: of a model, a prepared corpus, or by itself."""
-    from ..checkpoints.locate import INSIDE, locate
+    from ..checkpoints.locate import BUNDLED_MODELS, locate
 
     directory = Path(name)
-    if name in INSIDE or not directory.exists():
+    if name in BUNDLED_MODELS or not directory.exists():
         return locate(name, weights=False)
     inner = [directory / name for name in ("model", "tokenizer")]
     return next((path for path in inner if path.is_dir()), directory)

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ..checkpoints.bundle import write_bundle
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
+from ..checkpoints.network_weights import key_map_of, unique_tensors
 from ..checkpoints.sentence import SentenceSettings
-from ..checkpoints.store import keys_of, own_tensors
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from ..errors import CheckpointError, import_optional
 from ..model import BareEncoder, Model, load
@@ -143,7 +143,7 @@ def _check_outputs(model: Model) -> None:
     """Refuse a network whose output is that of its encoder alone, although it has more weights."""
     network = model.network
     if isinstance(network, Network) and type(network).padded is Network.padded:
-        rest = [name for name in own_tensors(network) if not name.startswith("encoder.")]
+        rest = [name for name in unique_tensors(network) if not name.startswith("encoder.")]
         if rest:
             task = "its task" if model.task is None else model.task.name
             raise CheckpointError(
@@ -206,10 +206,10 @@ def write_tensorflow(
             "the original release's layout has no classifiers of several labels per row "
             "(multi_label): it would be read as one of exactly one label per row"
         )
-    for name in own_tensors(network):
+    for name in unique_tensors(network):
         if not name.startswith(_ORIGINAL):
             raise CheckpointError(f"the original release's layout has no place for {name!r}")
-    tensors = original_tensors(keys_of(network, family).export(own_tensors(network)))
+    tensors = original_tensors(key_map_of(network, family).export(unique_tensors(network)))
     raw = family.write_config(config)
     kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
     if kept["hidden_act"] == "gelu_new":

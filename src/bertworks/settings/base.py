@@ -70,8 +70,8 @@ class Settings(BaseModel):
             is_of_run = "format_version" in content
             _merge(tree, without_format_version(content, Path(file)) if is_of_run else content)
         _merge(tree, values)
-        given: set[str] = set()
-        typed = _names(values)
+        override_names: set[str] = set()
+        value_names = _names(values)
         for word in overrides:
             key, separator, value = word.partition("=")
             if not separator or not key:
@@ -79,14 +79,14 @@ class Settings(BaseModel):
                     f"{word!r} is not of the form key=value", fix="For example: seed=1"
                 )
             field = cls.field(key)
-            parsed: Any = _parsed(value, None if field is None else field.annotation)
+            tree_of_word: Any = _parse_value(value, None if field is None else field.annotation)
             for name in reversed(key.split(".")):
-                parsed = {name: parsed}
-            names = _names(parsed)
-            if twice := sorted(given & names):
+                tree_of_word = {name: tree_of_word}
+            names = _names(tree_of_word)
+            if twice := sorted(override_names & names):
                 raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
-            given |= names
-            _merge(tree, parsed)
+            override_names |= names
+            _merge(tree, tree_of_word)
         where = str(file) if file is not None else None
         for key, field in _required(cls, tree):
             meaning = f" ({field.description})" if field.description else ""
@@ -98,7 +98,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            in_file = not _is_of(error.errors()[0], typed | given)
+            in_file = not _is_of(error.errors()[0], value_names | override_names)
             raise _translate(cls, error, where if in_file else None) from None
 
     @classmethod
@@ -136,7 +136,7 @@ class Settings(BaseModel):
     def _has_bound(cls, name: str) -> bool:
         """Whether a setting declares an upper bound of its own."""
         metadata = cls.model_fields[name].metadata
-        return any(hasattr(one, "le") or hasattr(one, "lt") for one in metadata)
+        return any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in metadata)
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def with_default(
     return field
 
 
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 """Maximum number of values in a YAML document; aliases could expand ten lines to billions."""
 
 
@@ -185,24 +185,24 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         children = list(node.value) if isinstance(node, yaml.CollectionNode) else []
         if isinstance(node, yaml.MappingNode):
-            children = [one for pair in children for one in pair]
+            children = [child for pair in children for child in pair]
         size = 1 + sum(self._sizes.get(id(child), 1) for child in children)
-        if node is not None and size > _MOST_NODES:
+        if node is not None and size > _MAX_NODES:
             raise yaml.composer.ComposerError(
-                None, None, f"it has more than {_MOST_NODES:,} values", node.start_mark
+                None, None, f"it has more than {_MAX_NODES:,} values", node.start_mark
             )
         self._sizes[id(node)] = size
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key {key.value!r} is given twice", key.start_mark
                     )
-                seen.add(key.value)
+                keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -257,11 +257,11 @@ def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any
     return {key: value for key, value in tree.items() if key != "format_version"}
 
 
-def _parsed(text: str, kind: Any) -> Any:
+def _parse_value(text: str, kind: Any) -> Any:
     """Parse the value that a user types for a setting: text as it is, other types as YAML."""
     if kind in (str, str | None):
-        return _as_typed(text)
-    is_list = any(get_origin(one) is tuple for one in (kind, *get_args(kind)))
+        return _parse_text(text)
+    is_list = any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
     if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
         text = f"[{text}]"  # layers=-2,-1
     return _parse_scalar(text)
@@ -282,7 +282,7 @@ def _parse_scalar(text: str) -> Any:
     return value
 
 
-def _as_typed(text: str) -> str | None:
+def _parse_text(text: str) -> str | None:
     """Return text as typed, but without YAML's quotes, and None for YAML's null."""
     if text in ("", "~", "null"):
         return None
@@ -294,13 +294,13 @@ def _as_typed(text: str) -> str | None:
     return text
 
 
-def _names(tree: Mapping[str, Any], before: str = "") -> set[str]:
+def _names(tree: Mapping[str, Any], prefix: str = "") -> set[str]:
     """Return the dotted names of the values in a nested mapping."""
-    found: set[str] = set()
+    names: set[str] = set()
     for key, value in tree.items():
         is_group = isinstance(value, Mapping) and value
-        found |= _names(value, f"{before}{key}.") if is_group else {f"{before}{key}"}
-    return found
+        names |= _names(value, f"{prefix}{key}.") if is_group else {f"{prefix}{key}"}
+    return names
 
 
 def _is_of(error: ErrorDetails, names: set[str]) -> bool:
@@ -355,10 +355,10 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
     message = message[:1].lower() + message[1:]
     if not key:
         return SettingsError(message, where=where)
-    return SettingsError(f"{key}={_shown(first['input'])}: {message}", where=where)
+    return SettingsError(f"{key}={_format_value(first['input'])}: {message}", where=where)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as text for an error, truncated to 200 characters."""
     try:
         text = repr(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BertworksError, SettingsError, did_you_mean
 
 if TYPE_CHECKING:
-    from ..checkpoints.heads import Published
+    from ..checkpoints.heads import PublishedCheckpoint
     from .labelled import LabelledTask
     from .task import Task
 
@@ -85,7 +85,7 @@ def find_labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask
     return task_type
 
 
-def detect_task(checkpoint: Published) -> Task[Any] | None:
+def detect_task(checkpoint: PublishedCheckpoint) -> Task[Any] | None:
     """Return the task that another tool's checkpoint was trained for; None for a bare encoder."""
     return next(
         (

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from ..checkpoints.heads import CHOICES, Published
+from ..checkpoints.heads import CHOICES, PublishedCheckpoint
 from ..data.rows import Row, Rows, parse_json_cell, text_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
@@ -217,7 +217,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {"first_number": find_first_number(rows, rows.name, label, choices)}
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.has_head(cls.head):
             return None
         dropout = checkpoint.dropout(cls.head)

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..checkpoints.heads import CLASSIFIER, Published
+from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import SettingsError
@@ -230,7 +230,7 @@ class ClassificationTask(ClassifierTask[LabelledExample], TextTask):
         return {"labels": labels, "class_weights": weights}
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.has_head(cls.head) or has_single_output(checkpoint):
             return None
         multi_label = checkpoint.raw.get("problem_type") == "multi_label_classification"

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from ..checkpoints.heads import CLASSIFIER, Published
+from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import Row
 from ..errors import CheckpointError, DataError
 from ..nn.config import EncoderConfig
@@ -96,7 +96,7 @@ class RegressionTask(TextTask):
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.has_head(cls.head) or not has_single_output(checkpoint):
             return None
         settings = {
@@ -157,7 +157,7 @@ class RegressionTask(TextTask):
         return RegressionEvaluator(self.output_to_value)
 
 
-def _find_activation(checkpoint: Published) -> Activation:
+def _find_activation(checkpoint: PublishedCheckpoint) -> Activation:
     """Return the activation of another tool's model with a single output.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
-from ..checkpoints.heads import Head, Published
+from ..checkpoints.heads import Head, PublishedCheckpoint
 from ..checkpoints.sentence import SentenceSettings
 from ..data.rows import LocatedRow, Row, Rows
 from ..nn.config import EncoderConfig
@@ -249,7 +249,7 @@ class Task(ABC, Generic[ExampleT]):
         """Rebuild a task from the result of `to_dict`."""
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:  # noqa: ARG003
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:  # noqa: ARG003
         """Return the task of another tool's checkpoint; None if it was trained for another task."""
         return None
 

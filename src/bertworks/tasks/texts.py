@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..checkpoints.heads import CLASSIFIER, Published
+from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import Row, Rows
 from ..data.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError
@@ -313,7 +313,7 @@ def sigmoid(logit: float) -> float:
     return power / (1 + power)
 
 
-def has_single_output(checkpoint: Published) -> bool:
+def has_single_output(checkpoint: PublishedCheckpoint) -> bool:
     """Whether another tool's classifier is a regression: one output, and not `multi_label`.
 
     Raises:
@@ -325,7 +325,7 @@ def has_single_output(checkpoint: Published) -> bool:
     return outputs == 1 and kind != "multi_label_classification"
 
 
-def settings_of_checkpoint(checkpoint: Published) -> dict[str, Any]:
+def settings_of_checkpoint(checkpoint: PublishedCheckpoint) -> dict[str, Any]:
     """Return the settings of a task on texts, from another tool's checkpoint."""
     return {
         "columns": Columns(

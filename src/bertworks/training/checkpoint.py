@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..checkpoints.store import own_tensors
+from ..checkpoints.network_weights import unique_tensors
 from ..checkpoints.weights import write_weights
 from ..errors import BertworksWarning, CheckpointError, DamagedError, OutputError
 from ..utils.atomic_writes import atomic_write, write_file, writing
@@ -188,7 +188,7 @@ def remove_after(directory: Path, step: int) -> None:
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
     """Return parameters and saved buffers by name, a shared tensor only under its first name."""
-    return {name: tensor.contiguous() for name, tensor in own_tensors(network).items()}
+    return {name: tensor.contiguous() for name, tensor in unique_tensors(network).items()}
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -228,7 +228,7 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
     Raises:
         CheckpointError: a tensor is missing, unknown, or of another shape.
     """
-    named = own_tensors(network)
+    named = unique_tensors(network)
     for name in sorted(named.keys() ^ weights.keys()):
         problem = "is missing" if name in named else "is unknown to this network"
         raise CheckpointError(f"the tensor {name!r} {problem}", where=where)

@@ -11,15 +11,9 @@ from dataclasses import dataclass, replace
 
 from ..checkpoints.families import family_of
 from ..checkpoints.locate import locate
+from ..checkpoints.network_weights import LoadReport, load_weights
 from ..checkpoints.saving import check_layout
-from ..checkpoints.store import (
-    LoadReport,
-    check_geometry,
-    load_weights,
-    read_config,
-    read_task,
-    read_tensors,
-)
+from ..checkpoints.store import check_geometry, read_config, read_task, read_tensors
 from ..errors import SettingsError
 from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
@@ -244,16 +238,16 @@ def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
     described = read_task(directory)
     heads = () if described is None else described.heads
     report = load_weights(network, tensors, family, name, unused_heads=heads)
-    return replace(report, dropped={**dropped, **report.dropped})
+    return replace(report, dropped_tensors={**dropped, **report.dropped_tensors})
 
 
 def initial_lines(name: str, report: LoadReport) -> list[str]:
     """Return messages about an initial checkpoint: new tensors, and unused ones."""
     said = [f"starts from {name}"]
-    if report.initialized:
-        said.append(f"newly initialised: {', '.join(report.initialized)}")
+    if report.new_tensors:
+        said.append(f"newly initialised: {', '.join(report.new_tensors)}")
     unused: dict[str, list[str]] = {}
-    for tensor, reason in report.dropped.items():
+    for tensor, reason in report.dropped_tensors.items():
         unused.setdefault(reason, []).append(tensor)
     said += [f"not used: {', '.join(names)} ({reason})" for reason, names in unused.items()]
     return said

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..checkpoints.locate import local_directory
-from ..checkpoints.store import LoadReport
+from ..checkpoints.network_weights import LoadReport
 from ..data.shards import Corpus
 from ..errors import BertworksWarning, TrainingError
 from ..inference.engine import outputs_of

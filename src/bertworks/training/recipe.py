@@ -71,15 +71,15 @@ class ModelSettings(EncoderConfig):
         known: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
-            from ..checkpoints.families import family_named  # loads torch
+            from ..checkpoints.families import find_family  # loads torch
 
-            family = family_named(name)
+            family = find_family(name)
             usual = family.read_config({}, where=name)
             known |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
         if isinstance(size := values.get("size"), str):
             known |= EncoderConfig.from_size(size).model_dump(exclude_unset=True)
         known |= values
-        return known if family is None else dict(family.settled(known))
+        return known if family is None else dict(family.adjust_settings(known))
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
         """Return the encoder's geometry for a tokenizer with `tokenizer_size` pieces.

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from bertworks.checkpoints.families import FAMILIES
-from bertworks.checkpoints.store import load_weights
+from bertworks.checkpoints.network_weights import load_weights
 from bertworks.errors import SettingsError
 from bertworks.inference.evaluate import evaluate
 from bertworks.runs.run_directory import RunDirectory
@@ -69,7 +69,7 @@ def hugging_face(config, dtype):
 
 def load_peer_weights(network, peer):
     tensors = {ELECTRA.normalize_name(k): v for k, v in peer.state_dict().items()}
-    assert not load_weights(network, tensors, ELECTRA, "theirs").initialized
+    assert not load_weights(network, tensors, ELECTRA, "theirs").new_tensors
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

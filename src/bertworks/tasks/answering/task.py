@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from ...checkpoints.heads import SPANS, Published
+from ...checkpoints.heads import SPANS, PublishedCheckpoint
 from ...data.questions import TITLE
 from ...data.rows import Row, Rows
 from ...data.schema import RoleColumns
@@ -113,7 +113,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return {"unanswerable": any(not answers_of(row, columns, where)[0] for where, row in rows)}
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.has_head(cls.head):
             return None
         length = min(_PUBLISHED_LENGTH, checkpoint.max_length)

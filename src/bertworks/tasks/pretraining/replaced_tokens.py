@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...checkpoints.heads import RTD, Published
+from ...checkpoints.heads import RTD, PublishedCheckpoint
 from ...data.rows import Row
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
@@ -120,7 +120,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         }
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.family.has(f"{RTD.name}.dense.weight", checkpoint.tensors):
             return None
         return cls(checkpoint.tokenizer, max_length=checkpoint.config.max_seqlen)

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...checkpoints.heads import MLM, NSP, Published
+from ...checkpoints.heads import MLM, NSP, PublishedCheckpoint
 from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
@@ -120,7 +120,7 @@ class PretrainingTask(Task[PretrainingExample]):
         return (NSP if self.instances.next_sentence else MLM).model_class
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         config, family = checkpoint.config, checkpoint.family
         # A head without a layer and a bias has no tensors, so the class names have to decide.
         is_bare = not config.mlm_bias and (

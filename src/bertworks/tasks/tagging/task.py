@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from ...checkpoints.heads import TAGS, Published
+from ...checkpoints.heads import TAGS, PublishedCheckpoint
 from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError
@@ -101,7 +101,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         }
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: Published) -> Self | None:
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         if not checkpoint.has_head(cls.head):
             return None
         labels = checkpoint.labels(cls.head)
