@@ -52,7 +52,7 @@ def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("at_once", [384, 5])
 def test_the_formula(bias, has_vnni, at_once, monkeypatch):
-    monkeypatch.setattr("bertworks.nn.quantized._AT_ONCE", at_once)
+    monkeypatch.setattr("bertworks.nn.quantized._CHUNK_ROWS", at_once)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = linear_of(bias), rows()
@@ -165,7 +165,7 @@ def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("name", FUSED_NAMES)
 def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
-    monkeypatch.setattr("bertworks.nn.quantized._AT_ONCE", 16)
+    monkeypatch.setattr("bertworks.nn.quantized._CHUNK_ROWS", 16)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = calibrated_linear(name)
