@@ -29,7 +29,7 @@ LIGHT = (
     ),
     "bertworks.analysis.scoring",
     "bertworks.reports.report",
-    "bertworks.tasks.pretraining.pairs",
+    "bertworks.tasks.pretraining.instances",
     "bertworks.tasks.pretraining.masking",
     "bertworks.tasks.pretraining.source",
 )

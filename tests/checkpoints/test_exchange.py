@@ -15,7 +15,7 @@ from bertworks.analysis.search import Index
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import BertworksError, CheckpointError, DataError
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, published
 from tests.checkpoints.journeys import ONNX_TOLERANCE, PIECES

@@ -12,7 +12,7 @@ import torch
 import bertworks as bw
 from bertworks.cli.app import ORDER
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 
 from .conftest import CPU, SMALL, Bertworks, World

@@ -24,7 +24,7 @@ from bertworks.convert.model_editing import (
     text_limit,
 )
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, SettingsError
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Roles, WordPieceDefinition

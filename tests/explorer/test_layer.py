@@ -23,7 +23,7 @@ from bertworks.explorer.reading import as_floats, as_shorts, read
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
 from bertworks.model import Model
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.published import geometry, redraw

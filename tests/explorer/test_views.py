@@ -18,7 +18,7 @@ from bertworks.explorer.needs import kinds_of
 from bertworks.inference.activations import _WatchedAttention
 from bertworks.model import BareEncoder, Model
 from bertworks.packed import Packed
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer

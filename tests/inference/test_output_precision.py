@@ -13,8 +13,9 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import ClassificationHead, MLMHead, NSPHead, ReplacedTokenHead, TokenHead
 from bertworks.packed import Packed
-from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
+from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.network import RetrievalNetwork
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 
 ROWS = 40
 CONFIG = EncoderConfig(

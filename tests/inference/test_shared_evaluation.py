@@ -14,7 +14,7 @@ from bertworks.inference.evaluate import Evaluation, evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork, with_generator
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample

@@ -24,8 +24,8 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder, Layer, TwoWayLayer
 from bertworks.nn.neighbour_attention import initialize_neighbour_attention
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.network import PretrainingNetwork
-from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.machine import flops_of_batch

@@ -29,7 +29,7 @@ from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.tasks.tagging.columns import WordColumns

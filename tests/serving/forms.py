@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
-from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
+from bertworks.tasks.retrieval.columns import RetrievalColumns
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.utils.json_files import write_json

@@ -18,7 +18,7 @@ from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.task import Network

@@ -16,7 +16,7 @@ import bertworks
 from bertworks.data.prepare import prepare
 from bertworks.data.shards import Corpus
 from bertworks.errors import DataError
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import train_vocabulary

@@ -19,7 +19,7 @@ from bertworks.checkpoints.saving import save_model
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import bertworks as bw
 from bertworks.data.shards import Corpus
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.settings.base import RUN_FORMAT
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource, split_held_out
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints.test_store import tiny

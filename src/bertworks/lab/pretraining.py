@@ -12,9 +12,9 @@ from ..data.shards import Corpus
 from ..inference.engine import outputs_of
 from ..inference.settings import EngineSettings
 from ..model import load
+from ..tasks.pretraining.instances import InstanceSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.network import PretrainingNetwork
-from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
 from .bench import STEPS, Lab

@@ -22,8 +22,8 @@ from ..nn.config import HEAD_DROPOUTS, STATIC_SETTINGS, EncoderConfig
 from ..settings.base import Settings
 from ..settings.keywords import PretrainKeywords
 from ..settings.literals import InitialAttention, Objective
+from ..tasks.pretraining.instances import InstanceSettings
 from ..tasks.pretraining.masking import MaskingSettings
-from ..tasks.pretraining.pairs import InstanceSettings
 from ..tasks.pretraining.settings import (
     DistillationSettings,
     ReplacedTokensSettings,

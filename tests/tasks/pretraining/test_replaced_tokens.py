@@ -19,8 +19,8 @@ from bertworks.tasks.pretraining.discriminator import (
     sample_pieces,
     with_generator,
 )
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.masking import MaskingSettings
-from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask, area_under_curve
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample

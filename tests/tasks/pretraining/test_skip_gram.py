@@ -19,7 +19,7 @@ from bertworks.inference.evaluate import evaluate
 from bertworks.model import load
 from bertworks.nn.config import STATIC_SETTINGS, EncoderConfig
 from bertworks.tasks.pretraining import hashing
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.settings import SkipGramSettings
 from bertworks.tasks.pretraining.skip_gram import SkipGramNetwork, SkipGramTask
 from bertworks.tasks.pretraining.source import PretrainingExample

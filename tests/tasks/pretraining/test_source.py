@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bertworks.errors import DataError
-from bertworks.tasks.pretraining.pairs import InstanceSettings
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import (
     InstanceBlock,
     PretrainingExample,
@@ -107,7 +107,7 @@ def test_other_processes_make_the_same_block() -> None:
         "import numpy as np, hashlib, sys\n"
         "from types import SimpleNamespace as N\n"
         "from bertworks.tasks.pretraining.source import PretrainingSource\n"
-        "from bertworks.tasks.pretraining.pairs import InstanceSettings\n"
+        "from bertworks.tasks.pretraining.instances import InstanceSettings\n"
         "ids, ends = np.arange(200, 900, dtype=np.uint16), np.arange(0, 701, 7)\n"
         "c = N(document_lengths=np.full(9, 700), originals=np.arange(9), "
         "document=lambda i: (ids, ends))\n"

@@ -15,9 +15,9 @@ from bertworks.errors import DataError
 from bertworks.inference.evaluate import evaluate
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch, Padded
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.network import PretrainingNetwork
-from bertworks.tasks.pretraining.pairs import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample, PretrainingSource
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer

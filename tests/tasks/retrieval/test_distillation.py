@@ -10,8 +10,9 @@ import torch
 
 from bertworks.packed import Packed
 from bertworks.tasks.example import LabelledExample
-from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
+from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.distillation import StudentTask, principal_axes, vector_loss_sum
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.text.tokenizer import Tokenizer
 
 from ..hard_cases import CONFIG, PIECES

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalSettings
+from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.network import RetrievalNetwork
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import bertworks as bw
 from bertworks.data.tables import read_rows
-from bertworks.tasks.retrieval.columns import RetrievalOptions
+from bertworks.tasks.retrieval.settings import RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
-from bertworks.tasks.retrieval.columns import RetrievalColumns, RetrievalOptions
+from bertworks.tasks.retrieval.columns import RetrievalColumns
+from bertworks.tasks.retrieval.settings import RetrievalOptions
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 

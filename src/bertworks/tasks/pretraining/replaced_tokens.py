@@ -36,8 +36,8 @@ from ..task import Evaluator, Prediction, Task
 from . import hashing
 from .discriminator import DRAW_BITS, DiscriminatorNetwork, binary_cross_entropy_sum
 from .evaluator import PretrainingEvaluator
+from .instances import InstanceSettings
 from .masking import MaskingSettings
-from .pairs import InstanceSettings
 from .settings import ReplacedTokensSettings
 from .source import PretrainingExample
 from .task import PretrainingTask, encode_row

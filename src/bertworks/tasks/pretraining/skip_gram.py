@@ -34,7 +34,7 @@ from ...text.tokenizer import Tokenizer
 from ..task import Network
 from . import hashing
 from .evaluator import PretrainingEvaluator
-from .pairs import InstanceSettings
+from .instances import InstanceSettings
 from .settings import SkipGramSettings
 from .source import PretrainingExample
 from .task import PretrainingTask

@@ -4,7 +4,7 @@ The steps, each a pure function of (seed, epoch, block):
 
 1. shuffle the documents for the epoch;
 2. split their sequence into blocks of about `block_tokens` tokens;
-3. split the documents of a block into instances (`pairs`);
+3. split the documents of a block into instances (`instances`);
 4. shuffle the instances, and give each the key that its masking is drawn from (`masking`).
 
 Only the documents are on disk. Three integers suffice to resume a stream of instances.
@@ -24,7 +24,7 @@ from ...errors import DataError
 from ...text.tokenizer import Tokenizer
 from ...utils.formatting import format_count
 from . import hashing
-from .pairs import InstanceSettings, make_instances
+from .instances import InstanceSettings, make_instances
 
 BLOCK_TOKENS = 512 * 1024
 _ORDER, _PAIRS, _SHUFFLE, _KEYS, _HELD_OUT = range(5)  # keys of independent draws

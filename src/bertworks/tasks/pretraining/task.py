@@ -27,9 +27,9 @@ from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
 from ..task import Prediction, Task
 from .evaluator import PretrainingEvaluator
+from .instances import Format, InstanceSettings
 from .masking import MaskedSequences, Masker, MaskingSettings
 from .network import PretrainingNetwork
-from .pairs import Format, InstanceSettings
 from .source import PretrainingExample
 
 

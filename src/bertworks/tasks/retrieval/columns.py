@@ -1,4 +1,4 @@
-"""Columns, settings and packs of retrieval: queries with passages and negatives, scored pairs."""
+"""Columns of retrieval: queries with passages and negatives, or scored pairs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field, model_validator
-
-from ...checkpoints.sentence import SentencePooling
 from ...data.rows import Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
 from ...errors import DataError
-from ...packed import Packed
 from ...settings.base import Settings
-from ..example import LabelledExample, list_sequences, pack
-from ..labelled import TaskOptions, TaskSettings
 from ..labels import read_finite_number
 
 POSITIVE_NAMES = ("positive", "pos")
@@ -163,134 +154,3 @@ def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
             )
         negatives += texts
     return negatives
-
-
-Loss = Literal["in-batch", "triplet", "cosine"]
-"""The loss that vectors are trained with; see `network`.
-
-- `in-batch`: find each query's passage among the passages and negatives of the whole batch;
-- `triplet`: bring each passage nearer to its query than the row's negatives;
-- `cosine`: make the cosine of two texts equal to their score.
-"""
-
-
-class _SharedSettings(Settings):
-    """Settings of losses and of truncation."""
-
-    scale: float = Field(
-        20.0,
-        gt=0,
-        le=10_000,
-        description="scale of cosines in the in-batch loss; one over the temperature",
-    )
-    symmetric: bool = Field(
-        False, description="in-batch: also find each passage's query; the loss is the mean of both"
-    )
-    margin: float = Field(
-        0.1,
-        gt=0,
-        le=2,
-        description="margin of cosines in the triplet loss, which differ by at most 2",
-    )
-    score_range: tuple[float, float] | None = Field(
-        None, description="scores that mean cosines 0 and 1; detected if omitted"
-    )
-    chunk_tokens: int | None = Field(
-        None, ge=1, description="tokens encoded at once; saves memory, takes longer"
-    )
-    truncation: Literal["cut", "error"] = Field(
-        "cut", description="whether longer texts are cut, or an error"
-    )
-
-    @model_validator(mode="after")
-    def _check_score_range(self) -> Self:
-        if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
-            raise ValueError(f"score_range={list(self.score_range)} is not a range")
-        return self
-
-
-class RetrievalOptions(TaskOptions, _SharedSettings):
-    """Columns, loss and pooling of retrieval."""
-
-    query_column: str | None = Field(None, description="column name or number; detected if omitted")
-    passage_column: str | None = Field(
-        None, description="column of the passage, or of the second text of a scored pair"
-    )
-    negative_columns: str | None = Field(
-        None, description="names or numbers, comma-separated; a column may hold lists"
-    )
-    score_column: str | None = Field(
-        None, description="column of scores of pairs; detected if omitted"
-    )
-    text_column: str | None = Field(
-        None, description="column of texts to learn from a teacher; detected if omitted"
-    )
-    loss: Loss | None = Field(
-        None, description="if omitted: cosine if there are scores, else in-batch"
-    )
-    pooling: SentencePooling | None = Field(
-        None,
-        description="how token vectors become a text vector; the model's own if omitted, or mean",
-    )
-
-    @model_validator(mode="after")
-    def _check_options(self) -> Self:
-        if self.dropout is not None:
-            raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
-        if self.score_column is not None and self.loss not in {None, "cosine"}:
-            raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
-        return self
-
-
-class RetrievalSettings(TaskSettings, _SharedSettings):
-    """Settings that are saved with a retrieval model."""
-
-    columns: RetrievalColumns = Field(description="the columns that rows are read from")
-    loss: Loss = "in-batch"
-    pooling: SentencePooling = "mean"
-
-
-def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
-    """Pack all texts in order of length.
-
-    Returns:
-        The pack, and by name:
-        `query` `[rows]` int64: indices of the queries' sequences in the pack;
-        `passage` `[rows + negatives]` int64: the same for the rows' passages, then all negatives;
-        `negative_row` `[negatives]` int64: index of the row that each negative belongs to;
-        `is_excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
-    """
-    # First queries, then their passages, then the negatives, each in the order of the rows.
-    roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
-    texts = [examples[at].sequences[number].input_ids for at, number in roles]
-    order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
-    packed = pack(examples, [roles[role] for role in order])
-    positions = np.empty(len(order), np.int64)
-    positions[order] = np.arange(len(order))
-    rows = len(examples)
-    return packed, {
-        "query": positions[:rows],
-        "passage": positions[rows:],
-        "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
-        "is_excluded": _find_excluded(texts[:rows], texts[rows:]),
-    }
-
-
-def _find_excluded(
-    queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
-) -> NDArray[np.bool_]:
-    """Which passages must not be used as negatives of a query: `[queries, passages]`.
-
-    These are passages that belong to the same query in another row, and passages that equal the
-    query. The first passages are the positives, in the order of the queries; they are not excluded.
-    Texts are compared by their token ids.
-    """
-    numbers: dict[bytes, int] = {}
-    query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])
-    passage_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in passages])
-    pairs = query_ids[:, None] * len(numbers) + passage_ids
-    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
-        query_ids[:, None] == passage_ids
-    )
-    np.fill_diagonal(is_excluded, val=False)
-    return is_excluded

@@ -29,8 +29,8 @@ from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, collate_labelled
 from ..labelled import check_length, read_texts
-from .columns import RetrievalSettings
 from .network import RetrievalNetwork
+from .settings import RetrievalSettings
 from .task import RetrievalTask
 
 

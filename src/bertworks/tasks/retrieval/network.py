@@ -17,7 +17,7 @@ from ...nn.layers import promote_to_float32
 from ...packed import Batch, Packed
 from ..task import Network
 from ..text_network import apply_in_chunks
-from .columns import RetrievalSettings
+from .settings import RetrievalSettings
 
 
 class RetrievalNetwork(Network):

@@ -29,17 +29,11 @@ from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
-from .columns import (
-    SCHEMA,
-    RetrievalColumns,
-    RetrievalOptions,
-    RetrievalSettings,
-    find_retrieval_columns,
-    negatives_of,
-    pack_texts,
-)
+from .columns import SCHEMA, RetrievalColumns, find_retrieval_columns, negatives_of
 from .evaluator import RankingEvaluator
 from .network import RetrievalNetwork
+from .packing import pack_texts
+from .settings import RetrievalOptions, RetrievalSettings
 
 
 class RetrievalTask(LabelledTask[LabelledExample]):

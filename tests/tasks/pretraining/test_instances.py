@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bertworks.errors import SettingsError
-from bertworks.tasks.pretraining.pairs import Instance, InstanceSettings, Piece, make_instances
+from bertworks.tasks.pretraining.instances import Instance, InstanceSettings, Piece, make_instances
 
 PAIR_FORMATS = ("segment-pair", "sentence-pair", "sentence-order")
 

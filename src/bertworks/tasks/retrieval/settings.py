@@ -1,0 +1,96 @@
+"""Options and settings of retrieval."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...checkpoints.sentence import SentencePooling
+from ...settings.base import Settings
+from ..labelled import TaskOptions, TaskSettings
+from .columns import RetrievalColumns
+
+Loss = Literal["in-batch", "triplet", "cosine"]
+"""The loss that vectors are trained with; see `network`.
+
+- `in-batch`: find each query's passage among the passages and negatives of the whole batch;
+- `triplet`: bring each passage nearer to its query than the row's negatives;
+- `cosine`: make the cosine of two texts equal to their score.
+"""
+
+
+class _SharedSettings(Settings):
+    """Settings of losses and of truncation."""
+
+    scale: float = Field(
+        20.0,
+        gt=0,
+        le=10_000,
+        description="scale of cosines in the in-batch loss; one over the temperature",
+    )
+    symmetric: bool = Field(
+        False, description="in-batch: also find each passage's query; the loss is the mean of both"
+    )
+    margin: float = Field(
+        0.1,
+        gt=0,
+        le=2,
+        description="margin of cosines in the triplet loss, which differ by at most 2",
+    )
+    score_range: tuple[float, float] | None = Field(
+        None, description="scores that mean cosines 0 and 1; detected if omitted"
+    )
+    chunk_tokens: int | None = Field(
+        None, ge=1, description="tokens encoded at once; saves memory, takes longer"
+    )
+    truncation: Literal["cut", "error"] = Field(
+        "cut", description="whether longer texts are cut, or an error"
+    )
+
+    @model_validator(mode="after")
+    def _check_score_range(self) -> Self:
+        if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
+            raise ValueError(f"score_range={list(self.score_range)} is not a range")
+        return self
+
+
+class RetrievalOptions(TaskOptions, _SharedSettings):
+    """Columns, loss and pooling of retrieval."""
+
+    query_column: str | None = Field(None, description="column name or number; detected if omitted")
+    passage_column: str | None = Field(
+        None, description="column of the passage, or of the second text of a scored pair"
+    )
+    negative_columns: str | None = Field(
+        None, description="names or numbers, comma-separated; a column may hold lists"
+    )
+    score_column: str | None = Field(
+        None, description="column of scores of pairs; detected if omitted"
+    )
+    text_column: str | None = Field(
+        None, description="column of texts to learn from a teacher; detected if omitted"
+    )
+    loss: Loss | None = Field(
+        None, description="if omitted: cosine if there are scores, else in-batch"
+    )
+    pooling: SentencePooling | None = Field(
+        None,
+        description="how token vectors become a text vector; the model's own if omitted, or mean",
+    )
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        if self.dropout is not None:
+            raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
+        if self.score_column is not None and self.loss not in {None, "cosine"}:
+            raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
+        return self
+
+
+class RetrievalSettings(TaskSettings, _SharedSettings):
+    """Settings that are saved with a retrieval model."""
+
+    columns: RetrievalColumns = Field(description="the columns that rows are read from")
+    loss: Loss = "in-batch"
+    pooling: SentencePooling = "mean"
