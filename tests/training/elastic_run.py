@@ -18,10 +18,10 @@ import torch
 
 from bertworks.errors import TrainingError
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.training.distributed import team
+from bertworks.training.distributed import process_group
 from bertworks.training.fit import Phase, fit
 
-from .team_run import SETTINGS
+from .distributed_run import SETTINGS
 from .toy import ToySource, ToyTask, measure, toy_network
 from .toy_source import ToyExample
 
@@ -52,15 +52,15 @@ class Accident(ToySource):
 def main(out: Path, kind: str) -> None:
     timeout = 3.0 if kind == "hang" else 60.0
     settings = SETTINGS.with_values(checkpoint_every=2, rank_timeout=timeout)
-    with team("cpu", timeout) as members:
-        is_struck = members.rank == 1 and kind != "none"
+    with process_group("cpu", timeout) as group:
+        is_struck = group.rank == 1 and kind != "none"
         source = Accident(kind, out.with_suffix(".happened")) if is_struck else ToySource(1)
-        with RunDirectory.open(out, settings, is_main=members.is_main) as run:
+        with RunDirectory.open(out, settings, is_main=group.is_main) as run:
             phases = [Phase(source, steps=20)]
             result = fit(
                 toy_network(), ToyTask(), phases, settings=settings, run=run, evaluate=measure
             )
-        if members.is_main:
+        if group.is_main:
             print("resumed from", result.resumed_from, "ended at", result.state.step, flush=True)
 
 

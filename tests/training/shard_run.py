@@ -24,7 +24,7 @@ from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
-from bertworks.training.distributed import team
+from bertworks.training.distributed import process_group
 from bertworks.training.fit import BestMetric, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.settings import FitSettings
@@ -102,12 +102,12 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
     resolved = settings(case, **values)
     engine = EngineSettings(precision="fp32", batch_tokens=60)
     with (
-        team("cpu") as members,
-        RunDirectory.open(out, resolved, is_main=members.is_main) as run,
+        process_group("cpu") as group,
+        RunDirectory.open(out, resolved, is_main=group.is_main) as run,
     ):
 
         def measure(network: Network) -> dict[str, float]:
-            return evaluate(network, task, examples()[:20], engine, team=members).metrics
+            return evaluate(network, task, examples()[:20], engine, team=group).metrics
 
         source = RowSource(examples(), seed=0, batch_size=9)
         result = fit(
@@ -119,7 +119,7 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
             evaluate=measure,
             best=BestMetric("loss", lower_is_better=True),
         )
-        if members.is_main:
+        if group.is_main:
             save_weights(out / f"after-{steps}.safetensors", network)
             print(case, values, "resumed from", result.resumed_from, flush=True)
 
@@ -129,6 +129,6 @@ if __name__ == "__main__":
     warnings.simplefilter("default", ResumeWarning)
     torch.set_num_threads(1)
     out, case, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    with team("cpu"):
+    with process_group("cpu"):
         for sharding in ("none", "full"):
             shard_run(out / sharding, case, steps, sharding=sharding)

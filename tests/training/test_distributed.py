@@ -16,11 +16,11 @@ import torch
 from bertworks.errors import SettingsError
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_newest, network_tensors
-from bertworks.training.distributed import Team, team
+from bertworks.training.distributed import ProcessGroup, process_group
 from bertworks.training.fit import FitSettings
 from bertworks.training.machine import check_can_split
 
-from .team_run import team_run, thawing_run
+from .distributed_run import distributed_run, unfreezing_run
 from .toy import ToyNegatives, ToyTask
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 def start_two(out: Path) -> str:
     """`torchrun` with two processes; what they print."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.team_run", str(out)]
+    command += ["--nproc-per-node", "2", "-m", "tests.training.distributed_run", str(out)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         printed, _ = process.communicate(timeout=600)
@@ -124,7 +124,7 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
     assert len({*stopped, *went_on}) == 1, "both ranks stop after the same step and go on there"
     assert 3 <= int(stopped[0]) <= 8
 
-    alone, _ = team_run(tmp_path / "one")
+    alone, _ = distributed_run(tmp_path / "one")
     found = load_newest(tmp_path / "two" / "checkpoints")
     assert found is not None
     for name, tensor in network_tensors(alone).items():
@@ -143,11 +143,11 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
             assert one["metrics"] == pytest.approx(two["metrics"], rel=1e-4)
 
     # What thaws, is averaged, is computed again and ends early does so on both alike.
-    result = thawing_run(tmp_path / "thawing")
+    result = unfreezing_run(tmp_path / "unfreezing")
     assert result.state.step == 9
-    assert re.findall(r"thawed until (\d+)", printed) == ["9", "9"]
-    found = load_newest(tmp_path / "two" / "thawing" / "checkpoints")
-    alone_found = load_newest(tmp_path / "thawing" / "checkpoints")
+    assert re.findall(r"unfroze until (\d+)", printed) == ["9", "9"]
+    found = load_newest(tmp_path / "two" / "unfreezing" / "checkpoints")
+    alone_found = load_newest(tmp_path / "unfreezing" / "checkpoints")
     assert found is not None and alone_found is not None
     assert found.optimizer.keys() == alone_found.optimizer.keys()
     assert "average/encoder.layers.0.attention.output.weight" in found.optimizer
@@ -159,16 +159,16 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
             torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)
 
 
-def test_a_team_of_one_needs_no_process_group() -> None:
-    with team("cpu") as members:
-        assert (members.rank, members.world, members.is_main) == (0, 1, True)
-        assert members.sum_counts({"a": 3}) == {"a": 3}
-        assert members.gather("x") == ["x"]
+def test_a_single_process_needs_no_process_group() -> None:
+    with process_group("cpu") as group:
+        assert (group.rank, group.world, group.is_main) == (0, 1, True)
+        assert group.sum_counts({"a": 3}) == {"a": 3}
+        assert group.gather("x") == ["x"]
         assert not torch.distributed.is_initialized()
 
 
 def test_losses_that_do_not_add_up_are_not_shared_out() -> None:
-    two = Team(0, 2, torch.device("cpu"))
+    two = ProcessGroup(0, 2, torch.device("cpu"))
     with pytest.raises(SettingsError, match="2 processes would share it"):
         check_can_split(ToyNegatives(), FitSettings(batch_size=4), two)
     check_can_split(ToyTask(), FitSettings(batch_size=4), two)

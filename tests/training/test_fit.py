@@ -22,7 +22,7 @@ from bertworks.packed import Batch
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
-from bertworks.training.distributed import Team
+from bertworks.training.distributed import ProcessGroup
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.progress import Progress
 from bertworks.training.settings import OptimizerSettings
@@ -194,7 +194,7 @@ def test_ranks_that_see_other_checkpoints_are_named(
 ) -> None:
     """As on two machines without a common file system."""
     train(tmp_path / "run")
-    monkeypatch.setattr(Team, "gather", lambda _, value: [value, None])
+    monkeypatch.setattr(ProcessGroup, "gather", lambda _, value: [value, None])
     with pytest.raises(TrainingError, match=r"\(0: step-00000020, 1: none\)\. Put the run"):
         train(tmp_path / "run")
 

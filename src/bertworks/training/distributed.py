@@ -1,8 +1,8 @@
-"""The processes that train together, called a team: one process, or several.
+"""The process group that trains a network: one process, or several.
 
 `torchrun --nproc-per-node N` starts N processes and passes each its rank in environment variables.
 Each process computes its share of every global batch; PyTorch's `DistributedDataParallel` averages
-the gradients. Without `torchrun`, the team is one process, and nothing here communicates.
+the gradients. Without `torchrun`, the group is one process, and nothing here communicates.
 
 Each process records its current activity in a shared store. If a process hangs or has ended, those
 that wait for it read its rank and activity there, for the error message.
@@ -35,7 +35,7 @@ _GRACE = 5.0  # seconds for every process whose wait timed out to report it
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes that train one network together."""
 
     rank: int  # of this process; rank 0 writes the run directory
@@ -47,7 +47,7 @@ class Team:
         return self.rank == 0
 
     def wrap(self, network: nn.Module) -> nn.Module:
-        """Wrap the network so that its backward pass averages gradients over the team."""
+        """Wrap the network so that its backward pass averages gradients over the group."""
         if self.world == 1 or is_sharded(network):
             return network
         # A task may leave parameters unused (the pooler, without next-sentence prediction), so
@@ -63,19 +63,19 @@ class Team:
             return nullcontext()
         return network.no_sync()
 
-    def at(self, place: str) -> None:
+    def report_activity(self, activity: str) -> None:
         """Record what this process is doing, for the error message of others that wait for it."""
         if self.world > 1:
-            _store().set(f"at/{self.rank}", place)
+            _store().set(f"activity/{self.rank}", activity)
 
     def sum_tensor(self, values: Tensor) -> Tensor:
-        """Sum a tensor over the team, in place."""
+        """Sum a tensor over the group, in place."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
     def sum_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Sum named counts over the team; every rank must pass the same names."""
+        """Sum named counts over the group; every rank must pass the same names."""
         if self.world == 1:
             return dict(counts)
         names = sorted(counts)
@@ -90,31 +90,29 @@ class Team:
         dist.all_gather_object(values, value)
         return values
 
-    def lost(self, timeout: float) -> TrainingError:
+    def timeout_error(self, timeout: float) -> TrainingError:
         """Return the error for a wait that timed out; it names the ranks that did not respond."""
         store = _store()
-        store.set(f"waited/{self.rank}", "")
-        silent = [rank for rank in range(self.world) if rank != self.rank]
+        store.set(f"timed_out/{self.rank}", "")
+        silent_ranks = [rank for rank in range(self.world) if rank != self.rank]
         deadline = time.monotonic() + _GRACE
-        while silent and time.monotonic() < deadline:
+        while silent_ranks and time.monotonic() < deadline:
             time.sleep(0.05)
-            silent = [rank for rank in silent if not store.check([f"waited/{rank}"])]
+            silent_ranks = [rank for rank in silent_ranks if not store.check([f"timed_out/{rank}"])]
         fix = "Run the same command again: it resumes from the last checkpoint."
-        if not silent:
+        if not silent_ranks:
             return TrainingError(
                 f"all {self.world} processes waited for each other; check the network",
                 fix=fix,
             )
-        places = (
-            store.get(f"at/{rank}").decode() if store.check([f"at/{rank}"]) else "the start"
-            for rank in silent
-        )
-        named = ", ".join(
-            f"rank {rank} of {self.world} at {place}"
-            for rank, place in zip(silent, places, strict=True)
+        keys = {rank: f"activity/{rank}" for rank in silent_ranks}
+        activities = ", ".join(
+            f"rank {rank} of {self.world} at "
+            + (store.get(key).decode() if store.check([key]) else "the start")
+            for rank, key in keys.items()
         )
         return TrainingError(
-            f"no response; it ended or hangs (rank_timeout={timeout:g} s): {named}", fix=fix
+            f"no response; it ended or hangs (rank_timeout={timeout:g} s): {activities}", fix=fix
         )
 
 
@@ -125,10 +123,10 @@ def _store() -> Any:
 
 
 @contextmanager
-def team(
+def process_group(
     device: torch.device | str = "auto", timeout: float = TrainingSettings().rank_timeout
-) -> Iterator[Team]:
-    """Provide the team that `torchrun` started, or a team of one process.
+) -> Iterator[ProcessGroup]:
+    """Provide the process group that `torchrun` started, or a group of one process.
 
     An existing process group is used and not destroyed. Otherwise one is created (Gloo for CPU
     tensors, NCCL for CUDA tensors) and destroyed at the end.
@@ -142,13 +140,13 @@ def team(
     device = pick_device(device)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 and not dist.is_initialized():
-        yield Team(0, 1, device)
+        yield ProcessGroup(0, 1, device)
         return
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    ours = not dist.is_initialized()
-    if ours:
+    is_new = not dist.is_initialized()
+    if is_new:
         # On CUDA too, Gloo exchanges the counts: if a rank hangs, an exception is raised here.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
@@ -159,15 +157,15 @@ def team(
                 fix="If torchrun restarted them, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
                 "its environment.",
             ) from error
-    members = Team(dist.get_rank(), dist.get_world_size(), device)
+    group = ProcessGroup(dist.get_rank(), dist.get_world_size(), device)
     try:
-        yield members
+        yield group
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise members.lost(timeout) from error
+            raise group.timeout_error(timeout) from error
         raise
     finally:
-        if ours:
+        if is_new:
             # Gloo's threads release the last tensors shortly after they report completion, and
             # need the interpreter for it. If it exits meanwhile, the process crashes.
             time.sleep(0.1)

@@ -39,7 +39,7 @@ from ..tasks.task import Network
 from ..utils.formatting import format_metrics, html_facts
 from ..utils.json_files import with_checksum, write_json
 from .checkpoint import load_weights
-from .distributed import Team, team
+from .distributed import ProcessGroup, process_group
 from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
@@ -138,7 +138,7 @@ def finetune(
         raise SettingsError(
             f"dev_seed={resolved.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
         )
-    with team(device, resolved.rank_timeout) as members:
+    with process_group(device, resolved.rank_timeout) as group:
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         given = model if isinstance(model, Model) else load(model)
@@ -153,19 +153,17 @@ def finetune(
         if is_carried:
             taken["learning_rate"] = given.learning_rate
         resolved = resolved.with_values(**taken) if taken else resolved
-        precision = settled_precision(
-            resolved.precision, None if overwrite else out, members.device
-        )
+        precision = settled_precision(resolved.precision, None if overwrite else out, group.device)
         resolved = resolved.model_copy(update={"precision": precision})
-        shown = progress if members.is_main else None
+        shown = progress if group.is_main else None
         data = LabelledData.read(
             kind,
             given.tokenizer,
             train,
             dev,
             resolved,
-            members.device,
-            run=Path(out) if members.is_main and not overwrite else None,
+            group.device,
+            run=Path(out) if group.is_main and not overwrite else None,
             progress=shown,
         )
         description = {
@@ -189,13 +187,13 @@ def finetune(
             refusals={"epochs": lambda run: refusal(run, plan)},
             check=data.check,
             inputs=[train, dev, *models],
-            is_main=members.is_main,
+            is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
             if is_carried:
                 rate = f"learning_rate={resolved.learning_rate:g}"
                 say(shown, f"{rate}, the rate that the model carries")
-            return _finetune(start, data, phase, resolved, fit_settings, run, members, shown)
+            return _finetune(start, data, phase, resolved, fit_settings, run, group, shown)
 
 
 def _name_of(table: Any) -> str | None:
@@ -231,11 +229,11 @@ def _finetune(
     settings: FinetuneSettings,
     fit_settings: FitSettings,
     run: RunDirectory,
-    members: Team,
+    group: ProcessGroup,
     progress: Progress | None,
 ) -> FinetuneResult:
     task, network = data.task, start.network
-    if members.is_main:
+    if group.is_main:
         data.note_in(run)
         for line in data.lines():
             say(progress, line)
@@ -257,7 +255,7 @@ def _finetune(
 
     def measure(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
-        found = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=members)
+        found = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=group)
         for remark in found.remarks or filter(None, [no_better_than_guessing(found.metrics)]):
             say(progress, remark)
         return found.metrics
@@ -270,7 +268,7 @@ def _finetune(
         run=run,
         evaluate=measure if data.dev is not None else None,
         best=None if data.dev is None else best,
-        device=members.device,
+        device=group.device,
         progress=progress,
     )
     if data.dev is not None:
@@ -279,8 +277,8 @@ def _finetune(
         load_weights(run.best_weights(ended.best_step), network, ended.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
-    final, task = _evaluated(network, data, engine, members)
-    if members.is_main:
+    final, task = _evaluated(network, data, engine, group)
+    if group.is_main:
         prior = task.baseline_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
         failed = failures(final.metrics, run.lines(), prior, settings, width)
@@ -298,7 +296,7 @@ def _finetune(
         source=str(run.model),
         learning_rate=start.learning_rate,
     )
-    if members.is_main:
+    if group.is_main:
         made.save(run.model, overwrite=True, keep_others=True)
         write_report(run.path)
         run.note_outcome(
@@ -319,15 +317,15 @@ def _finetune(
 
 
 def _evaluated(
-    network: Network, data: LabelledData, engine: EngineSettings, members: Team
+    network: Network, data: LabelledData, engine: EngineSettings, group: ProcessGroup
 ) -> tuple[Evaluation, LabelledTask[Any]]:
     """Return the evaluation on dev, and the task with the settings that are chosen there."""
     if data.dev is None:
         return Evaluation({}, 0), data.task
-    found = evaluate(network, data.reader, data.dev, engine, team=members)
+    found = evaluate(network, data.reader, data.dev, engine, team=group)
     tuned = data.reader.with_tuned_settings(found.metrics)
     if tuned.settings != data.reader.settings:  # the figures are those of the saved model
-        found = evaluate(network, tuned, data.dev, engine, team=members)
+        found = evaluate(network, tuned, data.dev, engine, team=group)
     return found, data.task.with_tuned_settings(found.metrics)
 
 

@@ -37,7 +37,7 @@ from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
-from .distributed import Team, team
+from .distributed import ProcessGroup, process_group
 from .freezing import frozen, thaw
 from .machine import check_can_split, determinism, recomputing, unchanged_random_state
 from .optimizer import Average, build_optimizer, set_step
@@ -90,16 +90,16 @@ def fit(
             of a batch.
     """
     with ExitStack() as stack:
-        members = stack.enter_context(team(device, settings.rank_timeout))
-        check_can_split(task, settings, members)
+        group = stack.enter_context(process_group(device, settings.rank_timeout))
+        check_can_split(task, settings, group)
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory(of_any_size=True)
-        dtype = dtype_of(settings.precision, members.device)
+        dtype = dtype_of(settings.precision, group.device)
         starts = stack.enter_context(frozen(network, settings))
-        trained = network.to(members.device)
-        if settings.sharding == "full" and members.world > 1:
+        trained = network.to(group.device)
+        if settings.sharding == "full" and group.world > 1:
             check_can_shard(settings)
-            trained = shard(network.to("cpu"), members.device, members.world)
+            trained = shard(network.to("cpu"), group.device, group.world)
         stack.enter_context(autocast_to(trained, dtype))
         stack.enter_context(recomputing(trained, settings.gradient_checkpointing))
         recorder = Recorder(run, progress, trained, sum(phase.steps for phase in phases))
@@ -110,7 +110,7 @@ def fit(
             phases=phases,
             settings=settings,
             dtype=dtype or torch.float32,
-            team=members,
+            group=group,
             recorder=recorder,
             starts=starts,
             evaluate=evaluate,
@@ -138,7 +138,7 @@ class _Loop:
     phases: Sequence[Phase]
     settings: FitSettings
     dtype: torch.dtype
-    team: Team
+    group: ProcessGroup
     recorder: Recorder
     starts: Mapping[torch.Tensor, int]  # first update of parameters unfrozen later
     evaluate: Evaluate | None
@@ -148,7 +148,7 @@ class _Loop:
     is_over: bool = False
 
     def __post_init__(self) -> None:
-        self.run, device = self.recorder.run, self.team.device
+        self.run, device = self.recorder.run, self.group.device
         self.plan = Plan.of(self.phases, self.settings)
         self.total = self.plan.total
         thaws = (start for start in self.starts.values() if start < self.total)
@@ -156,10 +156,10 @@ class _Loop:
         self.trained = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = build_optimizer(self.network, self.settings, self.starts)
         self.average = Average(self.optimizer, self.settings.ema)
-        self.model = self.team.wrap(self.network)
+        self.model = self.group.wrap(self.network)
         self.facts = {
             **machine.describe(device),
-            "processes": self.team.world,
+            "processes": self.group.world,
             "sharding": "full" if is_sharded(self.network) else "none",
             "computes in": str(self.dtype).removeprefix("torch."),
         }
@@ -167,7 +167,7 @@ class _Loop:
             self.run,
             self.network,
             self.optimizer,
-            self.team,
+            self.group,
             self.facts,
             self.plan,
             self.settings.keep_checkpoints,
@@ -182,8 +182,8 @@ class _Loop:
             self.state.step,
             self.state.seconds,
             self.facts,
-            events=self.settings.tensorboard and self.team.is_main,
-            peak=(self.dtype, self.team.device),
+            events=self.settings.tensorboard and self.group.is_main,
+            peak=(self.dtype, self.group.device),
         )
         self.is_over = self.waited_enough()
         if self.is_over:
@@ -207,8 +207,8 @@ class _Loop:
                 self.task.collate,
                 batch_of(phase, self.settings),
                 self.state.position,
-                rank=self.team.rank,
-                world=self.team.world,
+                rank=self.group.rank,
+                world=self.group.world,
                 workers=self.settings.loader_workers,
             )
             while self.state.step < end and not self.is_over:
@@ -219,13 +219,13 @@ class _Loop:
         """Update the weights once, and return the learning rate of the update."""
         start = time.perf_counter()
         thaw(self.starts, self.state.step)
-        self.team.at(f"the data of step {self.state.step + 1}")
+        self.group.report_activity(f"the data of step {self.state.step + 1}")
         batch = next(batches)
-        self.team.at(f"the computation of step {self.state.step + 1}")
+        self.group.report_activity(f"the computation of step {self.state.step + 1}")
         sizes = {"tokens": batch.num_tokens, "examples": batch.num_examples}
         stop = {"stop": request.signal_number}
         counts = {f"loss/{name}": count for name, count in batch.counts.items()}
-        totals = self.team.sum_counts({**sizes, **stop, **counts})
+        totals = self.group.sum_counts({**sizes, **stop, **counts})
         if totals["stop"]:
             self.stop(request.signal_number or signal.SIGTERM)
         loss, losses, grad_norm = self.gradients(batch, totals)
@@ -286,18 +286,18 @@ class _Loop:
             is_counted = number <= len(batch.micro_batches)
             micro_batch = batch.micro_batches[number - 1 if is_counted else -1]
             is_last = number == len(batch.micro_batches)
-            with self.team.backward_context(self.model, is_last=is_last):
-                losses = self.model(micro_batch.to(self.team.device))
+            with self.group.backward_context(self.model, is_last=is_last):
+                losses = self.model(micro_batch.to(self.group.device))
                 assert losses.keys() == micro_batch.counts.keys(), "a count for each loss"
                 means = {
                     name: losses[name] * is_counted / max(1, totals[f"loss/{name}"])
                     for name in losses
                 }
-                # The team averages gradients over ranks; the update needs their sum.
-                (sum(means.values()) * self.team.world).backward()
+                # The process group averages gradients over ranks; the update needs their sum.
+                (sum(means.values()) * self.group.world).backward()
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
-        values = self.team.sum_tensor(torch.stack(list(sums.values())))
+        values = self.group.sum_tensor(torch.stack(list(sums.values())))
         norm = full(torch.nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm))
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         loss = sum(parts)
@@ -329,13 +329,13 @@ class _Loop:
         if self.evaluate is None:
             return
         state = self.state
-        self.team.at(f"the evaluation after step {state.step}")
+        self.group.report_activity(f"the evaluation after step {state.step}")
         with torch.no_grad(), self.average.in_place():
             self.put_together()
-            self.whole.to(self.team.device)
-            with unchanged_random_state(self.team.device):
+            self.whole.to(self.group.device)
+            with unchanged_random_state(self.group.device):
                 self.whole.eval()
-                state.metrics = self.team.gather(dict(self.evaluate(self.whole)))[0]
+                state.metrics = self.group.gather(dict(self.evaluate(self.whole)))[0]
                 self.whole.train()
             if self.whole is not self.network:  # it must not take the device's memory in training
                 self.whole.to("cpu")
@@ -345,7 +345,7 @@ class _Loop:
             value = state.metrics[self.best.metric]
             if self.best.is_better(value, state.best_value):
                 state.best_step, state.best_value = state.step, value
-                if self.team.is_main:
+                if self.group.is_main:
                     state.best_sha256 = save_weights(self.run.best_weights(state.step), self.whole)
 
     def put_together(self) -> None:
@@ -380,7 +380,7 @@ class _Loop:
         if self.saved_step == self.state.step:
             return
         self.state.seconds = self.recorder.seconds
-        self.team.at(f"the checkpoint of step {self.state.step}")
+        self.group.report_activity(f"the checkpoint of step {self.state.step}")
         self.checkpointer.save(self.state)
         self.saved_step = self.state.step
 
@@ -397,7 +397,7 @@ class _Loop:
     def check_weights(self) -> None:
         """Raise `TrainingError` if weights are not finite, before they are evaluated or saved."""
         bad = not all(is_finite(local(parameter)) for parameter in self.trained)
-        if self.team.sum_counts({"bad": bad})["bad"]:
+        if self.group.sum_counts({"bad": bad})["bad"]:
             raise TrainingError(
                 f"the weights are not finite after step {self.state.step}",
                 fix="Lower the learning rate, in a new run directory; the last checkpoint is "

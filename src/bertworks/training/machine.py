@@ -29,7 +29,7 @@ from ..packed import Batch, Packed
 from ..runs.run_directory import RunDirectory
 from ..settings.literals import Precision
 from ..tasks.task import Task
-from .distributed import Team
+from .distributed import ProcessGroup
 from .settings import FitSettings
 
 _peaks: dict[tuple[object, ...], float] = {}
@@ -224,7 +224,7 @@ def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
             encoder.gradient_checkpointing = False
 
 
-def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
+def check_can_split(task: Task[Any], settings: FitSettings, group: ProcessGroup) -> None:
     """Raise `SettingsError` if batches would be split, but losses of parts do not add up."""
     if task.additive:
         return
@@ -235,9 +235,9 @@ def check_can_split(task: Task[Any], settings: FitSettings, team: Team) -> None:
                 "the parts of a batch",
                 fix=f"Leave {key} out.",
             )
-    if team.world > 1:
+    if group.world > 1:
         raise SettingsError(
             f"the losses of {task.name!r} do not add up over the parts of a batch, and "
-            f"{team.world} processes would share it",
+            f"{group.world} processes would share it",
             fix="Train it in one process.",
         )

@@ -37,7 +37,7 @@ from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_metrics, format_number, html_facts
 from ..utils.json_files import write_json
 from .checkpoint import list_checkpoints
-from .distributed import Team, team
+from .distributed import ProcessGroup, process_group
 from .fit import fit
 from .machine import seed_everything, settled_precision
 from .objective import (
@@ -129,10 +129,8 @@ def pretrain(
     plan = Plan.of(data.phases, settings)
     for phase in data.phases:
         batch_of(phase, settings)  # raises for a phase without a size, before anything is written
-    with team(device, settings.rank_timeout) as members:
-        precision = settled_precision(
-            settings.precision, None if overwrite else out, members.device
-        )
+    with process_group(device, settings.rank_timeout) as group:
+        precision = settled_precision(settings.precision, None if overwrite else out, group.device)
         settings = settings.model_copy(update={"precision": precision})
         teacher = settings.distillation and settings.distillation.teacher
         models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]
@@ -143,12 +141,12 @@ def pretrain(
             refusals={"steps": lambda run: refusal(run, plan)},
             check=data.check,
             inputs=[settings.data, *models],
-            is_main=members.is_main,
+            is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
-            if members.is_main:
+            if group.is_main:
                 data.note_in(run)
-            return _pretrain(settings, data, run, members, progress if members.is_main else None)
+            return _pretrain(settings, data, run, group, progress if group.is_main else None)
 
 
 @dataclass(frozen=True)
@@ -245,7 +243,7 @@ def _pretrain(
     settings: PretrainSettings,
     data: PretrainingData,
     run: RunDirectory,
-    members: Team,
+    group: ProcessGroup,
     progress: Progress | None,
 ) -> PretrainResult:
     seed_everything(settings.seed)  # every rank starts with the same weights
@@ -260,7 +258,7 @@ def _pretrain(
     inference = EngineSettings(precision=settings.precision)
 
     def measure(network: Network) -> dict[str, float]:
-        return evaluate(network, objective.task, held_out, inference, team=members).metrics
+        return evaluate(network, objective.task, held_out, inference, team=group).metrics
 
     result = fit(
         objective.network,
@@ -269,10 +267,10 @@ def _pretrain(
         settings=settings,
         run=run,
         evaluate=measure,
-        device=members.device,
+        device=group.device,
         progress=progress,
     )
-    if members.is_main:
+    if group.is_main:
         _finish(objective, data, run, inference)
     state = result.state
     return PretrainResult(run, result.metrics, state.step, state.tokens, result.resumed_from, start)

@@ -23,7 +23,7 @@ from .checkpoint import (
     save_checkpoint,
     write_tensors,
 )
-from .distributed import Team
+from .distributed import ProcessGroup
 from .machine import get_random_state, seed_everything, set_random_state
 from .settings import FitSettings, OptimizerSettings
 from .sharding import is_sharded
@@ -71,7 +71,7 @@ class Checkpointer:
     run: RunDirectory
     network: Network
     optimizer: torch.optim.Optimizer
-    team: Team
+    group: ProcessGroup
     facts: Mapping[str, Any]  # of the machine; the exact results depend on them
     plan: Plan
     # how many of the newest checkpoints are kept, in addition to the one before the learning rate
@@ -86,12 +86,12 @@ class Checkpointer:
         Raises:
             OutputError: the disk is full or not writable; earlier checkpoints are untouched.
         """
-        run, team = self.run, self.team
-        random = team.gather(get_random_state(team.device))
-        if is_sharded(self.network) and not team.is_main:
-            directory: Any = team.gather(None)[0]  # from rank 0
+        run, group = self.run, self.group
+        random = group.gather(get_random_state(group.device))
+        if is_sharded(self.network) and not group.is_main:
+            directory: Any = group.gather(None)[0]  # from rank 0
             write_tensors(directory, self.network, self.optimizer)
-        elif team.is_main:
+        elif group.is_main:
             rest = {
                 "train": asdict(state),
                 "random": random,
@@ -108,7 +108,7 @@ class Checkpointer:
                 rest,
                 keep=self.keep,
                 keep_step=self.plan.decay_start,
-                announce=team.gather if is_sharded(self.network) else lambda _: None,
+                announce=group.gather if is_sharded(self.network) else lambda _: None,
             )
             _forget_best(run, state.step)
 
@@ -130,9 +130,9 @@ class Checkpointer:
                 or do not fit the plan.
             TrainingError: the ranks see different checkpoints.
         """
-        run, team, plan = self.run, self.team, self.plan
+        run, group, plan = self.run, self.group, self.plan
         checkpoint = load_newest(run.checkpoints, lambda state: plan.difference(state) is None)
-        found = team.gather(checkpoint and checkpoint.path.name)  # each rank reads for itself
+        found = group.gather(checkpoint and checkpoint.path.name)  # each rank reads for itself
         if len(set(found)) > 1:
             names = ", ".join(f"{rank}: {name or 'none'}" for rank, name in enumerate(found))
             raise TrainingError(
@@ -141,8 +141,8 @@ class Checkpointer:
                 fix="Put the run directory on a file system that all machines share.",
             )
         if checkpoint is None:
-            seed_everything(seed, team.rank)
-            if team.is_main:  # of an earlier run
+            seed_everything(seed, group.rank)
+            if group.is_main:  # of an earlier run
                 run.outcome_file.unlink(missing_ok=True)
             run.cut_journal(0)
             return None
@@ -150,18 +150,18 @@ class Checkpointer:
         saved = checkpoint.state
         position = Position(*saved["train"]["position"])
         state = TrainState(**{**saved["train"], "position": position})
-        if team.is_main:
+        if group.is_main:
             _warn_of_changes(saved["facts"], self.facts)
-        if team.rank < len(saved["random"]):
-            set_random_state(saved["random"][team.rank], team.device)
+        if group.rank < len(saved["random"]):
+            set_random_state(saved["random"][group.rank], group.device)
         else:
-            seed_everything(seed + state.step, team.rank)
-        if team.is_main:
+            seed_everything(seed + state.step, group.rank)
+        if group.is_main:
             remove_after(run.checkpoints, state.step)
             if state.step < plan.total:  # a finished run is extended
                 run.outcome_file.unlink(missing_ok=True)
         run.cut_journal(saved["journal_bytes"], saved["journal_crc32"])
-        if team.is_main:  # also what a killed `save` did not delete
+        if group.is_main:  # also what a killed `save` did not delete
             remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
             _forget_best(run, state.step)
         return state

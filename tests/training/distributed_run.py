@@ -1,7 +1,7 @@
 """The toy task on several processes; rank 1 asks to stop on the way, and then all go on. Then a
 classifier whose layers learn one after the other, until rank 0 sees that it gets no better.
 
-Run it by: torchrun --nproc-per-node 2 -m tests.training.team_run OUT
+Run it by: torchrun --nproc-per-node 2 -m tests.training.distributed_run OUT
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.training.distributed import team
+from bertworks.training.distributed import process_group
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.signals import Interrupted
@@ -53,11 +53,13 @@ class StoppingSource(ToySource):
         return super().block(epoch, block)
 
 
-def team_run(out: Path, blocks: int = -1, dropout: float = 0.0) -> tuple[ToyNetwork, FitResult]:
+def distributed_run(
+    out: Path, blocks: int = -1, dropout: float = 0.0
+) -> tuple[ToyNetwork, FitResult]:
     network = toy_network(dropout=dropout)
-    with team("cpu") as members:
-        run = RunDirectory.open(out, SETTINGS, is_main=members.is_main)
-        source = StoppingSource(blocks if members.rank == 1 else -1)
+    with process_group("cpu") as group:
+        run = RunDirectory.open(out, SETTINGS, is_main=group.is_main)
+        source = StoppingSource(blocks if group.rank == 1 else -1)
         phases = [Phase(source, steps=20)]
         result = fit(
             network, ToyTask(), phases, settings=SETTINGS, run=run, evaluate=measure, device="cpu"
@@ -66,7 +68,7 @@ def team_run(out: Path, blocks: int = -1, dropout: float = 0.0) -> tuple[ToyNetw
         return network, result
 
 
-def thawing_run(out: Path) -> FitResult:
+def unfreezing_run(out: Path) -> FitResult:
     network = letters_network(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     settings = FitSettings.parse(
         {
@@ -80,8 +82,8 @@ def thawing_run(out: Path) -> FitResult:
         }
     )
     scores = iter([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5, 0.4, 0.3])
-    with team("cpu") as members:
-        run = RunDirectory.open(out, settings, is_main=members.is_main)
+    with process_group("cpu") as group:
+        run = RunDirectory.open(out, settings, is_main=group.is_main)
         result = fit(
             network,
             TASK,
@@ -98,12 +100,12 @@ def thawing_run(out: Path) -> FitResult:
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    with team("cpu"):
+    with process_group("cpu"):
         try:
-            team_run(Path(sys.argv[1]), blocks=4)
+            distributed_run(Path(sys.argv[1]), blocks=4)
         except Interrupted as stopped:
             print(stopped.status, stopped)
-        _, result = team_run(Path(sys.argv[1]))
+        _, result = distributed_run(Path(sys.argv[1]))
         print("went on from", result.resumed_from)
-        result = thawing_run(Path(sys.argv[1]) / "thawing")
-        print("thawed until", result.state.step)
+        result = unfreezing_run(Path(sys.argv[1]) / "unfreezing")
+        print("unfroze until", result.state.step)
