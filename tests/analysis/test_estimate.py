@@ -44,7 +44,7 @@ def test_parameters_are_those_of_the_published_model(size: str) -> None:
     geometry = bw.EncoderConfig.from_size(size).model_dump(include={"hidden_size"} | _GEOMETRY)
     with torch.device("meta"):
         theirs = transformers.BertForPreTraining(transformers.BertConfig(**geometry))
-    assert found.parameters == found.trained == sum(p.numel() for p in theirs.parameters())
+    assert found.parameters == found.num_trained == sum(p.numel() for p in theirs.parameters())
     assert found.memory["weights"] == found.memory["gradients"] == 4 * found.parameters
     assert found.memory["optimizer"] == 8 * found.parameters
     assert size == "tiny" or found.flops == module.paper_flops(size)
@@ -88,7 +88,7 @@ def test_a_student_and_its_teacher() -> None:
     sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in children}
     assert sizes["teacher"] == sum(p.numel() for p in bw.load("mini").network.parameters())
     assert found.parameters == sizes["student"] + sizes["teacher"]
-    assert found.trained == sizes["student"]
+    assert found.num_trained == sizes["student"]
 
 
 def test_the_data_of_a_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.analysis.search import Hit, Index, _ordered, _relevance, _reranked
+from bertworks.analysis.search import Hit, Index, _sort_results, _relevance, _rerank
 from bertworks.data.schema import Columns
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
@@ -218,7 +218,7 @@ def test_equal_scores_keep_the_order_of_the_texts(model: Model) -> None:
         same = [row for row in numbers if texts[row] == text]
         assert same == sorted(same)
     by_score = np.array([[0.5, 0.9, 0.5, 0.9]], np.float32), np.array([[7, 3, 2, 1]])
-    assert _ordered(*by_score)[1].tolist() == [[1, 3, 2, 7]]
+    assert _sort_results(*by_score)[1].tolist() == [[1, 3, 2, 7]]
 
 
 @pytest.mark.parametrize("texts", [["a b"] * 40, [*"abcdefghij"] * 4])
@@ -230,7 +230,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
-    (ranked,) = _reranked(["q"], [hits], one, _relevance(one), {})
+    (ranked,) = _rerank(["q"], [hits], one, _relevance(one), {})
     keys = [(-scores[hit.text], hit.row) for hit in ranked]
     assert keys == sorted(keys)
     assert [hit.score for hit in ranked] == [scores[hit.text] for hit in ranked]

@@ -87,7 +87,7 @@ class Estimate:
     """
 
     parameters: int
-    trained: int
+    num_trained: int
     memory: Mapping[str, int]
     batch: int
     tokens: int
@@ -129,68 +129,68 @@ def estimate(
     Raises:
         SettingsError: the recipe or the machine is unknown.
     """
-    settings, given = _settings(recipe, overrides), find_machine(machine, share)
+    settings, target = _settings(recipe, overrides), find_machine(machine, share)
     objective = _objective(settings, on_meta=True)
     network = objective.network
     precision = settings.precision
-    if given is None:
+    if target is None:
         computes_in = dtype_of(precision, pick_device(device))
     else:
         computes_in = None if precision == "fp32" else torch.bfloat16
-    devices = 1 if given is None else given.devices
+    devices = 1 if target is None else target.devices
     with frozen(network, settings):
-        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        spread = None
+        num_trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        sharded = None
         if settings.sharding == "full" and devices > 1:
-            spread = _Spread.of(network)
+            sharded = _ShardedMemory.from_network(network)
     parameters = sum(p.numel() for p in network.parameters())
     activations = workspace = flops = 0.0
     tokens = largest = 0
     for phase, steps in zip(settings.phases, settings.phase_steps(), strict=True):
-        of_step = _step_tokens(phase, settings)
-        at_once = _at_once(phase, settings, -(-of_step // devices))
-        batch = _batch(objective, settings, phase, at_once)
-        kept, layer = _kept(objective, settings, batch, computes_in)
+        step_tokens = _step_tokens(phase, settings)
+        num_sequences = _num_sequences(phase, settings, -(-step_tokens // devices))
+        batch = _batch(objective, settings, phase, num_sequences)
+        kept, layer = _activation_bytes(objective, settings, batch, computes_in)
         activations, workspace = max(activations, kept), max(workspace, layer)
         each = this_machine.flops_of_batch(network, batch) / batch.packed.num_tokens
-        flops += each * of_step * steps
-        tokens += of_step * steps
+        flops += each * step_tokens * steps
+        tokens += step_tokens * steps
         largest = max(largest, batch.packed.num_tokens)
-    if settings.gradient_checkpointing and given is not None:
-        given = replace(given, share=given.share * 3 / 4)  # one more forward pass
-    if given is None:
-        rate, peak = _measured(settings, pick_device(device), computes_in, seconds)
+    if settings.gradient_checkpointing and target is not None:
+        target = replace(target, share=target.share * 3 / 4)  # one more forward pass
+    if target is None:
+        rate, peak = _measure_speed(settings, pick_device(device), computes_in, seconds)
         name = "fp32" if computes_in is None else "bf16"
-        given = Machine("here", {name: peak}, 0, rate / peak)
+        target = Machine("here", {name: peak}, 0, rate / peak)
     else:
-        rate = given.peak["fp32" if computes_in is None else "bf16"] * given.share * devices
+        rate = target.peak["fp32" if computes_in is None else "bf16"] * target.share * devices
     memory = {
         "weights": 4 * parameters,
         # Several processes exchange gradients through buffers of the same size.
-        "gradients": 4 * trained * (1 if devices == 1 else 2),
-        "optimizer": 4 * trained * (2 if settings.ema is None else 3),
+        "gradients": 4 * num_trained * (1 if devices == 1 else 2),
+        "optimizer": 4 * num_trained * (2 if settings.ema is None else 3),
         "activations": round(activations),
         # A layer's backward pass temporarily needs about as much memory again.
         "workspace": round(workspace),
     }
-    if spread is not None:
-        memory = spread.shared(memory, devices, on_cpu=given.name.startswith("cpu"))
+    if sharded is not None:
+        memory = sharded.of_process(memory, devices, on_cpu=target.name.startswith("cpu"))
     return Estimate(
         parameters=parameters,
-        trained=trained,
+        num_trained=num_trained,
         memory=memory,
         batch=largest,
         tokens=tokens,
         flops=flops,
-        machine=given,
+        machine=target,
         flops_per_second=rate,
-        share=given.share,
-        tolerance=0.15 if spread is None else 0.2,
+        share=target.share,
+        tolerance=0.15 if sharded is None else 0.2,
     )
 
 
 @dataclass(frozen=True)
-class _Spread:
+class _ShardedMemory:
     """Bytes of the groups of parameters that processes gather together (see `sharding.shard`)."""
 
     all: int  # of all parameters
@@ -199,7 +199,7 @@ class _Spread:
     layer: int  # of the largest layer; two at most are whole at a time
 
     @classmethod
-    def of(cls, network: nn.Module) -> Self:
+    def from_network(cls, network: nn.Module) -> Self:
         encoders = (module for module in network.modules() if isinstance(module, Encoder))
         layers = [set(layer.parameters()) for one in encoders for layer in one.layers]
         rest = set(network.parameters()).difference(*layers)
@@ -207,24 +207,28 @@ class _Spread:
         largest = max(map(_bytes, layers), default=0)
         return cls(_bytes(network.parameters()), _bytes(rest), _bytes(trained), largest)
 
-    def shared(self, memory: Mapping[str, int], devices: int, *, on_cpu: bool) -> dict[str, int]:
+    def of_process(
+        self, memory: Mapping[str, int], devices: int, *, on_cpu: bool
+    ) -> dict[str, int]:
         """Return the memory of a process of several, from that of an unsharded one.
 
         Args:
             on_cpu: whether the whole network, which waits in the host's memory, is in the same.
         """
-        gathered = self.rest + 2 * self.layer
-        exchanged = self.rest_trained + self.layer
+        whole_weights = self.rest + 2 * self.layer
+        whole_gradients = self.rest_trained + self.layer
         # Without activations there is room for the exchange of the rest's gradients, and in an
         # evaluation for the whole network.
         room = memory["activations"]
-        evaluated = 0 if on_cpu else self.all - gathered - exchanged
+        evaluation_weights = 0 if on_cpu else self.all - whole_weights - whole_gradients
         return {
             **memory,
-            "weights": -(-self.all // devices) + gathered + (self.all if on_cpu else 0),
-            "gradients": -(-memory["gradients"] // (2 * devices)) + exchanged,
+            "weights": -(-self.all // devices) + whole_weights + (self.all if on_cpu else 0),
+            "gradients": -(-memory["gradients"] // (2 * devices)) + whole_gradients,
             "optimizer": -(-memory["optimizer"] // devices),
-            "workspace": max(memory["workspace"], self.rest_trained - room, evaluated - room),
+            "workspace": max(
+                memory["workspace"], self.rest_trained - room, evaluation_weights - room
+            ),
         }
 
 
@@ -248,12 +252,12 @@ def find_machine(name: str, share: float | None = None) -> Machine | None:
         raise SettingsError(f"share={share} is not above 0 and at most 1")
     if name == "here":
         return None
-    found = re.fullmatch(r"(\w+?)(?:x([1-9]\d{0,5}))?", name)
-    if found is None or found[1] not in MACHINES:
+    match = re.fullmatch(r"(\w+?)(?:x([1-9]\d{0,5}))?", name)
+    if match is None or match[1] not in MACHINES:
         known = ", ".join(["here", *MACHINES])
         raise SettingsError(f"unknown machine {name!r}", fix=f"Valid: {known}; or h100x8.")
-    one = MACHINES[found[1]]
-    return Machine(name, one.peak, one.memory, share or one.share, int(found[2] or 1))
+    one = MACHINES[match[1]]
+    return Machine(name, one.peak, one.memory, share or one.share, int(match[2] or 1))
 
 
 def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSettings:
@@ -290,19 +294,19 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
 
 def _drop_weights(network: nn.Module) -> None:
     """Move a network to the device "meta"; tied tensors stay tied, unlike with `network.to`."""
-    made: dict[Any, Any] = {}
+    meta_tensors: dict[Any, Any] = {}
     for module in network.modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is None:
                     continue
-                if tensor not in made:
+                if tensor not in meta_tensors:
                     shape = tensor.detach().to("meta")
                     is_parameter = isinstance(tensor, nn.Parameter)
-                    made[tensor] = (
+                    meta_tensors[tensor] = (
                         nn.Parameter(shape, tensor.requires_grad) if is_parameter else shape
                     )
-                tensors[name] = made[tensor]
+                tensors[name] = meta_tensors[tensor]
 
 
 def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
@@ -314,7 +318,7 @@ def _step_tokens(phase: PhaseSettings, settings: PretrainSettings) -> int:
     return size.examples * phase.max_seq_length
 
 
-def _at_once(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> int:
+def _num_sequences(phase: PhaseSettings, settings: PretrainSettings, tokens: int) -> int:
     """Return the number of sequences in a micro-batch on one device.
 
     Args:
@@ -349,7 +353,7 @@ def _batch(
     return objective.task.collate(examples)
 
 
-def _kept(
+def _activation_bytes(
     objective: Objective,
     settings: PretrainSettings,
     batch: Batch,
@@ -359,21 +363,23 @@ def _kept(
 
     With gradient checkpointing, autograd keeps the inputs of all layers, and all tensors of one.
     """
-    kept: float = _saved(objective.network, batch, dtype, recompute=False)
-    layer = kept / max(1, objective.kept["model"].encoder.config.num_hidden_layers)
+    saved_bytes: float = _saved_bytes(objective.network, batch, dtype, recompute=False)
+    layer = saved_bytes / max(1, objective.kept["model"].encoder.config.num_hidden_layers)
     if settings.gradient_checkpointing:
-        kept = layer + _saved(objective.network, batch, dtype, recompute=True)
-    return kept, layer
+        saved_bytes = layer + _saved_bytes(objective.network, batch, dtype, recompute=True)
+    return saved_bytes, layer
 
 
-def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recompute: bool) -> int:
+def _saved_bytes(
+    network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recompute: bool
+) -> int:
     weights = {p.untyped_storage()._cdata for p in network.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}  # kept alive: no address is reused
+    storages: dict[int, torch.UntypedStorage] = {}  # kept alive: no address is reused
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
-            found[storage._cdata] = storage
+            storages[storage._cdata] = storage
         return tensor
 
     network.train()
@@ -383,20 +389,20 @@ def _saved(network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recom
         torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
     ):
         network(batch.to(torch.device("meta")))
-    return sum(storage.nbytes() for storage in found.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
-def _measured(
+def _measure_speed(
     settings: PretrainSettings, device: torch.device, dtype: torch.dtype | None, seconds: float
 ) -> tuple[float, float]:
     """Measure the operations per second of updates, and of large matrix products, here."""
     objective, phase = _objective(settings, on_meta=False), settings.phases[0]
     network = objective.network.to(device).train()
-    of_step = _step_tokens(phase, settings)
-    at_once = _at_once(phase, settings, min(of_step, _MEASURED_TOKENS))
-    batch = _batch(objective, settings, phase, at_once).to(device)
+    step_tokens = _step_tokens(phase, settings)
+    num_sequences = _num_sequences(phase, settings, min(step_tokens, _MEASURED_TOKENS))
+    batch = _batch(objective, settings, phase, num_sequences).to(device)
     flops = this_machine.flops_of_batch(network, batch)
-    micro_batches = of_step / batch.packed.num_tokens
+    micro_batches = step_tokens / batch.packed.num_tokens
     with (
         frozen(network, settings),
         autocast_to(network, dtype),

@@ -62,26 +62,26 @@ def inspect(name: str | Path) -> Inspection:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
     directory = locate(name)
-    described = read_task(directory)
+    description = read_task(directory)
     # A checkpoint never causes an import: of a user's task, only the name is known.
-    unknown = described is not None and not is_registered(described.task)
+    unknown = description is not None and not is_registered(description.task)
     task = "encoder" if unknown else None
     model = load(name, task=task, device="cpu", allow_non_finite=True)
     tensors, _ = read_tensors(directory, family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
-    named = None if model.task is None else model.task.name
-    named = named if described is None else described.task
+    task_name = None if model.task is None else model.task.name
+    task_name = task_name if description is None else description.task
     parts = {name for name, _ in model.network.named_modules()}
     return Inspection(
         family=model.encoder.config.family,
-        task=named,
+        task=task_name,
         geometry=model.encoder.config.model_dump(mode="json"),
         parameters=_count(model),
         vocabulary=_vocabulary(model),
         heads=(
             *(head.title for head in HEADS if head.name in parts),
-            *(() if described is None else described.heads),
+            *(() if description is None else description.heads),
         ),
         dtypes=dict(dtypes),
         license=_license(directory),

@@ -74,14 +74,16 @@ def probe(
         SettingsError: a setting is unknown or impossible.
         BertworksError: scikit-learn is not installed.
     """
-    asked = TextProbeSettings.parse(settings)
+    probe_settings = TextProbeSettings.parse(settings)
     linear_model: Any = import_optional("sklearn.linear_model", EXTRA, "A probe")
     threadpoolctl: Any = import_optional(
         "threadpoolctl", EXTRA, "A probe"
     )  # scikit-learn needs it too
     held = model if isinstance(model, Model) else load(model, device=device)
-    options = ClassificationOptions(text_column=asked.text_column, label_column=asked.label_column)
-    tables = [_opened(table, asked) for table in (train, dev)]
+    options = ClassificationOptions(
+        text_column=probe_settings.text_column, label_column=probe_settings.label_column
+    )
+    tables = [_open_rows(table, probe_settings) for table in (train, dev)]
     task = ClassificationTask.from_table(held.tokenizer, tables[0], options)
     if task.settings.columns.pair is not None:
         raise DataError(
@@ -91,15 +93,15 @@ def probe(
         )
     texts, labels = _texts_and_labels(task, tables[0])
     dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
-    begun = time.process_time()
+    start = time.process_time()
     vectors, dev_vectors = (
-        held.embed(some, precision=asked.precision, **asked.of_vectors())
+        held.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
         for some in (texts, dev_texts)
     )
-    spent = time.process_time() - begun
+    seconds = time.process_time() - start
     # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
     classifier = linear_model.LogisticRegression(
-        C=asked.inverse_regularization, max_iter=asked.max_iterations, tol=1e-6
+        C=probe_settings.inverse_regularization, max_iter=probe_settings.max_iterations, tol=1e-6
     )
     # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
     # the processor time.
@@ -118,12 +120,12 @@ def probe(
         names,
         classifier,
         vectors.shape[1],
-        (len(texts) + len(dev_texts)) / spent,
+        (len(texts) + len(dev_texts)) / seconds,
         predicted == dev_labels,
     )
 
 
-class Compared(NamedTuple):
+class ComparedModel(NamedTuple):
     """The result of `compare` for one model; see `TextProbe`.
 
     Attributes:
@@ -154,7 +156,7 @@ def compare(
     *,
     device: torch.device | str = "auto",
     **settings: Unpack[ProbeKeywords],
-) -> list[Compared]:
+) -> list[ComparedModel]:
     """Probe models on one table; every fourth row is used for evaluation.
 
     Args:
@@ -164,18 +166,18 @@ def compare(
         DataError, SettingsError, BertworksError: as in `probe`; or there are fewer than four rows.
     """
     asked = TextProbeSettings.parse(settings)
-    given = _opened(table, asked)
-    rows = list(given)
+    table_rows = _open_rows(table, asked)
+    rows = list(table_rows)
     if len(rows) < 4:
         raise DataError(
             "every fourth row is used for evaluation, and there is none",
-            where=given.name,
+            where=table_rows.name,
             fix="Give at least four rows.",
         )
     learned = [row for number, row in enumerate(rows, 1) if number % 4]
-    train, dev = (replace(given, read=partial(iter, part)) for part in (learned, rows[3::4]))
+    train, dev = (replace(table_rows, read=partial(iter, part)) for part in (learned, rows[3::4]))
     settings.setdefault("pooling", "mean")
-    compared: list[Compared] = []
+    comparisons: list[ComparedModel] = []
     first: NDArray[np.bool_] | None = None
     for name in models:
         model = load(name, device=device)
@@ -183,10 +185,10 @@ def compare(
         difference = None if first is None else _paired_difference(result.is_correct, first)
         first = result.is_correct if first is None else first
         measured = result.metrics["accuracy"], result.metrics["majority"], result.speed
-        compared.append(
-            Compared(name, *measured, model.num_parameters, *(difference or (None, None)))
+        comparisons.append(
+            ComparedModel(name, *measured, model.num_parameters, *(difference or (None, None)))
         )
-    return compared
+    return comparisons
 
 
 def _paired_difference(
@@ -201,9 +203,9 @@ def _paired_difference(
     return float(differences.mean()), 1.96 * deviation / math.sqrt(len(differences))
 
 
-def _opened(table: Table, asked: TextProbeSettings) -> Rows:
-    named = [name for name in (asked.text_column, asked.label_column) if name is not None]
-    return read_rows(reiterable(table), columns=named, **asked.table_options())
+def _open_rows(table: Table, settings: TextProbeSettings) -> Rows:
+    named = [name for name in (settings.text_column, settings.label_column) if name is not None]
+    return read_rows(reiterable(table), columns=named, **settings.table_options())
 
 
 def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:

@@ -136,22 +136,22 @@ def score(
     if no_label is not None and task != "classification":
         raise SettingsError(f"no_label is for classification, not {task}", fix="Leave it out.")
     files = {"predictions": predictions, "no_answer_probabilities": no_answer_probabilities}
-    unused, of = (columns, "a table's") if task == "answering" else (files, "answering's")
+    unused, owner = (columns, "a table's") if task == "answering" else (files, "answering's")
     for name, value in unused.items():
         if value is not None:
-            raise SettingsError(f"{name} is not for {task}: it is {of}", fix="Leave it out.")
+            raise SettingsError(f"{name} is not for {task}: it is {owner}", fix="Leave it out.")
     if task == "answering":
         if predictions is None:
             raise SettingsError("predictions are missing", fix="Give ids and their answers.")
         return _score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
-    named = [name for name in columns.values() if name is not None]
+    column_names = [name for name in columns.values() if name is not None]
     if task == "tagging":
-        if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), named, header):
+        if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), column_names, header):
             rows = read_rows(data, format="conll", header=header, document_starts=True)
         else:
-            rows = read_rows(data, columns=named, header=header)
+            rows = read_rows(data, columns=column_names, header=header)
         return _score_tags(rows, label_column, prediction_column)
-    rows = read_rows(data, columns=named, header=header)
+    rows = read_rows(data, columns=column_names, header=header)
     names = LABEL_NAMES if task == "classification" else VALUE_NAMES
     gold, predicted = _find_columns(rows, names, label_column, prediction_column)
     if drop_unlabelled:
@@ -211,7 +211,7 @@ def _score_answers(
 
 
 def _by_id(
-    given: str | os.PathLike[str] | Mapping[str, Any],
+    source: str | os.PathLike[str] | Mapping[str, Any],
     name: str,
     kind: Callable[[Any], T],
     questions: Mapping[str, LocatedRow],
@@ -224,9 +224,9 @@ def _by_id(
     Raises:
         DataError: a value is not valid, or no id is that of a question.
     """
-    where, items = name, given
-    if isinstance(given, str | os.PathLike):
-        where, items = os.fspath(given), _json_object(os.fspath(given))
+    where, items = name, source
+    if isinstance(source, str | os.PathLike):
+        where, items = os.fspath(source), _json_object(os.fspath(source))
     assert isinstance(items, Mapping)
     unknown = [identity for identity in items if identity not in questions]
     if unknown and len(unknown) == len(items):
@@ -269,16 +269,16 @@ def _short(value: Any) -> str:
 def _json_object(path: str) -> dict[str, Any]:
     """Read the object in a JSON file; no key may occur twice."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        items: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in items:
                 raise DataError(f"the id {key!r} occurs twice", where=path)
-            found[key] = value
-        return found
+            items[key] = value
+        return items
 
     try:
-        value = json.loads(read_bytes(path, limit=1 << 32), object_pairs_hook=once)
+        value = json.loads(read_bytes(path, limit=1 << 32), object_pairs_hook=distinct_keys)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError:
@@ -296,11 +296,11 @@ def _json_object(path: str) -> dict[str, Any]:
     return value
 
 
-def _is_conll(path: str, named: Sequence[str], header: bool | None) -> bool:
+def _is_conll(path: str, column_names: Sequence[str], header: bool | None) -> bool:
     """Whether a file has one word per line, and is not a table as `predict` writes it."""
     if {*Path(path).suffixes} & {*_NOT_CONLL}:
         return False
-    if header or not all(name.isdecimal() for name in named):  # CoNLL columns have no names
+    if header or not all(name.isdecimal() for name in column_names):  # CoNLL columns have no names
         return False
     if path == "-":  # what is peeked at is read again
         head = sys.stdin.buffer.peek() if hasattr(sys.stdin.buffer, "peek") else b""
@@ -327,7 +327,9 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     num_starts = 0
     for where, row in rows:
         gold = strings_of(row, tag_column, where)
-        predicted = strings_of(_unfolded(row, predicted_column, "tags"), predicted_column, where)
+        predicted = strings_of(
+            _unfold_prediction(row, predicted_column, "tags"), predicted_column, where
+        )
         # Without words, mistakes are shown with predicted tags in their place.
         words = predicted if word_column is None else strings_of(row, word_column, where)
         if not len(words) == len(gold) == len(predicted):
@@ -423,29 +425,29 @@ def _score_classes(rows: Rows, label: str, prediction: str, no_label: str | None
     for total, (where, row) in enumerate(rows, 1):
         if isinstance(row.get(label), NoLabel):
             continue
-        predicted = _unfolded(row, prediction, "label")
+        predicted = _unfold_prediction(row, prediction, "label")
         pairs.append(
             (read_label_name(row, label, where), read_label_name(predicted, prediction, where))
         )
-        texts.append(_shown(row, (label, prediction)))
+        texts.append(_format_row(row, (label, prediction)))
         places.append(Location(total - 1, where))
     if not total:
         raise DataError("there are no rows", where=rows.name)
-    pairs, renamed = _called_alike(pairs)
+    pairs, name_remarks = _unify_names(pairs)
     marks = _marks(pairs, no_label, rows.name)
-    scored = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
-    if not scored:
+    labelled_rows = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
+    if not labelled_rows:
         raise DataError("no row has a gold label", where=rows.name)
-    pairs = [pairs[at] for at in scored]
+    pairs = [pairs[at] for at in labelled_rows]
     names = sort_labels({name for pair in pairs for name in pair})
     numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
     # With two labels, F1 is that of the second one, as for a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
-    for at, pair in zip(scored, pairs, strict=True):
+    for at, pair in zip(labelled_rows, pairs, strict=True):
         if pair[0] != pair[1]:
             scores.add_mistake(places[at], texts[at], *pair)
-    remarks = [*scores.remarks(), *_strangers(pairs), *renamed]
+    remarks = [*scores.remarks(), *_disjoint_labels(pairs), *name_remarks]
     if left_out := total - len(pairs):
         what = shorten_list(sorted(marks)) if marks else "-1"
         remarks.append(
@@ -468,7 +470,7 @@ def _sides(pairs: Sequence[tuple[str, str]]) -> tuple[set[str], set[str]]:
     return {gold for gold, _ in pairs}, {predicted for _, predicted in pairs}
 
 
-def _called_alike(
+def _unify_names(
     pairs: list[tuple[str, str]],
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Give equal labels equal names, where only one side, gold or predicted, has others.
@@ -503,7 +505,7 @@ def _whole_numbers(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(whole(gold), whole(predicted)) for gold, predicted in pairs]
 
 
-def _strangers(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def _disjoint_labels(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Return a remark if gold and predicted labels have none in common."""
     gold, predicted = (sorted(set(side)) for side in zip(*pairs, strict=True))
     if not set(gold).isdisjoint(predicted):
@@ -519,8 +521,10 @@ def _score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     scores = RegressionScores()
     count = 0
     for count, (where, row) in enumerate(rows, 1):
-        predicted = read_finite_number(_unfolded(row, prediction, "value"), prediction, where)
-        text = _shown(row, (label, prediction))
+        predicted = read_finite_number(
+            _unfold_prediction(row, prediction, "value"), prediction, where
+        )
+        text = _format_row(row, (label, prediction))
         scores.add(
             Location(count - 1, where), text, read_finite_number(row, label, where), predicted
         )
@@ -621,7 +625,7 @@ def _warn(rows: Rows, what: str) -> None:
     )
 
 
-def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:
+def _unfold_prediction(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any]:
     """Return a row with the prediction's value alone, where `predict` has written an object."""
     value = row.get(column)
     if isinstance(value, Mapping) and key in value:
@@ -629,7 +633,7 @@ def _unfolded(row: Mapping[str, Any], column: str, key: str) -> Mapping[str, Any
     return row
 
 
-def _shown(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _format_row(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return the other columns of a row as a text to show."""
     return " | ".join(
         str(value)

@@ -87,11 +87,11 @@ class Index:
         vectors: NDArray[np.float32],
         *,
         cells: Path | None = None,
-        cut: int = 0,
+        num_truncated: int = 0,
         checksums: Sequence[int] = (),
         **settings: Unpack[EngineKeywords],
     ) -> None:
-        self.model, self.vectors, self.cut = model, vectors, cut
+        self.model, self.vectors, self.num_truncated = model, vectors, num_truncated
         self._texts, self._cells, self._checksums = texts, cells, checksums
         self._engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
 
@@ -132,7 +132,7 @@ class Index:
         """
         options, others = TableOptions.split(settings)
         engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
-        compared = _comparison(model)
+        comparison = _comparison(model)
         if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
@@ -141,24 +141,26 @@ class Index:
         texts = read_texts(given, column=column, **options)
         checksums = array("I")
 
-        def embedded(folder: Path) -> int:
+        def embed_texts(folder: Path) -> int:
             if not (folder / _VECTORS).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
-            written = model.embed_to(
+            result = model.embed_to(
                 folder / _VECTORS,
-                _noted(texts.without_blank(), checksums),
+                _with_checksums(texts.without_blank(), checksums),
                 progress=progress,
                 prompt=_prompt(model, "document"),
-                **compared,
+                **comparison,
                 **engine,
             )
-            return written.cut
+            return result.cut
 
         if directory is None:
             with TemporaryDirectory() as temporary:
-                cut = embedded(Path(temporary))
+                num_truncated = embed_texts(Path(temporary))
                 vectors = np.load(Path(temporary) / _VECTORS)
-            return cls(model, texts, vectors, cut=cut, checksums=checksums, **engine)
+            return cls(
+                model, texts, vectors, num_truncated=num_truncated, checksums=checksums, **engine
+            )
         folder = Path(directory)
         check_inputs(folder, [data])
         # A finished index is only read.
@@ -173,10 +175,18 @@ class Index:
                 marks=[f"{_VECTORS}*", f".{_VECTORS}.*"],
             )
         ):
-            cut = embedded(folder)
+            num_truncated = embed_texts(folder)
         vectors = np.load(folder / _VECTORS, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
-        return cls(model, texts, vectors, cells=cells, cut=cut, checksums=checksums, **engine)
+        return cls(
+            model,
+            texts,
+            vectors,
+            cells=cells,
+            num_truncated=num_truncated,
+            checksums=checksums,
+            **engine,
+        )
 
     def __repr__(self) -> str:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
@@ -227,13 +237,13 @@ class Index:
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         if approximate:
-            scores, rows = _ordered(*self._approximation.search(vectors, count))
+            scores, rows = _sort_results(*self._approximation.search(vectors, count))
         else:
             scores, rows = nearest(vectors, self.vectors, count)
         if self.model.similarity_function == "cosine":
             scores = np.clip(scores, -1, 1)  # products of rounded vectors may exceed 1
         texts = self._texts_of(set(rows.ravel().tolist()))
-        found = [
+        hits_of_queries = [
             [
                 Hit(score, score, *texts[row])
                 for score, row in zip(own_scores, own_rows, strict=True)
@@ -242,8 +252,8 @@ class Index:
             for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
         if rerank is not None and relevance is not None:
-            found = _reranked(queries, found, rerank, relevance, self._engine)
-        return [hits[:top_k] for hits in found]
+            hits_of_queries = _rerank(queries, hits_of_queries, rerank, relevance, self._engine)
+        return [hits[:top_k] for hits in hits_of_queries]
 
     @cached_property
     def _approximation(self) -> Any:
@@ -253,20 +263,20 @@ class Index:
         """Return the indices, places and texts of some rows of the vectors."""
         filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
         some = islice(filled, max(rows) + 1)
-        found = {row: placed for row, placed in enumerate(some) if row in rows}
+        texts = {row: placed for row, placed in enumerate(some) if row in rows}
         what = ""
-        if len(found) < len(rows - {-1}):  # -1: Faiss has found none
+        if len(texts) < len(rows - {-1}):  # -1: Faiss has found none
             what = "has fewer texts than when it was opened"
         elif self._checksums and any(
-            self._checksums[row] != _checksum(text) for row, (*_, text) in found.items()
+            self._checksums[row] != _checksum(text) for row, (*_, text) in texts.items()
         ):
             what = "has other texts than when it was opened"
         if what:
             raise DataError(what, where=self._texts.rows.name, fix="Open it again.")
-        return found
+        return texts
 
 
-def _noted(texts: Texts, checksums: array[int]) -> Texts:
+def _with_checksums(texts: Texts, checksums: array[int]) -> Texts:
     """The texts, whose checksums are noted each time that they are read."""
 
     def rows() -> Iterator[LocatedRow]:
@@ -303,7 +313,7 @@ def _prompt(model: Model, role: PromptRole) -> str:
     return "" if model.sentence is None else model.sentence.prompt(role)
 
 
-def _ordered(
+def _sort_results(
     scores: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Sort each query's results by score, and equal ones by the number of the text."""
@@ -319,21 +329,25 @@ class Relevance(NamedTuple):
     order: float
 
 
-def _reranked(
+def _rerank(
     queries: Sequence[str],
-    found: Sequence[Sequence[Hit]],
+    hits_of_queries: Sequence[Sequence[Hit]],
     model: Model,
     relevance: Callable[[Prediction], Relevance],
     engine: Mapping[str, Any],
 ) -> list[list[Hit]]:
-    pairs = [(query, hit.text) for query, hits in zip(queries, found, strict=True) for hit in hits]
+    pairs = [
+        (query, hit.text)
+        for query, hits in zip(queries, hits_of_queries, strict=True)
+        for hit in hits
+    ]
     predictions = iter(model.predict(pairs, **engine))
-    ranked = []
-    for hits in found:
+    reranked = []
+    for hits in hits_of_queries:
         scored = [(hit, relevance(next(predictions))) for hit in hits]
         scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
-        ranked.append([hit._replace(score=relevance.score) for hit, relevance in scored])
-    return ranked
+        reranked.append([hit._replace(score=relevance.score) for hit, relevance in scored])
+    return reranked
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:

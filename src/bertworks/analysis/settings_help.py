@@ -57,13 +57,15 @@ def describe(settings: type[BaseModel]) -> list[SettingHelp]:
     Settings are grouped by the class that declares them; the first line of its docstring is the
     group's title.
     """
-    return _by_group(settings, _described(settings))
+    return _sort_by_group(settings, _describe_fields(settings))
 
 
-def _by_group(settings: type[BaseModel], found: Iterable[SettingHelp]) -> list[SettingHelp]:
+def _sort_by_group(
+    settings: type[BaseModel], settings_help: Iterable[SettingHelp]
+) -> list[SettingHelp]:
     """Sort settings by group: first groups of common settings, then the class's own group."""
     common: tuple[str, ...] = getattr(settings, "common", ())
-    items = list(found)
+    items = list(settings_help)
     named = {item.key: item.group for item in items}
     groups = [named[key] for key in common if key in named]
     groups += [item.group for item in items if item.group == _title(settings)]
@@ -101,7 +103,7 @@ def commented_yaml(settings: type[BaseModel]) -> str:
     fields = settings.model_fields
     lines: list[str] = []
     group = None
-    for setting in _by_group(settings, (_help(settings, name) for name in fields)):
+    for setting in _sort_by_group(settings, (_help(settings, name) for name in fields)):
         if setting.group != group:
             lines += ["", f"# --- {setting.group}"]
             group = setting.group
@@ -118,7 +120,7 @@ def _yaml_of(setting: SettingHelp, annotation: Any) -> list[str]:
     if _is_list(annotation):
         return [*lines, f"# {setting.key}: {setting.default_text}"]
     lines.append(f"# {setting.key}:")
-    for part in _described(inner):
+    for part in _describe_fields(inner):
         if "." not in part.key:
             lines += _comment(_sentence(part), indent="  ")
             lines.append(f"#   {part.key}: {part.default_text}")
@@ -134,22 +136,22 @@ def _comment(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=prefix, subsequent_indent=prefix)
 
 
-def _described(
+def _describe_fields(
     settings: type[BaseModel], prefix: str = "", group: str = ""
 ) -> Iterator[SettingHelp]:
     for name, info in settings.model_fields.items():
         if info.json_schema_extra == {"hidden": True}:
             continue
-        described = _help(settings, name, prefix, group)
+        help_entry = _help(settings, name, prefix, group)
         inner = group_in(info.annotation)
         if inner is None:
-            yield described
+            yield help_entry
             continue
         dots = "[]." if _is_list(info.annotation) else "."
         if info.default is None:  # a group that may be omitted as a whole
-            yield described
+            yield help_entry
         title = f"{prefix}{name}: {info.description or _title(inner)}"
-        yield from _described(inner, f"{prefix}{name}{dots}", title)
+        yield from _describe_fields(inner, f"{prefix}{name}{dots}", title)
 
 
 def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "") -> SettingHelp:
@@ -157,7 +159,7 @@ def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "
     info = settings.model_fields[name]
     return SettingHelp(
         key=f"{prefix}{name}",
-        type=_named(info.annotation),
+        type=_type_name(info.annotation),
         allowed=_bounds(info),
         default=None if info.is_required() else info.get_default(call_default_factory=True),
         required=info.is_required(),
@@ -198,20 +200,20 @@ def _bounds(info: FieldInfo) -> str:
     return ", ".join([*bounds, *length])
 
 
-def _named(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     """Describe a type in words."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _named(inner[0])
+        return _type_name(inner[0])
     if origin is Literal:
         return " | ".join(map(str, inner))
     if origin in (Union, UnionType):
-        kinds = [_named(kind) for kind in inner if kind is not NoneType]
+        kinds = [_type_name(kind) for kind in inner if kind is not NoneType]
         return " or ".join([*kinds, *(["null"] if NoneType in inner else [])])
     if origin is tuple and inner[-1] is Ellipsis:
-        return f"list of {_named(inner[0])}"
+        return f"list of {_type_name(inner[0])}"
     if origin is tuple:
-        return f"[{', '.join(map(_named, inner))}]"
+        return f"[{', '.join(map(_type_name, inner))}]"
     assert isinstance(annotation, type), annotation
     is_group = issubclass(annotation, BaseModel)
     return "group" if is_group else _TYPES.get(annotation, annotation.__name__)

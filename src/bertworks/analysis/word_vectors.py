@@ -54,7 +54,7 @@ class WordVectors:
         Raises:
             DataError: a line is not a word and its numbers, or the file has no vectors.
         """
-        found: dict[str, np.ndarray] = {}
+        vectors: dict[str, np.ndarray] = {}
         width = 0
         for number, (_, line) in enumerate(
             read_lines(str(path), Reading(ReadCounts(), encoding=encoding)), 1
@@ -77,10 +77,10 @@ class WordVectors:
                     where=f"{path}:{number}",
                     fix="Give word2vec's or GloVe's text format, not the binary one.",
                 )
-            found.setdefault(word, vector)
-        if not found:
+            vectors.setdefault(word, vector)
+        if not vectors:
             raise DataError("holds no vectors", where=str(path))
-        return cls(list(found), np.stack(list(found.values())))
+        return cls(list(vectors), np.stack(list(vectors.values())))
 
     @classmethod
     def of_model(cls, model: Model) -> Self:
@@ -88,10 +88,10 @@ class WordVectors:
         tokenizer = model.tokenizer
         special = {tokenizer.id_of("unk"), *tokenizer.special_ids.tolist()}
         special.update(tokenizer.unused_ids.tolist())
-        inside = tokenizer.continuation & ~tokenizer.word_end
-        kept: dict[str, int] = {}
+        is_continuation = tokenizer.continuation & ~tokenizer.word_end
+        numbers: dict[str, int] = {}
         for number, piece in enumerate(tokenizer.pieces):
-            if number in special or inside[number]:
+            if number in special or is_continuation[number]:
                 continue
             word = piece
             if isinstance(tokenizer.definition, TreeDefinition):  # a piece marks a word's border
@@ -99,9 +99,9 @@ class WordVectors:
                     continue
                 word = tokenizer.definition.decode([number]).strip()
             if word:
-                kept.setdefault(word, number)
+                numbers.setdefault(word, number)
         table = model.encoder.embeddings.word_embeddings.weight.detach().float().cpu().numpy()
-        return cls(list(kept), table[list(kept.values())])
+        return cls(list(numbers), table[list(numbers.values())])
 
     def write(
         self,
@@ -141,12 +141,10 @@ class WordVectors:
             [*_SPECIAL, *words], lowercase=lowercase, strip_accents=None if plain else False
         )
         pieces = zip(words, tokenizer.piece_ids(words), strict=True)
-        lost = [word for word, ids in pieces if ids.tolist() != [tokenizer.token_to_id(word)]]
-        if lost:
-            what = (
-                f"{len(lost):,} of {len(words):,} words are found in no text, since texts are split"
-            )
-            what += f" at punctuation and around ideographs: {format_names(lost, 3)}"
+        missing = [word for word, ids in pieces if ids.tolist() != [tokenizer.token_to_id(word)]]
+        if missing:
+            what = f"{len(missing):,} of {len(words):,} words are found in no text, since texts are"
+            what += f" split at punctuation and around ideographs: {format_names(missing, 3)}"
             warnings.warn(what, BertworksWarning, stacklevel=2)
         size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
         config = EncoderConfig.parse({**STATIC_SETTINGS, **size})
@@ -179,15 +177,15 @@ class WordVectors:
         Raises:
             DataError: a word has no vector, or there is no word.
         """
-        signed = [(self._place(word), 1) for word in plus]
-        signed += [(self._place(word), -1) for word in minus]
-        if not signed:
+        signed_places = [(self._place(word), 1) for word in plus]
+        signed_places += [(self._place(word), -1) for word in minus]
+        if not signed_places:
             raise DataError("there is no word to start from", fix="Give at least one.")
-        target = sum(sign * self._unit[place] for place, sign in signed)
+        target = sum(sign * self._unit[place] for place, sign in signed_places)
         products = self._unit @ (target / max(float(np.linalg.norm(target)), 1e-30))
         cosines = np.clip(products, -1, 1)  # rounding may exceed 1
         order = np.argsort(cosines if farthest else -cosines, kind="stable").tolist()
-        given = {place for place, _ in signed}
+        given = {place for place, _ in signed_places}
         chosen = [place for place in order if place not in given][:top_k]
         return [(self.words[place], float(cosines[place])) for place in chosen]
 

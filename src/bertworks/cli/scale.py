@@ -99,7 +99,7 @@ def estimate(
     how = "measured here" if machine == "here" else f"{found.share:.0%} of the peak, assumed"
     display.facts(
         {
-            "parameters": f"{found.parameters:,}, {found.trained:,} of them trained",
+            "parameters": f"{found.parameters:,}, {found.num_trained:,} of them trained",
             "memory": f"{total / 1e9:.2f} GB{room} on a device, {within}",
             **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in found.memory.items()},
             "batch": f"{found.batch:,} tokens at once on a device",

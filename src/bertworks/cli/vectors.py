@@ -300,8 +300,11 @@ def search(
             **given,
             **table,
         )
-    if opened.cut:
-        typer.echo(f"{opened.cut:,} of {len(opened):,} texts were too long and were cut", err=True)
+    if opened.num_truncated:
+        typer.echo(
+            f"{opened.num_truncated:,} of {len(opened):,} texts were too long and were truncated",
+            err=True,
+        )
     if len(opened) > MANY and not approximate:
         typer.echo(f"{len(opened):,} texts: --approximate is faster", err=True)
     more = {} if candidates is None else {"candidates": candidates}
