@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.analysis.search import Hit, Index, _sort_results, _relevance, _rerank
+from bertworks.analysis.search import Hit, Index, _relevance, _rerank, _sort_results
 from bertworks.data.schema import Columns
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
