@@ -106,19 +106,19 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def save_models(root: Path) -> dict[str, str]:
     """Save a model of each task; their directories, by the names of `tasks`."""
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    found = {}
+    paths = {}
     for seed, (name, task) in enumerate(tasks(tokenizer).items()):
         torch.manual_seed(seed)
         own = config(**({"attention": "causal"} if name == "causal" else {}))
         network = BareEncoder(own, pooler=True) if task is None else task.network(own)
         sentence = SentenceSettings(normalize=True, max_seq_length=32) if task is None else None
         Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
-        found[name] = str(root / name)
+        paths[name] = str(root / name)
     write_json(
         root / "encoder" / "config_sentence_transformers.json",
         {"prompts": {"query": "the door ", "document": ""}, "default_prompt_name": None},
     )
-    return found
+    return paths
 
 
 @pytest.fixture(scope="session")
@@ -189,8 +189,8 @@ def start() -> Callable[..., AbstractContextManager[Running]]:
 @pytest.fixture(scope="session")
 def server(directories: dict[str, str]) -> Iterator[Running]:
     """A server of all models; the encoder is the default."""
-    with running(directories) as started:
-        yield started
+    with running(directories) as server:
+        yield server
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ TASKS = {
 """The kinds of rows that each model takes; `bare` ones are without `bertworks.json`."""
 
 
-def published(folder: Path, family: str, num_labels: int, **entries: Any) -> None:
+def save_with_transformers(folder: Path, family: str, num_labels: int, **entries: Any) -> None:
     """Save a classifier as transformers saves it, with other entries in `config.json`."""
     own = geometry(family, vocab_size=len(PIECES))
     theirs = theirs_of(own, "classification", torch.float32, num_labels=num_labels)
@@ -171,7 +171,7 @@ def published(folder: Path, family: str, num_labels: int, **entries: Any) -> Non
 def models(directories: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Directories of all models: the fixture's, the same without `bertworks.json`, others'."""
     root = tmp_path_factory.mktemp("same")
-    tokenizer, found = Tokenizer.from_vocabulary(PIECES), dict(directories)
+    tokenizer, paths = Tokenizer.from_vocabulary(PIECES), dict(directories)
     own = {
         "inference": ClassificationTask(
             tokenizer,
@@ -193,19 +193,19 @@ def models(directories: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     for name, task in own.items():
         torch.manual_seed(5)
         bw.Model(tokenizer, task, task.network(config()).eval()).save(root / name)
-        found[name] = str(root / name)
-    for name, source in tuple(found.items()):
+        paths[name] = str(root / name)
+    for name, source in tuple(paths.items()):
         bare = root / f"{name}, bare"
         shutil.copytree(source, bare)
         (bare / "bertworks.json").unlink(missing_ok=True)  # a bare encoder has none
-        found[bare.name] = str(bare)
+        paths[bare.name] = str(bare)
     module = "torch.nn.modules"
-    published(root / "bge", "bert", 1)
-    published(root / "xlm-roberta", "xlm-roberta", 1)
-    published(root / "nli", "bert", 3)
-    published(root / "cross-encoder", "bert", 1,
+    save_with_transformers(root / "bge", "bert", 1)
+    save_with_transformers(root / "xlm-roberta", "xlm-roberta", 1)
+    save_with_transformers(root / "nli", "bert", 3)
+    save_with_transformers(root / "cross-encoder", "bert", 1,
               sentence_transformers={"activation_fn": f"{module}.activation.Sigmoid"})  # fmt: skip
-    published(root / "cross-encoder, identity", "bert", 1,
+    save_with_transformers(root / "cross-encoder, identity", "bert", 1,
               sbert_ce_default_activation_function=f"{module}.linear.Identity")  # fmt: skip
     others = ("bge", "xlm-roberta", "nli", "cross-encoder", "cross-encoder, identity")
-    return found | {name: str(root / name) for name in others}
+    return paths | {name: str(root / name) for name in others}

@@ -72,10 +72,10 @@ def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 25))) for _ in range(40)]
     masked = [f"{text} [MASK] {draw.choice(WORDS)}" for text in texts[:10]]
-    found: list[Good] = []
+    requests: list[Good] = []
 
     def add(name: str, path: str, body: dict[str, Any], expected: Any) -> None:
-        found.append(Good(path, {"model": name, **body}, expected))
+        requests.append(Good(path, {"model": name, **body}, expected))
 
     for at in range(0, len(texts), 4):
         four = texts[at : at + 4]
@@ -99,23 +99,23 @@ def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
         view = explorer.predict(models_by_name["pretrained"], text)
         add("pretrained", "/explore/predict", {"text": text}, view)
     for seed, text in enumerate(texts[:10]):
-        how = {"max_new_tokens": 1 + 4 * seed, "temperature": float(seed % 2), "seed": seed}
+        settings = {"max_new_tokens": 1 + 4 * seed, "temperature": float(seed % 2), "seed": seed}
         prompt = " ".join(text.split()[:8])
-        (new,) = models_by_name["causal"].generate(prompt, **how)
-        add("causal", "/generate", {"inputs": prompt, **how}, [{"generated_text": new}])
+        (new,) = models_by_name["causal"].generate(prompt, **settings)
+        add("causal", "/generate", {"inputs": prompt, **settings}, [{"generated_text": new}])
     if extra is not None:
         model = bw.load(extra, device="cpu")
         pool = [" ".join(draw.choices(WORDS, k=round(math.exp(draw.uniform(0, 5))))) for _ in texts]
         vectors = model.embed(pool).tolist()
         for text, vector in zip(pool, vectors, strict=True):
             add("extra", "/embed", {"inputs": text}, [vector])
-    return found
+    return requests
 
 
 def bad_requests() -> list[Bad]:
     """Those that are sent whole, and quickly."""
 
-    def of(name: str, status: int, value: Any, path: str = "/embed", **headers: str) -> Bad:
+    def make_bad(name: str, status: int, value: Any, path: str = "/embed", **headers: str) -> Bad:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
         return Bad(
             name, path, content, status, {n.replace("_", "-"): v for n, v in headers.items()}
@@ -123,31 +123,33 @@ def bad_requests() -> list[Bad]:
 
     text, masked, causal = {"inputs": "the door"}, {"model": "pretrained"}, {"model": "causal"}
     return [
-        of("no JSON", 400, b'{"inputs": "the'),
-        of("no object", 422, b"[1, 2]"),
-        of("no UTF-8", 400, b'{"inputs": "\xff\xfe"}'),
-        of("a wrong type", 422, {"inputs": 3}),
-        of("wrong types in a list", 422, {"inputs": ["a", None]}),
-        of("an unknown field", 422, {**text, **masked, "topk": 3}, "/fill-mask"),
-        of("nothing", 400, {"inputs": []}),
-        of("a body of 10 MB", 413, {"inputs": "a" * 10_000_000}),
-        of("a text of a million characters", 413, {"inputs": "a" * 1_000_000}),
-        of("too many tokens", 413, {"inputs": "door " * 1000}),
-        of("too many texts", 413, {"inputs": ["a"] * 3000}),
-        of("a lone surrogate", 422, b'{"inputs": "the \\ud800 door"}'),
-        of("a deadline of 0", 408, text, x_deadline_ms="0"),
-        of("a wrong deadline", 400, text, x_deadline_ms="soon"),
-        of("a wrong key", 401, text, authorization="Bearer not-the-key"),
-        of("no key", 401, text, authorization=""),
-        of("no such model", 404, {**text, "model": "none"}),
-        of("no such route", 404, text, "/none"),
-        of("no head", 424, {**text, "model": "encoder"}, "/fill-mask"),
-        of("no mask", 400, {**text, **masked}, "/fill-mask"),
-        of("too many new tokens", 400, {**text, **causal, "max_new_tokens": 999}, "/generate"),
-        of("an impossible setting", 400, {**text, **causal, "top_k": 2}, "/generate"),
-        of("OpenAI's errors", 400, {"input": [""], "model": "encoder"}, "/v1/embeddings"),
-        of("a view of no head", 424, {"text": "a", "model": "encoder"}, "/explore/heads"),
-        of(
+        make_bad("no JSON", 400, b'{"inputs": "the'),
+        make_bad("no object", 422, b"[1, 2]"),
+        make_bad("no UTF-8", 400, b'{"inputs": "\xff\xfe"}'),
+        make_bad("a wrong type", 422, {"inputs": 3}),
+        make_bad("wrong types in a list", 422, {"inputs": ["a", None]}),
+        make_bad("an unknown field", 422, {**text, **masked, "topk": 3}, "/fill-mask"),
+        make_bad("nothing", 400, {"inputs": []}),
+        make_bad("a body of 10 MB", 413, {"inputs": "a" * 10_000_000}),
+        make_bad("a text of a million characters", 413, {"inputs": "a" * 1_000_000}),
+        make_bad("too many tokens", 413, {"inputs": "door " * 1000}),
+        make_bad("too many texts", 413, {"inputs": ["a"] * 3000}),
+        make_bad("a lone surrogate", 422, b'{"inputs": "the \\ud800 door"}'),
+        make_bad("a deadline of 0", 408, text, x_deadline_ms="0"),
+        make_bad("a wrong deadline", 400, text, x_deadline_ms="soon"),
+        make_bad("a wrong key", 401, text, authorization="Bearer not-the-key"),
+        make_bad("no key", 401, text, authorization=""),
+        make_bad("no such model", 404, {**text, "model": "none"}),
+        make_bad("no such route", 404, text, "/none"),
+        make_bad("no head", 424, {**text, "model": "encoder"}, "/fill-mask"),
+        make_bad("no mask", 400, {**text, **masked}, "/fill-mask"),
+        make_bad(
+            "too many new tokens", 400, {**text, **causal, "max_new_tokens": 999}, "/generate"
+        ),
+        make_bad("an impossible setting", 400, {**text, **causal, "top_k": 2}, "/generate"),
+        make_bad("OpenAI's errors", 400, {"input": [""], "model": "encoder"}, "/v1/embeddings"),
+        make_bad("a view of no head", 424, {"text": "a", "model": "encoder"}, "/explore/heads"),
+        make_bad(
             "no such head", 422, {"text": "a [MASK]", "off": [[9, 0]], **masked}, "/explore/predict"
         ),
     ]
@@ -155,7 +157,7 @@ def bad_requests() -> list[Bad]:
 
 @dataclass
 class Findings:
-    """What was seen so far."""
+    """Counts and faults so far."""
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -178,12 +180,18 @@ class Caller:
     """A thread that asks at a rate, good and bad requests mixed."""
 
     def __init__(
-        self, port: int, seed: int, rate: float, end: float, asked: Sequence[Any], seen: Findings
+        self,
+        port: int,
+        seed: int,
+        rate: float,
+        end: float,
+        requests: Sequence[Any],
+        findings: Findings,
     ) -> None:
-        self.port, self.rate, self.end, self.seen = port, rate, end, seen
+        self.port, self.rate, self.end, self.findings = port, rate, end, findings
         self.draw = random.Random(seed)
-        self.good = [one for one in asked if isinstance(one, Good)]
-        self.bad = [one for one in asked if isinstance(one, Bad)]
+        self.good = [one for one in requests if isinstance(one, Good)]
+        self.bad = [one for one in requests if isinstance(one, Bad)]
         self.thread = threading.Thread(target=self.run)
 
     def run(self) -> None:
@@ -198,80 +206,84 @@ class Caller:
                     self.ask(self.draw.choice(self.good))
                 else:
                     at = self.draw.randrange(len(self.bad) + len(odd))
-                    odd[at]() if at < len(odd) else self.refused(self.bad[at - len(odd)])
-            except Exception as error:  # of the caller's own connection: what it may mean is said
-                self.seen.wrong(f"{type(error).__name__}: {error}")
+                    odd[at]() if at < len(odd) else self.send_bad(self.bad[at - len(odd)])
+            except Exception as error:  # an error of the caller's own connection
+                self.findings.wrong(f"{type(error).__name__}: {error}")
 
     def send(self, path: str, content: bytes, **headers: str) -> tuple[int, bytes, float]:
         """A status, a body, and the seconds that they took."""
         own = {"content-type": "application/json", "authorization": f"Bearer {KEY}", **headers}
-        started = time.monotonic()
+        start_time = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             # Where it is refused before it was all sent, the answer may be there already.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request("POST", path, content, own)
             answer = connection.getresponse()
-            return answer.status, answer.read(), time.monotonic() - started
+            return answer.status, answer.read(), time.monotonic() - start_time
         finally:
             connection.close()
 
     def ask(self, good: Good) -> None:
         status, body, seconds = self.send(good.path, json.dumps(good.body).encode())
-        found = json.loads(body)
+        answer = json.loads(body)
         if good.path == "/v1/embeddings":
-            found = {"data": found["data"]}
-        if status == 200 and close(found, good.expected):
-            self.seen.right(f"good {good.path}", seconds)
+            answer = {"data": answer["data"]}
+        if status == 200 and close(answer, good.expected):
+            self.findings.right(f"good {good.path}", seconds)
         else:
-            self.seen.wrong(f"{good.path}: {status} {body[:300]!r}")
+            self.findings.wrong(f"{good.path}: {status} {body[:300]!r}")
 
-    def refused(self, bad: Bad) -> None:
+    def send_bad(self, bad: Bad) -> None:
         try:
             status, body, _ = self.send(bad.path, bad.content, **bad.headers)
         except (ConnectionError, http.client.HTTPException):
             if len(bad.content) < 1 << 20:
                 raise
             # A body that is too large is refused before it is read, which may break the connection.
-            self.seen.right(f"bad: {bad.name}, connection closed")
+            self.findings.right(f"bad: {bad.name}, connection closed")
             return
         is_line = b"\n" not in body and len(body) < 600
         if status == bad.status and is_line:
-            self.seen.right(f"bad: {bad.name}")
+            self.findings.right(f"bad: {bad.name}")
         else:
-            self.seen.wrong(f"{bad.name}: {status} {body[:300]!r}")
+            self.findings.wrong(f"{bad.name}: {status} {body[:300]!r}")
 
-    def _begin(self, path: str, body: dict[str, Any], length: int | None = None) -> socket.socket:
+    def _open_request(
+        self, path: str, body: dict[str, Any], length: int | None = None
+    ) -> socket.socket:
         content = json.dumps(body).encode()
-        taken = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         head = (
             f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
             f"content-type: application/json\r\ncontent-length: {length or len(content)}\r\n\r\n"
         )
-        taken.sendall(head.encode() + content)
-        return taken
+        connection.sendall(head.encode() + content)
+        return connection
 
     def slow(self) -> None:
         """A client whose body never ends."""
-        with self._begin("/embed", {"inputs": "a"}, length=1000) as taken:
-            answer = taken.recv(1000)
+        with self._open_request("/embed", {"inputs": "a"}, length=1000) as connection:
+            answer = connection.recv(1000)
         if b" 408 " in answer.splitlines()[0]:
-            self.seen.right("bad: slow")
+            self.findings.right("bad: slow")
         else:
-            self.seen.wrong(f"slow: {answer[:300]!r}")
+            self.findings.wrong(f"slow: {answer[:300]!r}")
 
     def vanish(self) -> None:
         """A client that asks for much and leaves, before its body is there or after."""
         length = self.draw.choice([None, 10_000_000])
         body = {"inputs": ["door " * 20] * self.draw.randint(1, 300), "model": "encoder"}
-        with self._begin("/embed", body, length):
+        with self._open_request("/embed", body, length):
             time.sleep(self.draw.choice([0.0, 0.01, 0.1]))
-        self.seen.right("bad: vanished")
+        self.findings.right("bad: vanished")
 
     def vanish_from_view(self) -> None:
-        with self._begin("/explore/heads", {"text": "the [MASK] was open", "model": "pretrained"}):
+        with self._open_request(
+            "/explore/heads", {"text": "the [MASK] was open", "model": "pretrained"}
+        ):
             pass
-        self.seen.right("bad: vanished from a view")
+        self.findings.right("bad: vanished from a view")
 
 
 def warm_up(caller: Caller, models: Sequence[str]) -> None:
@@ -306,12 +318,12 @@ def growth(rows: Sequence[dict[str, float]]) -> float:
 def soak(
     minutes: float, rate: float, callers: int, extra: str | None, out: Path | None
 ) -> tuple[Findings, list[dict[str, float]]]:
-    """Ask for so many minutes; what was seen, and the memory by time."""
-    seen, rows = Findings(), list[dict[str, float]]()
+    """Send requests for so many minutes; return the findings, and the memory by time."""
+    findings, rows = Findings(), list[dict[str, float]]()
     with tempfile.TemporaryDirectory() as folder:
         models = save_models(Path(folder))
         with patch("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False):  # as the server
-            asked = [*good_requests(models, extra), *bad_requests()]
+            requests = [*good_requests(models, extra), *bad_requests()]
         sources = [f"{name}={place}" for name, place in models.items()]
         if extra is not None:
             sources.append(f"extra={extra}")
@@ -322,18 +334,20 @@ def soak(
         with command(*sources, *settings, log=log, **keys) as (process, url):
             port = int(url.rpartition(":")[2])
             warm_up(
-                Caller(port, 0, rate, 0, asked, seen), ["encoder", *(["extra"] if extra else [])]
+                Caller(port, 0, rate, 0, requests, findings),
+                ["encoder", *(["extra"] if extra else [])],
             )
-            started = time.monotonic()
-            end = started + 60 * minutes
+            start_time = time.monotonic()
+            end = start_time + 60 * minutes
             every = [
-                Caller(port, seed, rate / callers, end, asked, seen) for seed in range(callers)
+                Caller(port, seed, rate / callers, end, requests, findings)
+                for seed in range(callers)
             ]
             for caller in every:
                 caller.thread.start()
             while (now := time.monotonic()) < end:
-                row = {"seconds": now - started, **memory_of(process.pid)}
-                rows.append({**row, "requests": float(sum(seen.counts.values()))})
+                row = {"seconds": now - start_time, **memory_of(process.pid)}
+                rows.append({**row, "requests": float(sum(findings.counts.values()))})
                 if out is not None:
                     with out.open("a") as file:
                         file.write(json.dumps(rows[-1]) + "\n")
@@ -341,15 +355,15 @@ def soak(
             for caller in every:
                 caller.thread.join(90)
                 if caller.thread.is_alive():
-                    seen.wrong("a caller hangs")
+                    findings.wrong("a caller hangs")
             process.send_signal(signal.SIGTERM)
             if process.wait(60) != 0:
-                seen.wrong(f"the server ended with {process.returncode}")
+                findings.wrong(f"the server ended with {process.returncode}")
         for line in log.read_text().splitlines():
             event = json.loads(line)
             if event["event"] == "fault" or event.get("status", 0) >= 500:
-                seen.wrong(line)
-    return seen, rows
+                findings.wrong(line)
+    return findings, rows
 
 
 def main() -> None:
@@ -361,19 +375,21 @@ def main() -> None:
     parser.add_argument("--callers", type=int, default=8)
     parser.add_argument("--model", help="one more model, for texts of mixed lengths")
     parser.add_argument("--out", type=Path, help="a line of JSON for each measurement of memory")
-    given = parser.parse_args()
-    seen, rows = soak(given.minutes, given.rate, given.callers, given.model, given.out)
-    for name, count in sorted(seen.counts.items()):
+    arguments = parser.parse_args()
+    findings, rows = soak(
+        arguments.minutes, arguments.rate, arguments.callers, arguments.model, arguments.out
+    )
+    for name, count in sorted(findings.counts.items()):
         print(f"{count:8,}  {name}")
-    seconds = sorted(seen.seconds)
+    seconds = sorted(findings.seconds)
     if seconds:
         p50, p99 = (1000 * seconds[int(share * len(seconds))] for share in (0.5, 0.99))
         print(f"good requests: p50 {p50:.1f} ms, p99 {p99:.1f} ms")
     for row in rows[:: max(1, len(rows) // 12)]:
         print(f"{row['seconds']:7.0f} s  " + "  ".join(f"{k} {row[k]:.1f}" for k in list(row)[1:]))
     print(f"growth after the first third: {growth(rows):+.2f} MB a minute")
-    print("\n".join(seen.faults[:20]))
-    if seen.faults or growth(rows) > FLAT:
+    print("\n".join(findings.faults[:20]))
+    if findings.faults or growth(rows) > FLAT:
         sys.exit(1)
 
 

@@ -32,9 +32,9 @@ def close(one: object, other: object) -> bool:
     return one == other
 
 
-def test_fill_mask_is_as_the_library_has_it(server: Running, get_model) -> None:
-    (told,) = server.ask("/fill-mask", {"inputs": TEXT, "top_k": 3, "model": "pretrained"})
-    assert close(told, {"masks": get_model("pretrained").fill_mask(TEXT, top_k=3)})
+def test_fill_mask_is_the_librarys(server: Running, get_model) -> None:
+    (answer,) = server.ask("/fill-mask", {"inputs": TEXT, "top_k": 3, "model": "pretrained"})
+    assert close(answer, {"masks": get_model("pretrained").fill_mask(TEXT, top_k=3)})
     both = server.ask("/fill-mask", {"inputs": [TEXT, "a [MASK]"], "model": "pretrained"})
     assert [len(one["masks"]) for one in both] == [2, 1]
     assert [len(mask) for mask in both[0]["masks"]] == [5, 5]
@@ -45,19 +45,19 @@ def test_candidates_have_the_product_of_their_pieces_probabilities(
 ) -> None:
     words = ["open", "deep", "london", "nu", "xyz"]  # the last two have two and three pieces
     body = {"inputs": TEXT, "candidates": words, "model": "pretrained"}
-    (told,) = server.ask("/fill-mask", body)
-    assert [len(own) for own in told["candidates"]] == [5, 5]
+    (answer,) = server.ask("/fill-mask", body)
+    assert [len(own) for own in answer["candidates"]] == [5, 5]
     model = get_model("pretrained")
     tokenizer = model.tokenizer
     pieces = {
         word: ids.tolist() for word, ids in zip(words, tokenizer.piece_ids(words), strict=True)
     }
     assert [len(pieces[word]) for word in words] == [1, 1, 1, 2, 3]
-    for at, own in enumerate(told["candidates"]):
-        chances = [entry["probability"] for entry in own]
-        assert chances == sorted(chances, reverse=True)
+    for index, own in enumerate(answer["candidates"]):
+        probabilities = [entry["probability"] for entry in own]
+        assert probabilities == sorted(probabilities, reverse=True)
         for entry in own:
-            expected = _probability(model, TEXT, at, pieces[entry["candidate"]])
+            expected = _probability(model, TEXT, index, pieces[entry["candidate"]])
             assert entry["probability"] == pytest.approx(expected, rel=1e-4)
 
 
@@ -68,22 +68,29 @@ def _probability(model, text: str, mask: int, ids: list[int]) -> float:
     masks[mask] = "[MASK] " * len(ids)
     joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
     encoding = model.tokenizer.encode(joined, typed_mask=True)
-    places = np.flatnonzero(encoding.input_ids == model.tokenizer.mask_id)[mask:][: len(ids)]
+    positions = np.flatnonzero(encoding.input_ids == model.tokenizer.mask_id)[mask:][: len(ids)]
     with torch.inference_mode():
         hidden = model.encoder(Packed.from_arrays([encoding.input_ids]).to("cpu"))
-        shares = torch.softmax(model.network.mlm_head(hidden), -1)
+        probabilities = torch.softmax(model.network.mlm_head(hidden), -1)
     return float(
-        np.prod([float(shares[place, piece]) for place, piece in zip(places, ids, strict=True)])
+        np.prod(
+            [
+                float(probabilities[position, piece])
+                for position, piece in zip(positions, ids, strict=True)
+            ]
+        )
     )
 
 
-def test_next_sentence(server: Running, get_model) -> None:
+def test_next_sentence_is_the_librarys(server: Running, get_model) -> None:
     pairs = [["the door was open", "a river"], ["a", "b"]]
-    told = server.ask("/next-sentence", {"inputs": pairs, "model": "pretrained"})
+    answers = server.ask("/next-sentence", {"inputs": pairs, "model": "pretrained"})
     expected = [get_model("pretrained").next_sentence(*pair) for pair in pairs]
-    assert [one["next_sentence_probability"] for one in told] == pytest.approx(expected, abs=1e-5)
+    assert [one["next_sentence_probability"] for one in answers] == pytest.approx(
+        expected, abs=1e-5
+    )
     one = server.ask("/next-sentence", {"inputs": pairs[0], "model": "pretrained"})
-    assert close(one, told[:1])
+    assert close(one, answers[:1])
     wrong = server.post("/next-sentence", {"inputs": [["a"]], "model": "pretrained"})
     assert wrong.status_code == 422
 
@@ -91,25 +98,25 @@ def test_next_sentence(server: Running, get_model) -> None:
 def test_classify_takes_texts_and_pairs(server: Running, get_model) -> None:
     texts = ["the door", "a deep river"]
     for name in ("classifier", "topics"):
-        told = server.ask("/classify", {"inputs": texts, "model": name})
-        assert close(told, get_model(name).predict(texts))
+        answers = server.ask("/classify", {"inputs": texts, "model": name})
+        assert close(answers, get_model(name).predict(texts))
         one = server.ask("/classify", {"inputs": texts[0], "model": name})
-        assert close(one, told[:1])
+        assert close(one, answers[:1])
     pairs = [["the door", "a river"], ["deep", "open"]]
-    told = server.ask("/classify", {"inputs": pairs, "model": "reranker"})
-    assert close(told, get_model("reranker").predict(pairs))
+    answers = server.ask("/classify", {"inputs": pairs, "model": "reranker"})
+    assert close(answers, get_model("reranker").predict(pairs))
 
 
-def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, get_model) -> None:
+def test_long_rows_are_an_error_truncated_or_read_in_windows(server: Running, get_model) -> None:
     long = "door open river deep " * 30
     body = {"inputs": long, "model": "classifier"}
     refused = server.post("/classify", body)
     assert refused.status_code == 413
     assert refused.json()["error"].startswith("inputs: 122 tokens, but at most 48 fit")
-    cut = server.post("/classify", {**body, "truncate": True})
-    assert cut.headers["x-truncated-texts"] == "1"
+    truncated = server.post("/classify", {**body, "truncate": True})
+    assert truncated.headers["x-truncated-texts"] == "1"
     with pytest.warns(match="too long"):
-        assert close(cut.json(), get_model("classifier").predict([long]))
+        assert close(truncated.json(), get_model("classifier").predict([long]))
     model = get_model("classifier")
     whole = server.ask("/classify", {**body, "windows": True})
     task = model.task
@@ -131,55 +138,55 @@ def test_long_rows_are_an_error_cut_or_read_in_windows(server: Running, get_mode
         ("/predict-rows", {"rows": ["a" * 50, {"words": ["a", "b" * 50]}]}, "tagger"),
     ],
 )
-def test_rows_that_the_task_cuts_are_counted(
+def test_rows_that_the_task_truncates_are_counted(
     server: Running, path: str, body: dict, name: str
 ) -> None:
     answer = server.post(path, {**body, "model": name})
     assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "2"), answer.text
 
 
-def test_a_question_that_is_cut_is_counted(directories, start, tmp_path) -> None:
+def test_a_question_that_is_truncated_is_counted(directories, start, tmp_path) -> None:
     model = bw.load(directories["answering"], device="cpu")
     settings = model.task.settings.with_values(max_question_tokens=4)
     task = type(model.task)(model.tokenizer, settings)
     bw.Model(model.tokenizer, task, model.network).save(tmp_path / "short")
     with start({"short": str(tmp_path / "short")}) as server:
-        asked = [{"question": words, "context": "the door"} for words in ("a b", "a b c d e")]
-        answer = server.post("/answer", {"inputs": asked})
+        requests = [{"question": words, "context": "the door"} for words in ("a b", "a b c d e")]
+        answer = server.post("/answer", {"inputs": requests})
         assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "1")
 
 
-def test_tag(server: Running, get_model) -> None:
+def test_tag_is_the_librarys(server: Running, get_model) -> None:
     texts = ["the door was open in london.", "a " * 40]
-    told = server.ask("/tag", {"inputs": texts, "model": "tagger"})
-    assert close(told, get_model("tagger").predict(texts))
-    assert len(told[1]["words"]) == 40, "windows, and nothing is cut"
+    answers = server.ask("/tag", {"inputs": texts, "model": "tagger"})
+    assert close(answers, get_model("tagger").predict(texts))
+    assert len(answers[1]["words"]) == 40, "windows, and nothing is truncated"
 
 
-def test_answer(server: Running, get_model) -> None:
+def test_answer_is_the_librarys(server: Running, get_model) -> None:
     rows = [
         {"question": "was it deep", "context": "the door was open in london. a river was deep"},
         {"question": "what", "context": "a " * 60},
     ]
-    told = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
+    answers = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
     pairs = [(row["question"], row["context"]) for row in rows]
-    assert close(told, get_model("answering").predict(pairs))
+    assert close(answers, get_model("answering").predict(pairs))
     (few,) = server.ask("/answer", {"inputs": rows[0], "n_best": 2, "model": "answering"})
-    assert close(few["alternatives"], told[0]["alternatives"][:2])
+    assert close(few["alternatives"], answers[0]["alternatives"][:2])
     for threshold, is_none in ((-1e9, True), (1e9, False)):
         body = {"inputs": rows[0], "null_threshold": threshold, "model": "answering"}
         assert (server.ask("/answer", body)[0]["answer"] == "") is is_none
 
 
-def test_generate_is_the_same_whoever_else_asks(server: Running, get_model) -> None:
-    drawn = {"temperature": 1.0, "seed": 3, "max_new_tokens": 6}
+def test_generate_does_not_depend_on_other_requests(server: Running, get_model) -> None:
+    sampling = {"temperature": 1.0, "seed": 3, "max_new_tokens": 6}
     prompts = ["the door", "a river", "the door"]
-    body = {"inputs": prompts, "model": "causal", **drawn}
-    expected = get_model("causal").generate(prompts, **drawn)
-    assert expected[0] != expected[2], "a prompt that comes again is gone on with in another way"
+    body = {"inputs": prompts, "model": "causal", **sampling}
+    expected = get_model("causal").generate(prompts, **sampling)
+    assert expected[0] != expected[2], "a repeated prompt is continued differently"
     with ThreadPoolExecutor(8) as pool:
-        for told in pool.map(lambda _: server.ask("/generate", body), range(8)):
-            assert [one["generated_text"] for one in told] == expected
+        for answers in pool.map(lambda _: server.ask("/generate", body), range(8)):
+            assert [one["generated_text"] for one in answers] == expected
     wrong = server.post("/generate", {**body, "max_new_tokens": 513})
     assert wrong.json()["error"] == "max_new_tokens: at most 512"
     assert server.post("/generate", {**body, "temperature": 0, "top_k": 2}).status_code == 400
@@ -226,15 +233,15 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     assert [ticket.future.result(0) for ticket in tickets] == expected
 
 
-def test_rows_of_any_task(server: Running, get_model) -> None:
+def test_predict_rows_takes_rows_of_any_task(server: Running, get_model) -> None:
     for name, row in (
         ("choice", {"prompt": "the door", "choices": ["was open", "river"]}),
         ("classifier", {"text": "the door"}),
         ("tagger", {"words": ["the", "door"]}),
     ):
-        told = server.post("/predict-rows", {"rows": [row, row], "model": name})
-        assert told.status_code == 200, told.text
-        assert close(told.json(), get_model(name).predict([row, row]))
+        response = server.post("/predict-rows", {"rows": [row, row], "model": name})
+        assert response.status_code == 200, response.text
+        assert close(response.json(), get_model(name).predict([row, row]))
     wrong = server.post("/predict-rows", {"rows": [{"words": ["a"]}], "model": "classifier"})
     assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
     assert wrong.json()["error"].startswith("rows: its rows are not texts but lists of words")
@@ -249,10 +256,10 @@ def test_rows_of_a_document_are_each_others_context(directories, start, tmp_path
     rows = [{"words": ["the", "door", word], "document": word == "deep"} for word in ("a", "deep")]
     rows += [{"words": ["open"], "document": True}, {"words": ["open"]}]
     with start({"tagger": str(tmp_path / "tagger")}) as server:
-        told = server.ask("/predict-rows", {"rows": rows})
+        answers = server.ask("/predict-rows", {"rows": rows})
         wrong = server.post("/predict-rows", {"rows": [*rows, {"words": "a", "document": 1}]})
     expected = bw.load(tmp_path / "tagger", device="cpu").predict(rows)
-    assert close(told, expected)
+    assert close(answers, expected)
     assert not close(expected[2], expected[3]), "the context matters"
     assert (wrong.status_code, "rows[4]: the column" in wrong.json()["error"]) == (422, True)
 
@@ -269,14 +276,14 @@ def test_rows_of_a_document_are_each_others_context(directories, start, tmp_path
         ("/predict-rows", {"rows": [{"text": "a"}]}, "predict-rows"),
     ],
 )
-def test_a_model_is_asked_what_it_was_trained_for_alone(
+def test_a_model_refuses_what_it_was_not_trained_for(
     server: Running, path: str, body: dict, name: str
 ) -> None:
     answer = server.post(path, {**body, "model": "encoder"})
     assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
     message = answer.json()["error"]
     assert f"was trained for nothing but vectors, not for {name}" in message
-    assert "It can be asked: embed." in message
+    assert "It supports: embed." in message
 
 
 def test_an_unknown_field_is_named_with_the_nearest(server: Running) -> None:
@@ -296,16 +303,18 @@ def test_an_unknown_field_is_named_with_the_nearest(server: Running) -> None:
         ({"inputs": "[MASK] " * 60}, "inputs: 62 tokens, but at most 48 fit"),
     ],
 )
-def test_what_cannot_be_filled(server: Running, body: dict, message: str) -> None:
+def test_masks_that_cannot_be_filled_are_an_error(
+    server: Running, body: dict, message: str
+) -> None:
     answer = server.post("/fill-mask", {**body, "model": "pretrained"})
     assert 400 <= answer.status_code < 500
     assert answer.json()["error"].startswith(message)
 
 
-def test_all_models_are_asked_at_once(server: Running, get_model) -> None:
+def test_all_models_answer_at_once(server: Running, get_model) -> None:
     """Callers, models and tasks mixed: everyone gets their own."""
     texts = ["the door", "a river was deep in london", "open"]
-    asked = [
+    requests = [
         ("/embed", {"inputs": texts}, get_model("encoder").embed(texts).tolist()),
         (
             "/classify",
@@ -316,12 +325,12 @@ def test_all_models_are_asked_at_once(server: Running, get_model) -> None:
         ("/classify", {"inputs": texts, "model": "topics"}, get_model("topics").predict(texts)),
     ]
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda at: server.ask(*asked[at % 4][:2]), range(64)))
+        answers = list(pool.map(lambda at: server.ask(*requests[at % 4][:2]), range(64)))
     for at, answer in enumerate(answers):
-        assert close(answer, asked[at % 4][2])
+        assert close(answer, requests[at % 4][2])
 
 
-def test_what_is_not_finite_is_an_error_and_never_null(directories, start) -> None:
+def test_outputs_that_are_not_finite_are_an_error_and_never_null(directories, start) -> None:
     with start({"m": directories["classifier"], "v": directories["encoder"]}) as server:
         for name in ("m", "v"):
             network = server.service.models.get(name).model.network
@@ -337,7 +346,7 @@ def test_what_is_not_finite_is_an_error_and_never_null(directories, start) -> No
             assert server.post(path, {**body, "inputs": ["the door", "open"]}).status_code == 200
 
 
-def test_precisions_are_asked_one_by_one(server: Running) -> None:
+def test_precisions_do_not_share_a_batch(server: Running) -> None:
     full, half = (
         np.array(server.ask("/encode", {"texts": ["the door"], "precision": name})["results"])
         for name in ("fp32", "bf16")

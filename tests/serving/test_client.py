@@ -30,17 +30,17 @@ TEXTS = ["the door was open", "a river", "deep in london"]
 
 @pytest.fixture
 def client(server: Running) -> Iterator[Client]:
-    with bw.Client(server.url) as made:
-        yield made
+    with bw.Client(server.url) as client:
+        yield client
 
 
 def test_the_verbs_are_those_of_a_model(server: Running, get_model) -> None:
     clients = ExitStack()
 
-    def of(name: str) -> tuple[Client, bw.Model]:
+    def open_client(name: str) -> tuple[Client, bw.Model]:
         return clients.enter_context(Client(server.url, model=name)), get_model(name)
 
-    theirs, model = of("encoder")
+    theirs, model = open_client("encoder")
     for settings in ({}, {"pooling": "max", "layers": [0, -1]}, {"normalize": False}):
         found = theirs.embed(TEXTS, **settings)
         assert found.dtype == np.float32
@@ -60,19 +60,19 @@ def test_the_verbs_are_those_of_a_model(server: Running, get_model) -> None:
         ("answering", [("was it deep", "a river was deep")]),
         ("choice", [{"prompt": "the door", "choices": ["was open", "river"]}]),
     ):
-        theirs, model = of(name)
+        theirs, model = open_client(name)
         assert close(theirs.predict(rows), model.predict(rows)), name
-    theirs, model = of("pretrained")
+    theirs, model = open_client("pretrained")
     masked = "the door was [MASK]"
     assert close(theirs.fill_mask(masked, top_k=2), model.fill_mask(masked, top_k=2))
-    (chances,) = theirs.fill_mask(masked, candidates=["open", "deep"])
-    assert {entry["candidate"] for entry in chances} == {"open", "deep"}
+    (probabilities,) = theirs.fill_mask(masked, candidates=["open", "deep"])
+    assert {entry["candidate"] for entry in probabilities} == {"open", "deep"}
     assert theirs.next_sentence(*TEXTS[:2]) == pytest.approx(
         model.next_sentence(*TEXTS[:2]), abs=1e-5
     )
-    theirs, model = of("causal")
+    theirs, model = open_client("causal")
     assert theirs.generate(TEXTS, max_new_tokens=3) == model.generate(TEXTS, max_new_tokens=3)
-    theirs, model = of("reranker")
+    theirs, model = open_client("reranker")
     values = [one["value"] for one in model.predict([("a", text) for text in TEXTS])]
     assert [at for at, _ in theirs.rerank("a", TEXTS)] == np.argsort(values)[::-1].tolist()
     clients.close()
@@ -121,7 +121,7 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
 ) -> None:
     texts = [f"{'door ' * (at % 20)} open" for at in range(30)]
     prompts = ["the door"] * 10 + ["a", "the door"] * 3
-    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    keywords = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
     sources = {name: directories[name] for name in ("encoder", "causal")}
     with start(sources, ServeSettings(lazy=True, max_texts=7)) as server:
         with Client(server.url) as client:
@@ -129,24 +129,24 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
             with pytest.raises(ServerError, match=r"texts\[20\]: 62 tokens, but at most 32 fit"):
                 client.embed([*texts[:20], "door " * 60])
         with Client(server.url, model="causal") as client:
-            generated = client.generate(prompts, **how)
+            continuations = client.generate(prompts, **keywords)
 
         async def ask() -> object:
             async with AsyncClient(server.url) as client:
                 return await client.embed(iter(texts))
 
-        awaited = asyncio.run(ask())
+        async_vectors = asyncio.run(ask())
     np.testing.assert_allclose(vectors, get_model("encoder").embed(texts), atol=1e-5)
-    np.testing.assert_allclose(awaited, vectors, atol=1e-5)
-    assert generated == get_model("causal").generate(prompts, **how)
+    np.testing.assert_allclose(async_vectors, vectors, atol=1e-5)
+    assert continuations == get_model("causal").generate(prompts, **keywords)
 
 
 def test_copies_of_a_prompt_differ_in_all_requests(server: Running, get_model) -> None:
     prompts = ["the door"] * 500 + ["a", "the door"] * 50
-    how = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
+    keywords = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
     with Client(server.url, model="causal") as client:
-        found = client.generate(prompts, **how)
-    assert found == get_model("causal").generate(prompts, **how)
+        found = client.generate(prompts, **keywords)
+    assert found == get_model("causal").generate(prompts, **keywords)
     assert found[512:] != found[: len(prompts) - 512]
 
 
@@ -188,7 +188,7 @@ def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
 
 
 @pytest.mark.long
-def test_the_same_awaited(server: Running, get_model) -> None:
+def test_the_async_client_has_the_same_answers(server: Running, get_model) -> None:
     async def ask() -> list[object]:
         async with AsyncClient(server.url, model="encoder") as client:
             vectors = client.embed(TEXTS)
@@ -200,7 +200,7 @@ def test_the_same_awaited(server: Running, get_model) -> None:
     assert len(tokens) == 3
 
     async def others() -> None:
-        for name, verb, given in (
+        for name, verb, arguments in (
             ("classifier", "predict", (TEXTS,)),
             ("pretrained", "fill_mask", ("a [MASK]",)),
             ("pretrained", "next_sentence", TEXTS[:2]),
@@ -210,8 +210,8 @@ def test_the_same_awaited(server: Running, get_model) -> None:
         ):
             async with AsyncClient(server.url, model=name) as client:
                 with Client(server.url, model=name) as waiting:
-                    expected = getattr(waiting, verb)(*given)
-                found = await getattr(client, verb)(*given)
+                    expected = getattr(waiting, verb)(*arguments)
+                found = await getattr(client, verb)(*arguments)
                 is_array = isinstance(found, np.ndarray)
                 assert np.allclose(found, expected) if is_array else close(found, expected), verb
 
@@ -244,21 +244,21 @@ def test_errors_say_which_server_and_what(server: Running, client: Client) -> No
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(ServerError, match=rf"{url}: cannot be reached. Is the server running"):
-            _embedded(url)
+            _embed(url)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(ServerError, match=r"no answer in 0\.2 seconds"),
     ):
-        _embedded(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
+        _embed(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2)
 
 
-def _embedded(url: str, **more: float) -> None:
+def _embed(url: str, **more: float) -> None:
     with Client(url, **more) as client:
         client.embed("a")
 
 
 class Busy(BaseHTTPRequestHandler):
-    """Answers 429 some times, then what it is to."""
+    """Answers 429 some times, then 200."""
 
     left = 0
     key: str | None = None
@@ -282,9 +282,11 @@ class Busy(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_busy_server_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
+def test_a_request_to_a_busy_server_is_repeated_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
     busy = HTTPServer(("127.0.0.1", 0), Busy)
     thread = threading.Thread(target=busy.serve_forever, args=(0.01,))
     thread.start()
@@ -293,7 +295,7 @@ def test_a_busy_server_is_asked_again_and_not_for_ever(monkeypatch: pytest.Monke
         Busy.left = 3
         assert client.tokenize("a") == [[{"id": 1}]]
         assert Busy.key == "Bearer secret"
-        assert all(0.01 * 2**at <= wait <= 0.015 * 2**at for at, wait in enumerate(waited))
+        assert all(0.01 * 2**at <= wait <= 0.015 * 2**at for at, wait in enumerate(waits))
         Busy.left = 4
         with pytest.raises(ServerError, match="the server is busy") as refused:
             client.tokenize("a")

@@ -35,7 +35,7 @@ REQUEST = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @dataclass
-class Served:
+class ServerProcess:
     """A server process."""
 
     process: subprocess.Popen[str]
@@ -70,7 +70,9 @@ def context() -> ssl.SSLContext:
 
 
 @pytest.fixture(scope="module", params=["http", "https"])
-def served(request, directories, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(
+    request, directories, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
     words = [directories["encoder"], "--port", "0", "--device", "cpu", "max_connections=1000"]
     words += [f"header_seconds={HEADER_SECONDS}", f"keep_alive_seconds={KEEP_ALIVE_SECONDS}"]
     words += [f"max_header_bytes={MAX_HEADER_BYTES}", "body_seconds=60"]
@@ -86,11 +88,11 @@ def served(request, directories, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     assert process.stderr is not None
     try:
-        said: dict[str, Any] = {}
-        while said.get("event") != "listening":
-            said = json.loads(process.stderr.readline())
+        event: dict[str, Any] = {}
+        while event.get("event") != "listening":
+            event = json.loads(process.stderr.readline())
         threading.Thread(target=process.stderr.read, daemon=True).start()  # until it ends
-        yield Served(process, int(said["url"].rpartition(":")[2]), tls)
+        yield ServerProcess(process, int(event["url"].rpartition(":")[2]), tls)
     finally:
         process.terminate()
         try:
@@ -111,9 +113,9 @@ def certificate(folder: Path) -> list[str]:
     return ["--tls-key", files[0], "--tls-certificate", files[1]]
 
 
-def answered(served: Served) -> None:
+def check_answer(server: ServerProcess) -> None:
     """Check that a new client is answered."""
-    with served.client() as client:
+    with server.client() as client:
         assert client.get("/health").status_code == 200
         assert client.post("/embed", json={"inputs": "the door"}).status_code == 200
 
@@ -124,46 +126,48 @@ def end_of(sock: socket.socket, send: Callable[[], bytes] = lambda: b"") -> tupl
     Returns:
         what it sent, and the seconds until then.
     """
-    started, received = time.monotonic(), b""
+    start_time, response = time.monotonic(), b""
     sock.settimeout(0.1)
-    while time.monotonic() < started + HEADER_SECONDS + KEEP_ALIVE_SECONDS + SLACK:
+    while time.monotonic() < start_time + HEADER_SECONDS + KEEP_ALIVE_SECONDS + SLACK:
         try:
             sock.sendall(send())
             part = sock.recv(1 << 16)
         except (TimeoutError, ssl.SSLWantReadError):
             continue
         except OSError:
-            return received, time.monotonic() - started
-        received += part
+            return response, time.monotonic() - start_time
+        response += part
         if not part:
-            return received, time.monotonic() - started
+            return response, time.monotonic() - start_time
     raise AssertionError("the connection stays open")
 
 
-@pytest.mark.parametrize("sent", [b"", b"G", REQUEST, REQUEST + b"x: "])
-def test_connections_without_a_request_keep_nobody_out(served: Served, sent: bytes) -> None:
-    with ExitStack() as opened:
+@pytest.mark.parametrize("request_part", [b"", b"G", REQUEST, REQUEST + b"x: "])
+def test_connections_without_a_request_do_not_keep_others_out(
+    server: ServerProcess, request_part: bytes
+) -> None:
+    with ExitStack() as stack:
         for _ in range(DESCRIPTORS + 20):
-            silent = opened.enter_context(served.connect(handshake=False))
+            silent = stack.enter_context(server.connect(handshake=False))
             with suppress(OSError):  # it may already be closed
-                silent.sendall(sent)
-        answered(served)
-        assert len(os.listdir(f"/proc/{served.process.pid}/fd")) < DESCRIPTORS
-    answered(served)
+                silent.sendall(request_part)
+        check_answer(server)
+        assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < DESCRIPTORS
+    check_answer(server)
 
 
-def test_a_request_is_not_closed_for_other_connections(served: Served) -> None:
+def test_a_request_is_not_closed_for_other_connections(server: ServerProcess) -> None:
     body = b'{"inputs": "the door"}'
     head = (
         f"POST /embed HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
-    with served.connect() as busy, ExitStack() as opened:
+    with server.connect() as busy, ExitStack() as stack:
         busy.sendall(head.encode() + body[:5])
         time.sleep(0.5)
         for _ in range(DESCRIPTORS + 20):
-            opened.enter_context(served.connect(handshake=False))
-        answered(served)
+            stack.enter_context(server.connect(handshake=False))
+        check_answer(server)
         busy.sendall(body[5:])
         assert busy.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
 
@@ -186,31 +190,31 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_headers_are_bounded_without_a_key(served: Served, flood: str) -> None:
+def test_headers_are_bounded_without_a_key(server: ServerProcess, flood: str) -> None:
     """Memory does not grow by the 138 MB that a client sends."""
-    answered(served)
-    before = served.memory()
+    check_answer(server)
+    memory = server.memory()
     start, part = FLOODS[flood]
-    with served.connect() as greedy:
-        sent, received = 0, b""
+    with server.connect() as greedy:
+        sent_bytes, response = 0, b""
         with suppress(OSError):
             greedy.sendall(start)
-            while sent < 138_000_000:
-                sent += greedy.send(part)
+            while sent_bytes < 138_000_000:
+                sent_bytes += greedy.send(part)
         with suppress(OSError):
             while more := greedy.recv(1 << 16):
-                received += more
-    assert sent < 16_000_000, "it is closed soon"
-    assert served.memory() < before + 8
-    if received and "POST" not in start.decode():
-        assert b"431" in received
-        assert b"the headers have more than 4,096 bytes" in received
-    answered(served)
+                response += more
+    assert sent_bytes < 16_000_000, "it is closed soon"
+    assert server.memory() < memory + 8
+    if response and "POST" not in start.decode():
+        assert b"431" in response
+        assert b"the headers have more than 4,096 bytes" in response
+    check_answer(server)
 
 
 @pytest.mark.parametrize("size", [2000, 3900, 4200, 20_000, 200_000])
-def test_headers_that_arrive_at_once_are_bounded(served: Served, size: int) -> None:
-    with served.client() as client:
+def test_headers_that_arrive_at_once_are_bounded(server: ServerProcess, size: int) -> None:
+    with server.client() as client:
         client.headers.pop("authorization")
         answer = client.get("/health", headers={"x-large": "a" * size})
         assert answer.status_code == (200 if size < MAX_HEADER_BYTES else 431)
@@ -239,18 +243,18 @@ def test_headers_that_arrive_at_once_are_bounded(served: Served, size: int) -> N
     ],
 )
 def test_slow_clients_are_closed(
-    served: Served, start: bytes, dribble: bytes, seconds: float
+    server: ServerProcess, start: bytes, dribble: bytes, seconds: float
 ) -> None:
-    with served.connect() as slow:
+    with server.connect() as slow:
         slow.sendall(start)
-        _, waited = end_of(slow, lambda: dribble)
-    assert seconds - 1 < waited < seconds + SLACK
+        _, seconds_open = end_of(slow, lambda: dribble)
+    assert seconds - 1 < seconds_open < seconds + SLACK
 
 
-def test_a_silent_handshake_is_closed(served: Served) -> None:
-    with served.connect(handshake=False) as silent:
-        _, waited = end_of(silent)
-    assert waited < HEADER_SECONDS + SLACK
+def test_a_silent_handshake_is_closed(server: ServerProcess) -> None:
+    with server.connect(handshake=False) as silent:
+        _, seconds_open = end_of(silent)
+    assert seconds_open < HEADER_SECONDS + SLACK
 
 
 def large_request() -> bytes:
@@ -264,54 +268,54 @@ def large_request() -> bytes:
     return head.encode() + body
 
 
-def test_a_client_that_takes_no_response_is_closed(served: Served) -> None:
-    with served.connect(receive_buffer=4096) as greedy:
+def test_a_client_that_takes_no_response_is_closed(server: ServerProcess) -> None:
+    with server.connect(receive_buffer=4096) as greedy:
         greedy.sendall(large_request() * 8)
-        started = time.monotonic()
+        start_time = time.monotonic()
         with suppress(OSError):
-            while time.monotonic() < started + 60:
+            while time.monotonic() < start_time + 60:
                 greedy.sendall(b"x")
                 time.sleep(0.2)
-        assert time.monotonic() - started < 60
-    answered(served)
+        assert time.monotonic() - start_time < 60
+    check_answer(server)
 
 
-def test_a_client_that_takes_its_response_slowly_gets_it(served: Served) -> None:
-    with served.connect(receive_buffer=4096) as slow:
+def test_a_client_that_takes_its_response_slowly_gets_it(server: ServerProcess) -> None:
+    with server.connect(receive_buffer=4096) as slow:
         slow.sendall(large_request())
-        received, started = b"", time.monotonic()
-        while b"\r\n\r\n" not in received:
-            received += slow.recv(1 << 12)
-        headers, _, content = received.partition(b"\r\n\r\n")
+        response, start_time = b"", time.monotonic()
+        while b"\r\n\r\n" not in response:
+            response += slow.recv(1 << 12)
+        headers, _, content = response.partition(b"\r\n\r\n")
         length = int(headers.lower().partition(b"content-length:")[2].split()[0])
         while len(content) < length:
             part = slow.recv(50_000)
             assert part
             content += part
             time.sleep((KEEP_ALIVE_SECONDS + 3) * len(part) / length)
-        assert time.monotonic() - started > KEEP_ALIVE_SECONDS
+        assert time.monotonic() - start_time > KEEP_ALIVE_SECONDS
     assert np.array(json.loads(content)["results"]).shape[0] == 2000
 
 
-def test_one_connection_serves_many_requests(served: Served) -> None:
-    with served.connect() as one:
+def test_one_connection_serves_many_requests(server: ServerProcess) -> None:
+    with server.connect() as one:
         for _ in range(3):
             one.sendall((REQUEST + b"\r\n") * 5)  # pipelined
-            received = b""
-            while received.count(b"HTTP/1.1 200 OK") < 5:
+            response = b""
+            while response.count(b"HTTP/1.1 200 OK") < 5:
                 part = one.recv(1 << 16)
                 assert part
-                received += part
+                response += part
             time.sleep(HEADER_SECONDS / 2)
 
 
-def test_requests_before_a_response_are_bounded(served: Served) -> None:
-    before = served.memory()
-    with served.connect() as greedy:
-        received, _ = end_of(greedy, lambda: (REQUEST + b"\r\n") * 5000)
-    assert received.count(b"200 OK") < 500
-    assert served.memory() < before + 8
-    answered(served)
+def test_requests_before_a_response_are_bounded(server: ServerProcess) -> None:
+    memory = server.memory()
+    with server.connect() as greedy:
+        response, _ = end_of(greedy, lambda: (REQUEST + b"\r\n") * 5000)
+    assert response.count(b"200 OK") < 500
+    assert server.memory() < memory + 8
+    check_answer(server)
 
 
 # --- without a server ---
@@ -320,8 +324,8 @@ def test_requests_before_a_response_are_bounded(served: Served) -> None:
 class Pair:
     """A connection between two sockets of this process."""
 
-    def __init__(self, connections: Connections, opened: ExitStack) -> None:
-        self.ours, self.theirs = (opened.enter_context(one) for one in socket.socketpair())
+    def __init__(self, connections: Connections, stack: ExitStack) -> None:
+        self.ours, self.theirs = (stack.enter_context(one) for one in socket.socketpair())
         self.fd = self.ours.fileno()
         connections.add(self.ours)
         self.connection = connections._open.get(self.fd)
@@ -336,38 +340,38 @@ class Pair:
 
 
 @pytest.fixture
-def opened() -> Iterator[ExitStack]:
+def stack() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
 
 
-def test_the_connection_that_waits_longest_is_closed_first(opened: ExitStack) -> None:
+def test_the_connection_that_waits_longest_is_closed_first(stack: ExitStack) -> None:
     connections = Connections(ServeSettings(max_connections=3))
-    first, second, third = (Pair(connections, opened) for _ in range(3))
+    first, second, third = (Pair(connections, stack) for _ in range(3))
     connections.answer(first.connection)
     connections.wait(second.connection, 1)  # its request was answered
-    fourth = Pair(connections, opened)
+    fourth = Pair(connections, stack)
     assert [first.is_closed, second.is_closed, third.is_closed] == [False, False, True]
-    fifth = Pair(connections, opened)
+    fifth = Pair(connections, stack)
     assert [first.is_closed, second.is_closed, fourth.is_closed] == [False, True, False]
     assert not fifth.is_closed
     assert len(connections) == 3
 
 
-def test_a_new_connection_is_closed_if_all_others_are_busy(opened: ExitStack) -> None:
+def test_a_new_connection_is_closed_if_all_others_are_busy(stack: ExitStack) -> None:
     connections = Connections(ServeSettings(max_connections=2))
-    busy = [Pair(connections, opened) for _ in range(2)]
+    busy = [Pair(connections, stack) for _ in range(2)]
     for pair in busy:
         connections.answer(pair.connection)
-    assert Pair(connections, opened).is_closed
+    assert Pair(connections, stack).is_closed
     assert not any(pair.is_closed for pair in busy)
 
 
-def test_a_descriptor_that_is_used_again_is_another_connection(opened: ExitStack) -> None:
+def test_a_descriptor_that_is_used_again_is_another_connection(stack: ExitStack) -> None:
     connections = Connections(ServeSettings(max_connections=2))
-    first = Pair(connections, opened)
+    first = Pair(connections, stack)
     first.ours.close()
-    second = Pair(connections, opened)
+    second = Pair(connections, stack)
     assert second.fd == first.fd
     connections.remove(first.connection)
     assert len(connections) == 1
@@ -403,7 +407,7 @@ def test_addresses_that_this_machine_lacks_are_left_out(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("limits", "most", "allowed", "raised_to"),
+    ("limits", "most", "expected", "raised_to"),
     [
         ((200, 200), 2048, 136, None),
         ((1024, 4096), 2048, 2048, 2112),
@@ -417,13 +421,13 @@ def test_addresses_that_this_machine_lacks_are_left_out(monkeypatch: pytest.Monk
 def test_connections_are_as_many_as_the_system_allows(
     limits: tuple[int, int],
     most: int,
-    allowed: int,
+    expected: int,
     raised_to: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changes: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, values: changes.append(values[0]))
-    assert allowed_connections(most) == allowed
+    assert allowed_connections(most) == expected
     assert set(changes) <= {raised_to, limits[1]}
     assert raised_to is None or changes == [raised_to]

@@ -15,10 +15,10 @@ from bertworks.serving.dialects.explorer import VIEWS
 from bertworks.serving.security import Keys
 from tests.serving.conftest import Running
 from tests.serving.test_bert import close
-from tests.serving.test_operations import until
+from tests.serving.test_operations import wait_until
 
 TEXT = "the door was [MASK] in london"
-ASKED = {
+REQUESTS = {
     "pieces": {"text": TEXT},
     "fill": {"text": TEXT, "words": [1], "candidates": ["open"], "off": [[0, 1]]},
     "attention": {"text": TEXT, "words": [1]},
@@ -36,8 +36,8 @@ ASKED = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_route_answers_as_its_function(server: Running, get_model, view: str) -> None:
-    found = server.ask(f"/explore/{view}", {**ASKED[view], "model": "pretrained"})
-    expected = VIEWS[view][1](get_model("pretrained"), **ASKED[view])
+    found = server.ask(f"/explore/{view}", {**REQUESTS[view], "model": "pretrained"})
+    expected = VIEWS[view][1](get_model("pretrained"), **REQUESTS[view])
     assert close(found, expected)
 
 
@@ -45,9 +45,9 @@ def test_a_route_answers_as_its_function(server: Running, get_model, view: str) 
 def test_models_say_which_views_they_have(server: Running, directories) -> None:
     for name in directories:
         server.ask("/explore/pieces", {"text": "the door", "model": name})
-    told = server.http.get("/explore/models").json()
-    assert (told["tokens"], told["sentences"]) == (128, 64)
-    entries = {entry["name"]: entry for entry in told["models"]}
+    answer = server.http.get("/explore/models").json()
+    assert (answer["tokens"], answer["sentences"]) == (128, 64)
+    entries = {entry["name"]: entry for entry in answer["models"]}
     assert list(entries) == list(directories)
     assert entries["encoder"]["default"]
     assert entries["pretrained"]["mask"] == "[MASK]"
@@ -56,16 +56,16 @@ def test_models_say_which_views_they_have(server: Running, directories) -> None:
         for view in VIEWS:
             pair = "a river" if name in ("answering", "reranker") else None
             text = TEXT if view != "pieces" else "the door"
-            asked = {**ASKED[view], "model": name}
+            request = {**REQUESTS[view], "model": name}
             if view in ("fill", "heads", "occlusion", "predict"):
-                asked = {"text": text, "pair": pair, "model": name}
-            elif "words" in asked:
-                asked.pop("words")
-            answer = server.post(f"/explore/{view}", asked)
+                request = {"text": text, "pair": pair, "model": name}
+            elif "words" in request:
+                request.pop("words")
+            response = server.post(f"/explore/{view}", request)
             reason = entry["views"][view]
-            assert answer.status_code == (200 if reason is None else 424), (name, view, answer.text)
+            assert response.status_code == (200 if reason is None else 424), response.text
             if reason is not None:
-                assert answer.json()["error"] == reason
+                assert response.json()["error"] == reason
     line = entries["classifier"]["views"]["fill"]
     assert line.startswith("classifier is a classifier: it predicts no words. Serve ")
     assert "pretrained" in line
@@ -116,15 +116,15 @@ def test_keys_deadlines_and_many_at_a_time(start, directories) -> None:
 
 def test_a_model_that_is_not_loaded_is_not_described(start, directories) -> None:
     with start({"one": directories["encoder"], "two": directories["pretrained"]}) as server:
-        told = server.http.get("/explore/models").json()["models"]
-        assert told == [
+        answer = server.http.get("/explore/models").json()["models"]
+        assert answer == [
             {"name": "one", "default": True, "loaded": False},
             {"name": "two", "default": False, "loaded": False},
         ]
-        told = server.http.get("/explore/models", params={"model": "two"}).json()["models"]
-        assert [entry["loaded"] for entry in told] == [False, True]
+        answer = server.http.get("/explore/models", params={"model": "two"}).json()["models"]
+        assert [entry["loaded"] for entry in answer] == [False, True]
         two = server.service.models.get("two").model
-        assert told[1]["layers"] == explorer.describe(two)["layers"] == 2
+        assert answer[1]["layers"] == explorer.describe(two)["layers"] == 2
 
 
 def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
@@ -132,24 +132,24 @@ def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
 ) -> None:
     executor, body = server.service.view_executor, {"text": TEXT, "model": "pretrained"}
     expected = server.ask("/explore/heads", body)
-    entered, go = threading.Event(), threading.Event()
-    begun, stopped = list[int](), list[int]()
+    is_running, go = threading.Event(), threading.Event()
+    starts, stops = list[int](), list[int]()
     run = executor.run
 
-    def watched(work, deadline):
+    def run_watched(work, deadline):
         def watch():
-            begun.append(1)
-            entered.set()
+            starts.append(1)
+            is_running.set()
             assert go.wait(20)
             try:
                 return work()
             except AbandonedError:
-                stopped.append(1)
+                stops.append(1)
                 raise
 
         return run(watch, deadline)
 
-    monkeypatch.setattr(executor, "run", watched)
+    monkeypatch.setattr(executor, "run", run_watched)
     content = json.dumps(body)
     request = (
         "POST /explore/heads HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -158,10 +158,10 @@ def test_a_view_is_dropped_or_stopped_when_its_client_leaves(
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     with socket.create_connection(address) as one, socket.create_connection(address) as two:
         one.sendall(request.encode())
-        assert entered.wait(20)
+        assert is_running.wait(20)
         two.sendall(request.encode())
-        until(lambda: executor._waiting == 2)
-    until(lambda: executor._waiting == 0)
+        wait_until(lambda: executor._waiting == 2)
+    wait_until(lambda: executor._waiting == 0)
     go.set()
     assert server.ask("/explore/heads", body) == expected
-    assert (len(begun), len(stopped)) == (2, 1), "one is stopped, one never begins, one is answered"
+    assert (len(starts), len(stops)) == (2, 1), "one is stopped, one never begins, one is answered"

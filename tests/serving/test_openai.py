@@ -22,12 +22,12 @@ TEXTS = ["the door was open", "a river", "deep in london"]
 
 @pytest.fixture
 def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as made:
-        yield made
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
 
 
 def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, get_model) -> None:
-    """It asks for base64 unless it is told otherwise, and unpacks it."""
+    """It requests base64 by default, and decodes it."""
     expected = get_model("encoder").embed(TEXTS)
     for more in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
         answer = client.embeddings.create(model="encoder", input=TEXTS, **more)
@@ -52,15 +52,15 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as refused:
+    with pytest.raises(openai.NotFoundError) as error:
         client.embeddings.create(model="text-embedding-3-small", input="a")
-    assert refused.value.code == "model_not_found"
-    assert refused.value.param == "model"
-    assert refused.value.request_id
+    assert error.value.code == "model_not_found"
+    assert error.value.param == "model"
+    assert error.value.request_id
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ([], "input: give at least one text"),
         ("", "input: must not be empty"),
@@ -73,8 +73,8 @@ def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
         (None, "input: must be a text or a list of texts; input is null"),
     ],
 )
-def test_bad_input_is_400_with_all_four_keys(server: Running, given: object, message: str) -> None:
-    answer = server.post("/v1/embeddings", {"model": "encoder", "input": given})
+def test_bad_input_is_400_with_all_four_keys(server: Running, value: object, message: str) -> None:
+    answer = server.post("/v1/embeddings", {"model": "encoder", "input": value})
     assert answer.status_code == 400
     assert set(answer.json()) == {"error"}
     error = answer.json()["error"]
@@ -84,15 +84,15 @@ def test_bad_input_is_400_with_all_four_keys(server: Running, given: object, mes
     assert str(error["param"]).startswith("input")
 
 
-def test_what_is_required_is_named(server: Running) -> None:
+def test_a_missing_field_is_named(server: Running) -> None:
     error = server.post("/v1/embeddings", {"model": "encoder"}).json()["error"]
     assert error["message"] == "input: must be given"
     assert error["param"] == "input"
 
 
 def test_the_first_model_is_the_default(server: Running) -> None:
-    for given in ({}, {"model": None}):
-        assert server.ask("/v1/embeddings", {"input": "a", **given})["model"] == "encoder"
+    for fields in ({}, {"model": None}):
+        assert server.ask("/v1/embeddings", {"input": "a", **fields})["model"] == "encoder"
 
 
 def test_a_body_of_another_content_type_is_415(server: Running) -> None:
@@ -109,39 +109,41 @@ def test_fields_of_other_servers_are_passed_over(server: Running) -> None:
     assert server.post("/v1/embeddings", body).status_code == 200
 
 
-def test_texts_are_cut_where_it_is_asked(server: Running) -> None:
+def test_texts_are_truncated_on_request(server: Running) -> None:
     body = {"model": "encoder", "input": "door " * 60, "truncate": True}
     assert server.ask("/v1/embeddings", body)["usage"]["prompt_tokens"] == 32
 
 
-def test_dimensions_are_cut_and_brought_to_length_1(directories, start, get_model) -> None:
+def test_vectors_are_shortened_and_normalized(directories, start, get_model) -> None:
     sources = {"encoder": directories["encoder"]}
     body = {"model": "encoder", "input": TEXTS[0], "dimensions": 6}
     with start(sources) as server:
-        refused = server.post("/v1/embeddings", body)
-        assert refused.status_code == 400
-        assert "Matryoshka" in refused.json()["error"]["message"]
-        assert refused.json()["error"]["param"] == "dimensions"
+        response = server.post("/v1/embeddings", body)
+        assert response.status_code == 400
+        assert "Matryoshka" in response.json()["error"]["message"]
+        assert response.json()["error"]["param"] == "dimensions"
         full = server.ask("/v1/embeddings", {**body, "dimensions": 16})
         assert len(full["data"][0]["embedding"]) == 16
     with start(sources, ServeSettings(any_dimensions=True, token_ids=True)) as server:
-        cut = np.array(server.ask("/v1/embeddings", body)["data"][0]["embedding"])
+        shortened_vector = np.array(server.ask("/v1/embeddings", body)["data"][0]["embedding"])
         whole = get_model("encoder").embed([TEXTS[0]])[0, :6]
-        np.testing.assert_allclose(cut, whole / np.linalg.norm(whole), atol=1e-6)
+        np.testing.assert_allclose(shortened_vector, whole / np.linalg.norm(whole), atol=1e-6)
         assert server.post("/v1/embeddings", {**body, "dimensions": 17}).status_code == 400
         tei = server.ask("/embed", {"inputs": TEXTS[0], "dimensions": 6})
-        np.testing.assert_allclose(tei[0], cut, atol=1e-6)
+        np.testing.assert_allclose(tei[0], shortened_vector, atol=1e-6)
         # Ids where the server takes them.
         ids = get_model("encoder").tokenizer.piece_ids([TEXTS[0]])[0].tolist()
-        for given in (ids, [ids]):
-            found = server.ask("/v1/embeddings", {**body, "input": given})
-            np.testing.assert_allclose(found["data"][0]["embedding"], cut, atol=1e-6)
+        for value in (ids, [ids]):
+            found = server.ask("/v1/embeddings", {**body, "input": value})
+            np.testing.assert_allclose(found["data"][0]["embedding"], shortened_vector, atol=1e-6)
         wrong = server.post("/v1/embeddings", {**body, "input": [[99999]]})
         assert wrong.status_code == 400
         assert "this model's vocabulary" in wrong.json()["error"]["message"]
 
 
-def test_a_declared_matryoshka_model_may_be_cut(directories, start, tmp_path) -> None:
+def test_vectors_of_a_declared_matryoshka_model_may_be_shortened(
+    directories, start, tmp_path
+) -> None:
     copy = tmp_path / "nested"
     shutil.copytree(directories["encoder"], copy)
     settings = json.loads((copy / "config.json").read_text())
@@ -149,17 +151,17 @@ def test_a_declared_matryoshka_model_may_be_cut(directories, start, tmp_path) ->
     with start({"nested": str(copy)}) as server:
         body = {"model": "nested", "input": "a"}
         assert len(server.ask("/v1/embeddings", {**body, "dimensions": 8})["data"]) == 1
-        refused = server.post("/v1/embeddings", {**body, "dimensions": 6}).json()["error"]
-        assert refused["message"] == "dimensions: the model's vectors may be shortened to 4, 8"
+        response = server.post("/v1/embeddings", {**body, "dimensions": 6}).json()["error"]
+        assert response["message"] == "dimensions: the model's vectors may be shortened to 4, 8"
 
 
 def test_a_request_has_300_000_tokens_at_most(server: Running, monkeypatch) -> None:
     monkeypatch.setattr("bertworks.serving.dialects.openai.MAX_TOKENS", 20)
     body = {"model": "encoder", "input": TEXTS}
     assert server.post("/v1/embeddings", body).status_code == 200
-    refused = server.post("/v1/embeddings", {**body, "input": TEXTS * 2})
-    assert refused.status_code == 400
-    assert "more than 20 tokens" in refused.json()["error"]["message"]
+    response = server.post("/v1/embeddings", {**body, "input": TEXTS * 2})
+    assert response.status_code == 400
+    assert "more than 20 tokens" in response.json()["error"]["message"]
 
 
 def test_the_client_comes_again_when_the_server_is_busy(
@@ -167,23 +169,23 @@ def test_the_client_comes_again_when_the_server_is_busy(
 ) -> None:
     usual, refusals = server.service.queue.submit, []
 
-    def busy(*given, **more):
+    def busy(*arguments, **keywords):
         if len(refusals) < 2:
             refusals.append(1)
             error = OverloadedError("the server is busy")
             error.retry_after = 0.02
             raise error
-        return usual(*given, **more)
+        return usual(*arguments, **keywords)
 
     monkeypatch.setattr(server.service.queue, "submit", busy)
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused") as client:
         assert len(client.embeddings.create(model="encoder", input="a").data) == 1
     refusals.clear()
-    refused = server.post("/v1/embeddings", {"model": "encoder", "input": "a"})
-    assert refused.status_code == 429
-    assert refused.headers["retry-after"] == "1"
-    assert refused.headers["retry-after-ms"] == "20"
-    assert refused.json()["error"]["type"] == "rate_limit_error"
+    response = server.post("/v1/embeddings", {"model": "encoder", "input": "a"})
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "1"
+    assert response.headers["retry-after-ms"] == "20"
+    assert response.json()["error"]["type"] == "rate_limit_error"
 
 
 def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
@@ -199,8 +201,8 @@ def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
     assert [one["index"] for one in answer["results"]] == [one["index"] for one in ranks[:2]]
     for one, rank in zip(answer["results"], ranks, strict=False):
         assert one["relevance_score"] == pytest.approx(rank["score"], abs=1e-6)
-        given = documents[one["index"]]
-        assert one["document"]["text"] == (given if isinstance(given, str) else given["text"])
+        value = documents[one["index"]]
+        assert one["document"]["text"] == (value if isinstance(value, str) else value["text"])
     assert answer["usage"]["total_tokens"] > 0
     bare = server.ask("/v1/rerank", body)["results"]
     assert [set(one) for one in bare] == [{"index", "relevance_score"}] * 3
@@ -220,13 +222,13 @@ def test_the_real_javascript_client_gets_whole_vectors(
     if done.returncode:
         pytest.skip(f"npm cannot install the client: {done.stderr[-200:]}")
     script = shutil.copy(Path(__file__).with_name("openai_client.mjs"), tmp_path)
-    said = subprocess.run(
+    result = subprocess.run(
         [node, script, f"{server.url}/v1", *TEXTS], capture_output=True, text=True, check=False
     )
-    assert said.returncode == 0, said.stderr
-    found = json.loads(said.stdout)
+    assert result.returncode == 0, result.stderr
+    answers = json.loads(result.stdout)
     expected = get_model("encoder").embed(TEXTS)
-    np.testing.assert_allclose(found["usual"], expected, atol=1e-6)
-    np.testing.assert_allclose(found["floats"], expected, atol=1e-6)
-    assert "encoder" in found["names"]
-    assert found["refused"] == {"status": 404, "code": "model_not_found", "param": "model"}
+    np.testing.assert_allclose(answers["usual"], expected, atol=1e-6)
+    np.testing.assert_allclose(answers["floats"], expected, atol=1e-6)
+    assert "encoder" in answers["names"]
+    assert answers["refused"] == {"status": 404, "code": "model_not_found", "param": "model"}

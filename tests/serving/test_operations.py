@@ -41,10 +41,10 @@ def metrics(server: Running) -> dict[tuple[str, frozenset], float]:
     }
 
 
-# --- who may ask ---
+# --- access ---
 
 
-def test_without_a_key_no_route_but_health_answers(directories, start) -> None:
+def test_routes_but_health_need_a_key(directories, start) -> None:
     keys = Keys({"ada": KEY, "bob": "b" * 20})
     with start({"encoder": directories["encoder"]}, keys=keys, local=False) as server:
         for path in ("/health", "/ready", "/ping", "/"):
@@ -52,8 +52,8 @@ def test_without_a_key_no_route_but_health_answers(directories, start) -> None:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {KEY}"}):
             for path in ("/metrics", "/info", "/openapi.json", "/nowhere"):
                 assert server.http.get(path, headers=headers).status_code == 401, path
-            refused = server.post("/embed", {"inputs": TEXT}, headers=headers)
-            assert (refused.status_code, refused.content) == (401, b"")
+            response = server.post("/embed", {"inputs": TEXT}, headers=headers)
+            assert (response.status_code, response.content) == (401, b"")
             for path in ("/", "/health", "/explore/static/app.js"):  # open to GET alone
                 assert server.post(path, {"inputs": TEXT}, headers=headers).status_code == 401, path
             openai = server.post("/v1/embeddings", {"model": "m", "input": "a"}, headers=headers)
@@ -73,8 +73,8 @@ def test_metrics_need_no_key_on_this_machine_alone(directories, start) -> None:
 def test_a_page_of_another_host_is_refused(server: Running) -> None:
     """A name that some web page has pointed at this machine."""
     for host in ("evil.example", "evil.example:8080", "127.0.0.1.evil.example", ""):
-        refused = server.post("/embed", {"inputs": TEXT}, headers={"host": host})
-        assert refused.status_code in (400, 403), host
+        response = server.post("/embed", {"inputs": TEXT}, headers={"host": host})
+        assert response.status_code in (400, 403), host
     for host in ("localhost", "localhost:1234", "[::1]:80", "127.0.0.1"):
         assert server.post("/embed", {"inputs": TEXT}, headers={"host": host}).status_code == 200
 
@@ -95,7 +95,7 @@ def test_a_page_of_another_host_is_refused(server: Running) -> None:
         ("", False),
     ],
 )
-def test_what_is_this_machine(host: str, local: bool) -> None:
+def test_loopback_hosts_are_this_machine(host: str, local: bool) -> None:
     assert is_loopback(host) is local
     if local:
         check_host(host, Keys(), no_auth=False)
@@ -149,10 +149,10 @@ def test_a_byte_order_mark_and_spaces_are_no_part_of_a_key(tmp_path: Path, text:
 def test_a_key_may_have_letters_beyond_ascii(directories, start, encoding: str) -> None:
     key = "ein-schlüssel-mit-umlaut"
     with start({"encoder": directories["encoder"]}, keys=Keys({"ada": key})) as server:
-        sent = {b"authorization": b"Bearer " + key.encode(encoding)}
-        assert server.post("/embed", {"inputs": TEXT}, headers=sent).status_code == 200
-        sent = {b"x-api-key": key.encode(encoding)}
-        assert server.post("/embed", {"inputs": TEXT}, headers=sent).status_code == 200
+        headers = {b"authorization": b"Bearer " + key.encode(encoding)}
+        assert server.post("/embed", {"inputs": TEXT}, headers=headers).status_code == 200
+        headers = {b"x-api-key": key.encode(encoding)}
+        assert server.post("/embed", {"inputs": TEXT}, headers=headers).status_code == 200
         with bw.Client(server.url, key) as client:
             assert client.embed(TEXT).shape == (1, 16)
 
@@ -182,23 +182,23 @@ def test_a_file_of_keys_must_have_good_ones(
 def test_other_origins_get_no_permission(server: Running) -> None:
     answer = server.post("/embed", {"inputs": TEXT}, headers={"origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
-    asked = server.http.options(
+    response = server.http.options(
         "/embed",
         headers={"origin": "https://e.example", "access-control-request-method": "POST"},
     )
-    assert asked.status_code == 405
+    assert response.status_code == 405
 
 
-# --- how much ---
+# --- sizes ---
 
 
 def test_a_body_is_bounded_whether_it_says_its_length_or_not(directories, start) -> None:
     settings = ServeSettings(max_body_bytes=2000)
     with start({"encoder": directories["encoder"]}, settings) as server:
-        said = server.post("/embed", {"inputs": "a" * 3000})
+        with_length = server.post("/embed", {"inputs": "a" * 3000})
         parts = (b"x" * 500 for _ in range(9))
-        unsaid = server.http.post("/embed", content=parts)
-        for answer in (said, unsaid):
+        without_length = server.http.post("/embed", content=parts)
+        for answer in (with_length, without_length):
             assert answer.status_code == 413
             assert answer.json()["error"] == "the body has more than 2,000 bytes"
         assert server.post("/v1/embeddings", {"input": "a" * 3000}).status_code == 413
@@ -215,21 +215,21 @@ def test_a_body_that_does_not_arrive_is_408(directories, start) -> None:
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
-def test_beyond_the_queue_requests_are_429_before_they_are_tokenised(directories, start) -> None:
+def test_requests_that_do_not_fit_the_queue_are_429_and_not_tokenised(directories, start) -> None:
     settings = ServeSettings(max_queue_tokens=58)
     with (
         start({"encoder": directories["encoder"]}, settings) as server,
-        held(server.service.queue) as go,
+        no_batches(server.service.queue) as go,
     ):
         first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a" * 25}))
         first.start()
-        until(lambda: server.service.queue.load.requests == 1)
-        refused = server.post("/embed", {"inputs": ["a" * 30] * 2})
-        assert refused.status_code == 413, "it never fits"
-        refused = server.post("/embed", {"inputs": "a" * 35})
-        assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) >= 1
-        assert refused.json() == {
+        wait_until(lambda: server.service.queue.load.requests == 1)
+        response = server.post("/embed", {"inputs": ["a" * 30] * 2})
+        assert response.status_code == 413, "it never fits"
+        response = server.post("/embed", {"inputs": "a" * 35})
+        assert response.status_code == 429
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json() == {
             "error": "the server is busy. Try again later.",
             "error_type": "Overloaded",
         }
@@ -243,35 +243,35 @@ def test_requests_at_a_time_are_bounded_and_health_is_not(directories, start) ->
     settings = ServeSettings(max_concurrent_requests=2)
     with (
         start({"encoder": directories["encoder"]}, settings) as server,
-        held(server.service.queue) as go,
+        no_batches(server.service.queue) as go,
     ):
         waiting = [
             threading.Thread(target=server.post, args=("/embed", {"inputs": "a"})) for _ in range(2)
         ]
         for thread in waiting:
             thread.start()
-        until(lambda: server.service.queue.load.requests == 2)
-        refused = server.post("/embed", {"inputs": "a"})
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        wait_until(lambda: server.service.queue.load.requests == 2)
+        response = server.post("/embed", {"inputs": "a"})
+        assert (response.status_code, response.headers["retry-after"]) == (429, "1")
         assert server.http.get("/health").status_code == 200
         go.set()
         for thread in waiting:
             thread.join(10)
 
 
-class held:  # noqa: N801
+class no_batches:  # noqa: N801
     """While this block lasts, or until the event is set, no batch is computed."""
 
     def __init__(self, queue: Queue) -> None:
-        self.queue, self.go, self.entered = queue, threading.Event(), threading.Event()
+        self.queue, self.go, self.is_waiting = queue, threading.Event(), threading.Event()
 
     def __enter__(self) -> threading.Event:
         self.usual = self.queue._run
 
-        def wait(*given: object) -> object:
-            self.entered.set()
+        def wait(*arguments: object) -> object:
+            self.is_waiting.set()
             assert self.go.wait(20)
-            return self.usual(*given)  # type: ignore[arg-type]
+            return self.usual(*arguments)  # type: ignore[arg-type]
 
         self.queue._run = wait  # type: ignore[assignment, method-assign]
         return self.go
@@ -281,15 +281,15 @@ class held:  # noqa: N801
         self.queue._run = self.usual  # type: ignore[method-assign]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that is about to be."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
     end = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
 
 
-# --- for how long ---
+# --- deadlines ---
 
 
 def test_a_deadline_that_passed_is_408(server: Running) -> None:
@@ -299,34 +299,37 @@ def test_a_deadline_that_passed_is_408(server: Running) -> None:
     assert answer.headers["x-should-retry"] == "false"
     assert server.post("/embed", {"inputs": "a"}, headers={"x-deadline-ms": "60000"}).is_success
     for wrong in ("-1", "soon", "1.5"):
-        refused = server.post("/embed", {"inputs": "a"}, headers={"x-deadline-ms": wrong})
-        assert refused.status_code == 400
+        response = server.post("/embed", {"inputs": "a"}, headers={"x-deadline-ms": wrong})
+        assert response.status_code == 400
 
 
 def test_a_deadline_that_passes_in_the_queue_is_408(directories, start) -> None:
-    with start({"encoder": directories["encoder"]}) as server, held(server.service.queue):
+    with start({"encoder": directories["encoder"]}) as server, no_batches(server.service.queue):
         answer = server.post("/embed", {"inputs": TEXT}, headers={"x-deadline-ms": "50"})
         assert answer.status_code == 408
-        until(lambda: server.service.queue.load.requests == 0)
+        wait_until(lambda: server.service.queue.load.requests == 0)
 
 
-def test_what_a_client_that_hung_up_asked_is_dropped(directories, start) -> None:
-    with start({"encoder": directories["encoder"]}) as server, held(server.service.queue) as go:
+def test_a_request_whose_client_disconnected_is_dropped(directories, start) -> None:
+    with (
+        start({"encoder": directories["encoder"]}) as server,
+        no_batches(server.service.queue) as go,
+    ):
         queue = server.service.queue
         first = threading.Thread(target=server.post, args=("/embed", {"inputs": "a"}))
         first.start()
-        until(lambda: queue.load.requests == 1)
+        wait_until(lambda: queue.load.requests == 1)
         with pytest.raises(httpx.ReadTimeout):
             server.post("/embed", {"inputs": "gone"}, timeout=0.2)
-        until(lambda: queue.load.requests == 1)
+        wait_until(lambda: queue.load.requests == 1)
         go.set()
         first.join(10)
-        until(lambda: queue.load.requests == 0)
+        wait_until(lambda: queue.load.requests == 0)
         counted = metrics(server)
         assert counted["te_request_failure", frozenset({("err", "Gone")})] == 1
 
 
-def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
+def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
     """While a hundred are ready, others have their turn in between."""
     order: list[str] = []
 
@@ -348,48 +351,48 @@ def test_a_few_requests_pass_in_each_turn_of_the_loop() -> None:
     assert order.index("check") < 20
 
 
-def test_health_answers_beside_a_long_text(directories, start) -> None:
+def test_health_answers_while_a_long_text_is_computed(directories, start) -> None:
     settings = ServeSettings(max_characters=2_000_000)
     with start({"encoder": directories["encoder"]}, settings) as server:
         body = {"inputs": "door " * 100_000, "truncate": True}
         long = threading.Thread(target=server.post, args=("/embed", body))
         long.start()
-        until(lambda: server.service.queue.load.requests == 1)
-        asked = 0
+        wait_until(lambda: server.service.queue.load.requests == 1)
+        count = 0
         while long.is_alive():
             assert server.http.get("/health").status_code == 200
-            asked += 1
-        assert asked > 1
+            count += 1
+        assert count > 1
 
 
-# --- what is told ---
+# --- metrics and logs ---
 
 
 def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
     with start({"encoder": directories["encoder"]}, ServeSettings()) as server:
-        before = metrics(server)
+        first = metrics(server)
         embed = frozenset({("route", "/embed")})
-        assert before["te_request_count", embed] == before["te_request_success", embed] == 0
+        assert first["te_request_count", embed] == first["te_request_success", embed] == 0
         for name in ("te_embed_count", "te_predict_count", "te_queue_size", "te_embed_failure"):
-            assert before[name, frozenset()] == 0
+            assert first[name, frozenset()] == 0
         for verb in ("request", "embed", "predict"):
             for part in ("tokenization", "queue", "inference"):
-                assert (f"te_{verb}_{part}_duration_count", frozenset()) in before
+                assert (f"te_{verb}_{part}_duration_count", frozenset()) in first
         for name in ("te_batch_next_size", "te_batch_next_tokens", "te_request_input_length"):
-            assert before[f"{name}_count", frozenset()] == 0
+            assert first[f"{name}_count", frozenset()] == 0
         server.ask("/embed", {"inputs": [TEXT, "a", "b"]})
         server.post("/embed", {"inputs": []})
         server.post("/embed", {"inputs": "a", "model": "none"})
-        after = metrics(server)
-        assert after["te_request_count", embed] == 3
-        assert after["te_request_success", embed] == 1
-        assert after["te_request_failure", frozenset({("err", "Empty")})] == 1
-        assert after["te_request_failure", frozenset({("err", "NotFound")})] == 1
-        assert after["te_embed_count", frozenset()] == after["te_embed_success", frozenset()] == 3
-        assert after["te_batch_next_size_sum", frozenset()] == 3
-        assert after["te_batch_next_tokens_sum", frozenset()] == 6 + 3 + 3
-        assert after["te_request_duration_count", embed] == 3
-        assert after["bertworks_queue_tokens", frozenset()] == 0
+        second = metrics(server)
+        assert second["te_request_count", embed] == 3
+        assert second["te_request_success", embed] == 1
+        assert second["te_request_failure", frozenset({("err", "Empty")})] == 1
+        assert second["te_request_failure", frozenset({("err", "NotFound")})] == 1
+        assert second["te_embed_count", frozenset()] == second["te_embed_success", frozenset()] == 3
+        assert second["te_batch_next_size_sum", frozenset()] == 3
+        assert second["te_batch_next_tokens_sum", frozenset()] == 6 + 3 + 3
+        assert second["te_request_duration_count", embed] == 3
+        assert second["bertworks_queue_tokens", frozenset()] == 0
         # Routes that do not exist get no label of their own: their number is bounded.
         for at in range(5):
             server.http.get(f"/none-{at}")
@@ -417,10 +420,10 @@ def test_neither_texts_nor_keys_are_logged(
             raise RuntimeError(secret)
 
         monkeypatch.setattr(server.service.queue, "submit", fault)
-        broken = server.post("/embed", {"inputs": secret}, headers=headers)
-        assert broken.status_code == 500
-        assert broken.headers["x-request-id"] == "mine-1"
-        assert secret not in broken.text
+        response = server.post("/embed", {"inputs": secret}, headers=headers)
+        assert response.status_code == 500
+        assert response.headers["x-request-id"] == "mine-1"
+        assert secret not in response.text
         odd = server.http.get("/health", headers={"x-request-id": "a b\n".strip() + '"{}'})
         assert odd.headers["x-request-id"] != 'a b"{}'
     lines = [json.loads(record.getMessage()) for record in caplog.records]
@@ -453,7 +456,7 @@ def test_ready_is_not_health(directories, start) -> None:
 
 
 @pytest.mark.long
-def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(directories, start) -> None:
+def test_models_are_loaded_on_demand_and_the_oldest_is_unloaded(directories, start) -> None:
     names = ("encoder", "classifier", "tagger")
     sources = {name: directories[name] for name in names}
     size = Models({"encoder": directories["encoder"]}, device="cpu").get().num_bytes
@@ -468,16 +471,16 @@ def test_models_are_loaded_when_they_are_asked_and_the_oldest_goes(directories, 
 def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
     import shutil
 
-    place = tmp_path / "model"
-    shutil.copytree(directories["classifier"], place)
-    with start({"m": str(place)}) as server:
-        before = server.ask("/classify", {"inputs": TEXT})
-        shutil.rmtree(place)
-        shutil.copytree(directories["topics"], place)
-        assert server.ask("/classify", {"inputs": TEXT}) == before
+    folder = tmp_path / "model"
+    shutil.copytree(directories["classifier"], folder)
+    with start({"m": str(folder)}) as server:
+        first = server.ask("/classify", {"inputs": TEXT})
+        shutil.rmtree(folder)
+        shutil.copytree(directories["topics"], folder)
+        assert server.ask("/classify", {"inputs": TEXT}) == first
         assert server.service.models.reload() == ["m"]
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0]
-        (place / "config.json").write_text("{")
+        (folder / "config.json").write_text("{")
         with pytest.raises(Exception, match="config"):
             server.service.models.reload()
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0], "it stays as it was"
@@ -485,15 +488,15 @@ def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
 
 def test_models_have_names(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a=b").mkdir(parents=True)
-    here = tmp_path / "runs"
-    assert parse_sources([str(here), "x=owner/model", "owner/other", str(here / "a=b")]) == {
-        "runs": str(here),
+    folder = tmp_path / "runs"
+    assert parse_sources([str(folder), "x=owner/model", "owner/other", str(folder / "a=b")]) == {
+        "runs": str(folder),
         "x": "owner/model",
         "owner/other": "owner/other",
-        "a=b": str(here / "a=b"),
+        "a=b": str(folder / "a=b"),
     }
     with pytest.raises(SettingsError, match="two models are called 'runs'"):
-        parse_sources([str(here), f"runs={here}"])
+        parse_sources([str(folder), f"runs={folder}"])
     with pytest.raises(SettingsError, match="no models"):
         parse_sources([])
 
@@ -503,16 +506,16 @@ def test_a_default_prompt_is_put_before_texts(
 ) -> None:
     import shutil
 
-    place = tmp_path / "model"
-    shutil.copytree(directories["encoder"], place)
+    folder = tmp_path / "model"
+    shutil.copytree(directories["encoder"], folder)
     settings = {"prompts": {"query": "the door "}, "default_prompt_name": "query"}
-    (place / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     expected = pytest.approx(get_model("encoder").embed([TEXT])[0].tolist(), abs=1e-6)
-    with start({"m": str(place)}) as server:
+    with start({"m": str(folder)}) as server:
         assert server.ask("/embed", {"inputs": "was open"})[0] == expected
         encoded = {"id": 1, "texts": ["was open"], "is_tokenized": False}
         assert server.ask("/encode", encoded)["results"][0] == expected
-    with start({"m": str(place)}, ServeSettings(default_prompt=False)) as server:
+    with start({"m": str(folder)}, ServeSettings(default_prompt=False)) as server:
         assert server.ask("/embed", {"inputs": TEXT})[0] == expected
 
 
@@ -522,9 +525,9 @@ def test_a_default_prompt_is_put_before_texts(
 def test_each_route_has_an_example_that_runs(server: Running) -> None:
     for name in server.service.models.sources:
         server.service.models.get(name)
-    described = server.http.get("/openapi.json").json()
+    description = server.http.get("/openapi.json").json()
     ran = set()
-    for path, verbs in described["paths"].items():
+    for path, verbs in description["paths"].items():
         if "post" not in verbs:
             continue
         body = verbs["post"]["requestBody"]["content"]["application/json"]["example"]

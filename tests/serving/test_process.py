@@ -41,9 +41,21 @@ def command(*words: object, log: Path, **env: str) -> Iterator[tuple[subprocess.
     """`bertworks serve`, once it is ready."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    given = [sys.executable, "-m", "bertworks", "serve", *words, "--port", port, "--device", "cpu"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "bertworks",
+        "serve",
+        *words,
+        "--port",
+        port,
+        "--device",
+        "cpu",
+    ]
     with log.open("wb") as file:
-        process = subprocess.Popen(list(map(str, given)), stderr=file, env={**os.environ, **env})
+        process = subprocess.Popen(
+            list(map(str, arguments)), stderr=file, env={**os.environ, **env}
+        )
     try:
         end = time.monotonic() + 60
         while time.monotonic() < end and process.poll() is None:
@@ -63,14 +75,14 @@ class Callers:
     """Threads that ask for vectors until nobody answers.
 
     Attributes:
-        answered: how many requests were.
+        num_answers: how many requests were.
         wrong: answers that are not those.
-        lost: the ids of requests whose connection broke.
+        lost_ids: the ids of requests whose connection broke.
     """
 
     def __init__(self, url: str, count: int) -> None:
         self.url = url
-        self.answered, self.wrong, self.lost = 0, list[str](), list[str]()
+        self.num_answers, self.wrong, self.lost_ids = 0, list[str](), list[str]()
         self.threads = [threading.Thread(target=self._ask, args=(at,)) for at in range(count)]
         for thread in self.threads:
             thread.start()
@@ -87,11 +99,11 @@ class Callers:
                 except httpx.ConnectError:
                     return
                 except httpx.HTTPError:
-                    self.lost.append(name)
+                    self.lost_ids.append(name)
                     return
                 if answer.status_code != 200 or len(answer.json()) != len(texts):
                     self.wrong.append(answer.text)
-                self.answered += 1
+                self.num_answers += 1
 
     def join(self) -> None:
         for thread in self.threads:
@@ -99,9 +111,9 @@ class Callers:
             assert not thread.is_alive(), "a request hangs"
 
 
-def until_answered(callers: Callers, count: int) -> None:
+def wait_for_answers(callers: Callers, count: int) -> None:
     end = time.monotonic() + 30
-    while callers.answered < count:
+    while callers.num_answers < count:
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -111,8 +123,8 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_pat
     log = tmp_path / "log"
     with command(directories["encoder"], "drain_delay=3", log=log) as (process, url):
         callers = Callers(url, 8)
-        until_answered(callers, 100)
-        at_signal = callers.answered
+        wait_for_answers(callers, 100)
+        at_signal = callers.num_answers
         process.send_signal(signal.SIGTERM)
         time.sleep(0.1)
         with httpx.Client(base_url=url) as http:
@@ -122,11 +134,11 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_pat
         callers.join()
         assert process.wait(20) == 0
     assert callers.wrong == []
-    assert callers.answered > at_signal
+    assert callers.num_answers > at_signal
     events = [json.loads(line) for line in log.read_text().splitlines()]
     taken = {one.get("id") for one in events}
     # What the kernel has connected, but the server not yet taken, ends with the port.
-    assert not taken & set(callers.lost)
+    assert not taken & set(callers.lost_ids)
     assert [one["event"] for one in events if one["event"] != "request"] == [
         "listening",
         "draining",
@@ -135,21 +147,21 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_pat
 
 
 @pytest.mark.slow
-def test_after_kill_it_starts_again_and_hup_loads_anew(directories, tmp_path: Path) -> None:
+def test_a_killed_server_starts_again_and_hup_reloads_models(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with command(directories["encoder"], log=log) as (process, url):
         callers = Callers(url, 2)
-        until_answered(callers, 5)
+        wait_for_answers(callers, 5)
         process.kill()
         callers.join()
     with command(f"m={directories['encoder']}", log=log) as (process, url), Client(url) as client:
-        before = client.embed("the door")
+        vectors = client.embed("the door")
         process.send_signal(signal.SIGHUP)
         end = time.monotonic() + 30
         while "reloaded" not in log.read_text():
             assert time.monotonic() < end
             time.sleep(0.02)
-        np.testing.assert_array_equal(client.embed("the door"), before)
+        np.testing.assert_array_equal(client.embed("the door"), vectors)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +200,7 @@ def test_after_kill_it_starts_again_and_hup_loads_anew(directories, tmp_path: Pa
         ),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_errors_at_the_start_are_one_line(
     directories, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bertworks.serving.server.log_to_stderr", lambda _: None)
@@ -199,12 +211,12 @@ def test_what_cannot_be_served_is_one_line(
         files[name] = str(file)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        places = {**directories, **files, "port": port}
-        given = [word.format(**places) for word in words]
-        done = CliRunner().invoke(app, ["serve", *given])
-    assert done.exit_code in (1, 2), done.output
-    assert message.format(**places) in done.stderr
-    assert "Traceback" not in done.output
+        values = {**directories, **files, "port": port}
+        arguments = [word.format(**values) for word in words]
+        result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code in (1, 2), result.output
+    assert message.format(**values) in result.stderr
+    assert "Traceback" not in result.output
     assert gc.isenabled()
 
 
@@ -220,10 +232,10 @@ def test_the_log_says_where_it_listens(directories, tmp_path: Path) -> None:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, "nothing is said"
             time.sleep(0.02)
-        said = json.loads(log.read_text())
-        assert (said["event"], said["models"]) == ("listening", ["mine"])
-        for path in ("/health", said["explorer"], said["api"]):
-            assert httpx.get(said["url"] + path).status_code == 200
+        event = json.loads(log.read_text())
+        assert (event["event"], event["models"]) == ("listening", ["mine"])
+        for path in ("/health", event["explorer"], event["api"]):
+            assert httpx.get(event["url"] + path).status_code == 200
     finally:
         process.kill()
         process.wait(30)
@@ -259,10 +271,10 @@ BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [
 
 
 @pytest.mark.long
-def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
+def test_bad_requests_do_not_affect_good_ones(server: Any, get_model) -> None:
     """For some seconds: the good ones are right, the bad ones are their 4xx in one line."""
     expected = get_model("encoder").embed(["the door", "a river was deep"])
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     end = time.monotonic() + 3
 
     def good(seed: int) -> None:
@@ -270,7 +282,7 @@ def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
             while time.monotonic() < end:
                 vectors = client.embed(["the door", "a river was deep"])
                 right = np.abs(vectors - expected).max() < 1e-5
-                found["right" if right else "wrong"] += 1
+                counts["right" if right else "wrong"] += 1
 
     def bad(seed: int) -> None:
         draw = random.Random(seed)
@@ -281,11 +293,11 @@ def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
                 try:
                     answer = http.post(path, content=content, headers=headers)
                 except httpx.WriteError:  # it was refused before it was all sent
-                    found["refused"] += 1
+                    counts["refused"] += 1
                     continue
                 one_line = "\n" not in answer.text and len(answer.text) < 500
                 is_right = answer.status_code in statuses and one_line
-                found["refused" if is_right else answer.text[:200]] += 1
+                counts["refused" if is_right else answer.text[:200]] += 1
 
     def vanishing(seed: int) -> None:
         draw = random.Random(seed)
@@ -293,9 +305,9 @@ def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
             try:
                 body = {"inputs": ["door " * 20] * 200}
                 httpx.post(f"{server.url}/embed", json=body, timeout=draw.uniform(0.001, 0.05))
-                found["in time"] += 1
+                counts["in time"] += 1
             except httpx.TimeoutException:
-                found["gone"] += 1
+                counts["gone"] += 1
 
     threads = [
         threading.Thread(target=target, args=(seed,))
@@ -306,10 +318,10 @@ def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    assert set(found) <= {"right", "refused", "gone", "in time"}, found
-    assert found["right"] > 10
-    assert found["refused"] > 10
-    assert found["gone"]
+    assert set(counts) <= {"right", "refused", "gone", "in time"}, counts
+    assert counts["right"] > 10
+    assert counts["refused"] > 10
+    assert counts["gone"]
     end = time.monotonic() + 10
     while server.service.queue.load.tokens and time.monotonic() < end:
         time.sleep(0.01)
@@ -317,16 +329,16 @@ def test_bad_requests_beside_good_ones(server: Any, get_model) -> None:
 
 
 @pytest.mark.slow  # for its minutes
-def test_mixed_load_for_a_while() -> None:
-    """`python -m tests.serving.soak` does it for as long as one likes."""
+def test_a_mixed_load_leaves_no_faults() -> None:
+    """`python -m tests.serving.soak` does it for as long as you like."""
     from tests.serving.soak import bad_requests, soak
 
-    seen, rows = soak(minutes=3, rate=20, callers=6, extra=None, out=None)
-    assert not seen.faults
+    findings, rows = soak(minutes=3, rate=20, callers=6, extra=None, out=None)
+    assert not findings.faults
     assert {f"bad: {one.name}" for one in bad_requests()} <= {
-        name.removesuffix(", connection closed") for name in seen.counts
+        name.removesuffix(", connection closed") for name in findings.counts
     }
-    assert seen.counts["bad: slow"] and seen.counts["bad: vanished"]
+    assert findings.counts["bad: slow"] and findings.counts["bad: vanished"]
     after = [row["anonymous"] for row in rows[len(rows) // 3 :]]
     assert max(after) - after[0] < 20, "MB"
 
@@ -337,7 +349,7 @@ def test_schemathesis_finds_nothing(directories, tmp_path: Path) -> None:
     models = [f"{name}={place}" for name, place in directories.items()]
     with command(*models, log=tmp_path / "log") as (_, url):
         schemathesis = Path(sys.executable).with_name("schemathesis")
-        done = subprocess.run(
+        result = subprocess.run(
             [
                 *(schemathesis, "run", f"{url}/openapi.json", "--max-examples=30", "--seed=1"),
                 *("--checks=all", "--exclude-checks=unsupported_method,positive_data_acceptance"),
@@ -348,4 +360,4 @@ def test_schemathesis_finds_nothing(directories, tmp_path: Path) -> None:
             check=False,
             cwd=tmp_path,
         )
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert result.returncode == 0, result.stdout[-6000:]

@@ -45,7 +45,7 @@ class Upper:
 
     memory: int = 1 << 30
     batches: list[list[str]] = field(default_factory=list)
-    before: Callable[[], Any] = lambda: None
+    before_batch: Callable[[], Any] = lambda: None
 
     def prepare(self, items: Sequence[str]) -> list[Example]:
         if any("?" in item for item in items):
@@ -53,7 +53,7 @@ class Upper:
         return [Example(item) for item in items]
 
     def run(self, examples: Sequence[Example]) -> list[str]:
-        self.before()
+        self.before_batch()
         if sum(example.num_tokens for example in examples) > self.memory:
             raise MemoryError
         self.batches.append([example.text for example in examples])
@@ -145,44 +145,44 @@ def test_a_fault_fails_its_batch_and_nothing_else() -> None:
     assert [outcomes(ticket) for ticket in tickets[2:]] == [["B"], ["C"]]
 
 
-def test_where_memory_runs_out_batches_become_smaller() -> None:
+def test_batches_become_smaller_if_memory_runs_out() -> None:
     queue, upper = Queue(batch_tokens=64), Upper(memory=20)
     fits = submit(queue, upper, *["abc"] * 40)
-    never = submit(queue, upper, "x" * 30)
+    too_long = submit(queue, upper, "x" * 30)
     finish(queue)
     assert outcomes(fits) == ["ABC"] * 40
     with pytest.raises(BertworksError, match="not enough memory"):
-        outcomes(never)
+        outcomes(too_long)
     assert queue.batch_tokens == 15, "63 tokens, then 30"
     assert max(sum(map(len, batch)) for batch in upper.batches) <= 20
 
 
 def test_cancelled_work_is_not_computed() -> None:
     queue, upper = Queue(batch_tokens=3), Upper()
-    gone = submit(queue, upper, *"abcdef")
-    kept = submit(queue, upper, "x")
+    cancelled_ticket = submit(queue, upper, *"abcdef")
+    other_ticket = submit(queue, upper, "x")
     queue.prepare_some()
     queue.run_batch()
-    assert gone.future.cancel()
+    assert cancelled_ticket.future.cancel()
     assert queue.load == Load(1, 1), "what it held is free at once"
     finish(queue)
-    assert outcomes(kept) == ["X"]
+    assert outcomes(other_ticket) == ["X"]
     assert sum(map(len, upper.batches)) <= 4
     with pytest.raises(CancelledError):
-        outcomes(gone)
+        outcomes(cancelled_ticket)
 
 
-def test_a_deadline_is_kept() -> None:
+def test_rows_after_their_deadline_are_not_computed() -> None:
     now = [0.0]
     queue, upper = Queue(clock=lambda: now[0]), Upper()
     late, early = (submit(queue, upper, "a", deadline=at) for at in (1.0, 3.0))
-    over = submit(queue, upper, "b", deadline=0.0)
+    expired_ticket = submit(queue, upper, "b", deadline=0.0)
     queue.prepare_some()
     queue.prepare_some()
     now[0] = 2.0
     finish(queue)
     assert outcomes(early) == ["A"]
-    for ticket in (late, over):
+    for ticket in (late, expired_ticket):
         with pytest.raises(DeadlineError, match="deadline"):
             outcomes(ticket)
     assert upper.batches == [["a"]]
@@ -196,12 +196,12 @@ def test_the_queue_is_bounded() -> None:
     assert 1 <= refused.value.retry_after <= 60
     with pytest.raises(TooLargeError, match="may have 11 tokens, and the queue takes 10"):
         submit(queue, upper, "x" * 11)
-    submit(queue, upper, "x" * 50, limit=2), "a row that is cut takes no more than the limit"
+    submit(queue, upper, "x" * 50, limit=2), "a truncated row takes no more than the limit"
     finish(queue)
     assert queue.load == Load(0, 0)
 
 
-def test_what_a_row_may_have_gives_way_to_what_it_has() -> None:
+def test_actual_tokens_replace_the_estimate() -> None:
     queue, upper = Queue(), Upper()
     ticket = queue.submit(upper, ["ab"], [100])
     assert queue.load.tokens == 100
@@ -213,17 +213,17 @@ def test_what_a_row_may_have_gives_way_to_what_it_has() -> None:
 @given(
     others=st.lists(st.integers(1, 300), min_size=1, max_size=4),
     batches_before=st.integers(0, 5),
-    prepared_before=st.integers(0, 12),
+    slices_before=st.integers(0, 12),
     runners=st.lists(st.integers(0, 1), min_size=5, max_size=5),
 )
 def test_a_single_text_waits_for_one_batch_of_each_client_however_much_they_have_queued(
-    others: list[int], batches_before: int, prepared_before: int, runners: list[int]
+    others: list[int], batches_before: int, slices_before: int, runners: list[int]
 ) -> None:
     queue, both = Queue(batch_tokens=32), (Upper(), Upper())
     for client, rows in enumerate(others):
         submit(queue, both[runners[client]], *["aaa"] * rows, client=client)
         submit(queue, both[runners[client - 1]], *["b"] * rows, client=client)
-    for _ in range(prepared_before):
+    for _ in range(slices_before):
         queue.prepare_some()
     for _ in range(batches_before):
         queue.run_batch()
@@ -238,19 +238,19 @@ def test_a_single_text_waits_for_two_batches_of_ten_thousand() -> None:
     queue, upper = Queue(batch_tokens=256), Upper()
     submit(queue, upper, *["many"] * 10_000, client="many")
     queue.prepare_some()
-    finished = []
+    tickets = []
     # While a batch is computed, a text comes and is tokenised.
-    upper.before = lambda: (
-        finished
+    upper.before_batch = lambda: (
+        tickets
         or (
-            finished.append(submit(queue, upper, "one", client="one")),
+            tickets.append(submit(queue, upper, "one", client="one")),
             [queue.prepare_some() for _ in range(2)],
         )
     )
     queue.run_batch()
-    assert not finished[0].future.done()
+    assert not tickets[0].future.done()
     queue.run_batch()
-    assert outcomes(finished[0]) == ["ONE"]
+    assert outcomes(tickets[0]) == ["ONE"]
 
 
 def test_clients_share_by_tokens() -> None:
@@ -275,7 +275,7 @@ def test_clients_share_by_tokens() -> None:
 
 
 def test_a_client_that_comes_late_is_owed_nothing_of_the_past() -> None:
-    """From then on both are served alike, rather than the new one alone until it has as much."""
+    """From then on both get equal shares; the new client does not catch up first."""
     queue, upper = Queue(batch_tokens=40), Upper()
     submit(queue, upper, *"a" * 900, client="first")
     for _ in range(15):
@@ -305,10 +305,10 @@ def test_a_row_of_many_batches_lets_others_pass() -> None:
         queue.run_batch()
     assert outcomes(same) == outcomes(others) == ["C"]
     assert upper.batches[1:] == [["c", "a*+++"]], "and they share batches"
-    gone = submit(queue, upper, "d+++++", client=2)
+    cancelled_ticket = submit(queue, upper, "d+++++", client=2)
     queue.prepare_some()
     queue.run_batch()
-    assert gone.future.cancel()
+    assert cancelled_ticket.future.cancel()
     finish(queue)
     assert outcomes(long) == ["A****", "B***"]
     texts = [text for batch in upper.batches for text in batch]
@@ -346,7 +346,7 @@ def right(text: str, outcome: Any) -> bool:
 
 
 @given(st.lists(STEPS, max_size=40), st.sampled_from([7, 30]))
-def test_whatever_happens_each_request_ends_right(
+def test_each_request_ends_right_whatever_happens(
     steps: list[tuple[Any, ...]], memory: int
 ) -> None:
     now = [0.0]
@@ -399,11 +399,11 @@ def test_whatever_happens_each_request_ends_right(
 def test_threads_answer_many_callers_at_once() -> None:
     queue, upper = Queue(batch_tokens=50), Upper()
     queue.start()
-    found: dict[int, list[Any]] = {}
+    answers: dict[int, list[Any]] = {}
 
     def call(number: int) -> None:
         texts = [f"{number}a{at}" for at in range(number % 7 + 1)]
-        found[number] = [
+        answers[number] = [
             outcomes(submit(queue, upper, *texts, client=number % 3)),
             [text.upper() for text in texts],
         ]
@@ -414,22 +414,22 @@ def test_threads_answer_many_callers_at_once() -> None:
     for thread in threads:
         thread.join(20)
     queue.close()
-    assert len(found) == 60
-    assert all(got == expected for got, expected in found.values())
+    assert len(answers) == 60
+    assert all(answer == expected for answer, expected in answers.values())
     assert queue.fatal_error is None
 
 
-def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> None:
-    entered, go = threading.Semaphore(0), threading.Event()
+def test_requests_gather_while_a_batch_is_computed_and_closing_loses_none() -> None:
+    batch_start, go = threading.Semaphore(0), threading.Event()
 
     def slow() -> None:
-        entered.release()
+        batch_start.release()
         assert go.wait(10)
 
-    queue, upper = Queue(), Upper(before=slow)
+    queue, upper = Queue(), Upper(before_batch=slow)
     queue.start()
     first = submit(queue, upper, "first")
-    assert entered.acquire(timeout=10), "a request that is alone is computed at once"
+    assert batch_start.acquire(timeout=10), "a request that is alone is computed at once"
     more = [submit(queue, upper, letter) for letter in "abcdefgh"]
     closing = threading.Thread(target=queue.close)
     closing.start()
@@ -444,11 +444,11 @@ def test_while_a_batch_is_computed_others_gather_and_closing_loses_none() -> Non
 
 
 def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
     queue, upper = Queue(), Upper()
-    monkeypatch.setattr(queue, "_take_batch", broken)
+    monkeypatch.setattr(queue, "_take_batch", fail)
     queue.start()
     with pytest.raises((RuntimeError, BertworksError), match=r"a bug|shutting down"):
         outcomes(submit(queue, upper, "a"))
@@ -462,8 +462,8 @@ def test_tokenising_that_runs_out_of_memory_fails_its_request() -> None:
 
     queue, upper = Queue(), Upper()
     ticket = submit(queue, upper, "a", prepare=prepare)
-    kept = submit(queue, upper, "b")
+    other_ticket = submit(queue, upper, "b")
     finish(queue)
     with pytest.raises(BertworksError, match="not enough memory"):
         outcomes(ticket)
-    assert outcomes(kept) == ["B"]
+    assert outcomes(other_ticket) == ["B"]

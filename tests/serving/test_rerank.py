@@ -61,26 +61,26 @@ def test_the_fields_of_each_format(server: Running) -> None:
 
 def test_texts_and_documents_are_one_or_the_other(server: Running) -> None:
     both = {"model": "reranker", "query": QUERY, "texts": TEXTS, "documents": TEXTS}
-    refused = server.post("/rerank", both)
-    assert (refused.status_code, refused.json()["error"].split(":")[0]) == (422, "documents")
-    refused = server.post("/rerank", {"model": "reranker", "query": QUERY})
-    assert (refused.status_code, refused.json()["error"]) == (422, "texts: must be given")
+    response = server.post("/rerank", both)
+    assert (response.status_code, response.json()["error"].split(":")[0]) == (422, "documents")
+    response = server.post("/rerank", {"model": "reranker", "query": QUERY})
+    assert (response.status_code, response.json()["error"]) == (422, "texts: must be given")
 
 
 def test_documents_are_truncated_where_the_client_asks(server: Running) -> None:
     words = ["the", "door", "was", "open", "a", "river", "was", "deep", "in", "london"]
     documents = [" ".join(words), "the door", " ".join(words * 20)]
     body = {"model": "reranker", "query": QUERY, "documents": documents}
-    refused = server.post("/v2/rerank", body)
-    assert refused.status_code == 413
-    assert refused.json().keys() == {"message"}
+    response = server.post("/v2/rerank", body)
+    assert response.status_code == 413
+    assert response.json().keys() == {"message"}
     for most in (1, 3, 10):
         answer = server.post("/v2/rerank", {**body, "max_tokens_per_doc": most})
-        cut = [" ".join(document.split()[:most]) for document in documents]
-        same = server.ask("/v2/rerank", {**body, "documents": cut})
+        truncated_documents = [" ".join(document.split()[:most]) for document in documents]
+        same = server.ask("/v2/rerank", {**body, "documents": truncated_documents})
         assert answer.json()["results"] == same["results"]
-        changed = sum(map(str.__ne__, documents, cut))
-        assert answer.headers["x-truncated-texts"] == str(changed)
+        num_truncated = sum(map(str.__ne__, documents, truncated_documents))
+        assert answer.headers["x-truncated-texts"] == str(num_truncated)
     answer = server.post("/v2/rerank", {**body, "max_tokens_per_doc": 4096})
     assert answer.headers["x-truncated-texts"] == "1", f"of {LIMIT} tokens"
 
@@ -89,8 +89,8 @@ def test_errors_under_v2_are_cohere_s(directories, start) -> None:
     keys = Keys({"ada": KEY})
     with start({"encoder": directories["encoder"]}, keys=keys) as server:
         body = {"query": QUERY, "documents": TEXTS}
-        refused = server.post("/v2/rerank", body)
-        assert (refused.status_code, refused.json()) == (401, {"message": "no valid API key"})
+        response = server.post("/v2/rerank", body)
+        assert (response.status_code, response.json()) == (401, {"message": "no valid API key"})
         headers = {"authorization": f"Bearer {KEY}"}
         for path, wrong, status in (
             ("/v2/rerank", {**body, "model": "none"}, 404),
@@ -111,10 +111,10 @@ def test_the_status_of_bert_as_service(server: Running) -> None:
     assert (status["max_seq_len"], status["pooling_layer"]) == (32, [-1])
     assert status["pooling_strategy"] == 2, "REDUCE_MEAN"
     assert str(status["http_port"]) == server.url.rpartition(":")[2]
-    started, now = (
+    start_time, now = (
         datetime.fromisoformat(status[f"server_{at}_time"]) for at in ("start", "current")
     )
-    assert started <= now
+    assert start_time <= now
     counts = status["statistic"]
     assert 1 <= counts["num_data_request"] <= counts["num_total_request"]
     client = server.http.get("/status/client").json()

@@ -84,12 +84,12 @@ def test_every_form_has_the_same_answer(
     expected = plain(own.predict(first(rows), **FP32))
     assert len(expected) == len(rows)
     with Client(server.url, model=name) as client:
-        for form, written in case.forms.items():
-            assert plain(own.predict(written(rows), **FP32)) == expected, form
-            if is_table(written(rows)):
-                assert plain(own.predict(data=written(rows), **FP32)) == expected, form
-            assert client.predict(written(rows)) == expected, form
-            body = {"model": name, "rows": in_json(written(rows))}
+        for form, write_form in case.forms.items():
+            assert plain(own.predict(write_form(rows), **FP32)) == expected, form
+            if is_table(write_form(rows)):
+                assert plain(own.predict(data=write_form(rows), **FP32)) == expected, form
+            assert client.predict(write_form(rows)) == expected, form
+            body = {"model": name, "rows": in_json(write_form(rows))}
             assert server.ask("/predict-rows", body) == expected, form
         one = [client.predict([row])[0] for row in in_json(first(rows))]
         assert one == expected, "row by row"
@@ -112,13 +112,13 @@ def check_labels(
 ) -> None:
     """Routes in the formats of other servers give the probabilities that `predict` gives."""
     inputs = [[row] if isinstance(row, str) else list(row) for row in rows]
-    found = server.ask("/predict", {"model": name, "inputs": inputs})
-    assert [{one["label"]: one["score"] for one in labels} for labels in found] == [
+    labels_of_rows = server.ask("/predict", {"model": name, "inputs": inputs})
+    assert [{one["label"]: one["score"] for one in labels} for labels in labels_of_rows] == [
         answer.get("probabilities") or dict.fromkeys(own.labels or ["LABEL_0"], sigmoid(logit))
         for answer, logit in zip(expected, logits(server, name, inputs), strict=True)
     ]
     alone = inputs[0] if len(inputs[0]) > 1 else inputs[0][0]
-    assert server.ask("/predict", {"model": name, "inputs": alone}) == found[0]
+    assert server.ask("/predict", {"model": name, "inputs": alone}) == labels_of_rows[0]
 
 
 def logits(server: Running, name: str, inputs: Rows) -> list[float]:
@@ -208,7 +208,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
                 stream.writelines("\t".join(line) + "\n" for line in lines)
 
 
-def predicted_by_command(directory: str, out: Path, *words: object) -> list[Any]:
+def predict_by_command(directory: str, out: Path, *words: object) -> list[Any]:
     result = invoke("predict", directory, *words, "--out", out, *CPU, "precision=fp32")
     assert result.exit_code == 0, result.output
     answers = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
@@ -234,20 +234,20 @@ def test_the_command_line_has_the_same_answer(
         rows = list(zip(words, words[1:], words[2:], strict=False))
     first = next(iter(case.forms.values()))
     expected = plain(model(name).predict(first(rows), **FP32))
-    for form, written in case.forms.items():
-        given = written(rows)
-        if not is_table(given):
+    for form, write_form in case.forms.items():
+        form_of_rows = write_form(rows)
+        if not is_table(form_of_rows):
             continue
         for suffix in FILES:
             file = tmp_path / f"rows{suffix}"
-            write(file, in_json(given))
+            write(file, in_json(form_of_rows))
             header = ["--header"] if suffix in (".csv", ".tsv") else []
-            answers = predicted_by_command(directory, out, "--data", file, *header)
+            answers = predict_by_command(directory, out, "--data", file, *header)
             assert answers == expected, (form, suffix)
     if kind in ("texts", "plain"):
-        assert predicted_by_command(directory, out, *rows) == expected
+        assert predict_by_command(directory, out, *rows) == expected
     elif kind in ("pairs", "questions", "passages"):
-        alone = [predicted_by_command(directory, out, a, "--pair", b)[0] for a, b in rows]
+        alone = [predict_by_command(directory, out, a, "--pair", b)[0] for a, b in rows]
         assert alone == expected
 
 
@@ -257,18 +257,18 @@ ENCODERS = ("encoder", "encoder, bare", "retriever", "retriever, bare", "bge", "
 @pytest.mark.parametrize("function", [None, "cosine", "dot", "euclidean", "manhattan"])
 @pytest.mark.parametrize("name", ENCODERS)
 @settings(max_examples=EXAMPLES, phases=PHASES)
-@given(given=texts, others=texts)
+@given(inputs=texts, others=texts)
 def test_vectors_and_similarities_are_the_same(
     server: Running,
     model: Callable[[str], bw.Model],
     name: str,
     function: str | None,
-    given: list[str],
+    inputs: list[str],
     others: list[str],
 ) -> None:
     own = model(name)
-    served = server.service.models.get(name)
-    for each in (own, served.model):
+    loaded_model = server.service.models.get(name)
+    for each in (own, loaded_model.model):
         sentence = each.sentence
         if function is not None and sentence is None:
             return
@@ -276,28 +276,28 @@ def test_vectors_and_similarities_are_the_same(
             entries = {k: v for k, v in sentence.entries.items() if k != "similarity_fn_name"}
             entries |= {} if function is None else {"similarity_fn_name": function}
             each.sentence = sentence.with_values(entries=entries)
-    vectors = own.embed(given, **FP32)
-    unit = own.embed(given, normalize=True, **FP32)
-    expected = own.similarity(given, others, **FP32)
+    vectors = own.embed(inputs, **FP32)
+    unit = own.embed(inputs, normalize=True, **FP32)
+    expected = own.similarity(inputs, others, **FP32)
     assert np.abs(expected).max() <= 1 or function in ("dot", "euclidean", "manhattan")
     with Client(server.url, model=name) as client:
-        np.testing.assert_array_equal(client.embed(given), vectors)
-        np.testing.assert_array_equal(client.similarity(given, others), expected)
-    body = {"model": name, "inputs": given}
+        np.testing.assert_array_equal(client.embed(inputs), vectors)
+        np.testing.assert_array_equal(client.similarity(inputs, others), expected)
+    body = {"model": name, "inputs": inputs}
     np.testing.assert_array_equal(np.float32(server.ask("/embed", body)), unit)
     plain_body = {**body, "normalize": own.sentence is not None and own.sentence.normalize}
     np.testing.assert_array_equal(np.float32(server.ask("/embed", plain_body)), vectors)
-    asked = {"model": name, "input": given}
+    body = {"model": name, "input": inputs}
     for form in (None, "float", "base64"):
-        data = server.ask("/v1/embeddings", {**asked, "encoding_format": form})["data"]
+        data = server.ask("/v1/embeddings", {**body, "encoding_format": form})["data"]
         rows = [one["embedding"] for one in data]
         if form == "base64":
             rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
         np.testing.assert_array_equal(np.float32(rows), unit)
-    for first, row in zip(given, expected, strict=True):
-        inputs = {"source_sentence": first, "sentences": others}
-        found = server.ask("/similarity", {"model": name, "inputs": inputs})
-        np.testing.assert_array_equal(np.float32(found), row)
+    for first, row in zip(inputs, expected, strict=True):
+        sentences = {"source_sentence": first, "sentences": others}
+        similarities = server.ask("/similarity", {"model": name, "inputs": sentences})
+        np.testing.assert_array_equal(np.float32(similarities), row)
 
 
 @pytest.mark.parametrize("name", ["pretrained", "pretrained, bare"])
@@ -327,13 +327,11 @@ def test_masks_and_next_sentences_are_the_same(
     assert json.loads(line.stdout) == {"next_sentence_probability": chance}
 
 
-def test_a_field_that_is_null_is_as_if_it_was_omitted(
-    server: Running, models: dict[str, str]
-) -> None:
+def test_a_field_that_is_null_has_its_default(server: Running, models: dict[str, str]) -> None:
     for name in models:
         server.service.models.get(name)  # only then the description has an example of each route
     description = server.http.get("/openapi.json").json()
-    tried = 0
+    count = 0
     for path, verbs in description["paths"].items():
         body = verbs.get("post", {}).get("requestBody")
         if body is None or path == "/embed_sparse":
@@ -344,8 +342,8 @@ def test_a_field_that_is_null_is_as_if_it_was_omitted(
         expected = without_id(server.ask(path, example))
         for field in schema["properties"].keys() - example.keys() - set(schema["required"]):
             assert without_id(server.ask(path, {**example, field: None})) == expected, (path, field)
-            tried += 1
-    assert tried > 60
+            count += 1
+    assert count > 60
 
 
 def without_id(answer: Any) -> Any:
@@ -353,7 +351,7 @@ def without_id(answer: Any) -> Any:
     return {**answer, "id": None} if isinstance(answer, dict) else answer
 
 
-REFUSED = {
+INVALID_ROWS = {
     "a text for a model of pairs": ("reranker", ["a"]),
     "a pair for a model of texts": ("classifier", [("a", "the door")]),
     "texts and pairs": ("nli", ["a", ("a", "the door")]),
@@ -368,8 +366,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("name", "rows"), REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_refused_everywhere(
+@pytest.mark.parametrize(("name", "rows"), INVALID_ROWS.values(), ids=INVALID_ROWS)
+def test_rows_that_do_not_fit_are_refused_everywhere(
     server: Running, model: Callable[[str], bw.Model], name: str, rows: Rows
 ) -> None:
     with pytest.raises(DataError) as ours:

@@ -12,13 +12,15 @@ TEXT = "the door was open"
 LONG = "door " * 60
 
 
-def test_embed_is_nested_normalised_and_as_the_library_has_it(server: Running, get_model) -> None:
+def test_embed_returns_a_list_of_the_librarys_normalized_vectors(
+    server: Running, get_model
+) -> None:
     expected = get_model("encoder").embed([TEXT, "a river"])
     for inputs, rows in ((TEXT, 1), ([TEXT], 1), ([TEXT, "a river"], 2)):
-        found = np.array(server.ask("/embed", {"inputs": inputs}), np.float32)
-        assert found.shape == (rows, 16)
-        np.testing.assert_allclose(found, expected[:rows], atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+        vectors = np.array(server.ask("/embed", {"inputs": inputs}), np.float32)
+        assert vectors.shape == (rows, 16)
+        np.testing.assert_allclose(vectors, expected[:rows], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     plain = np.array(server.ask("/embed", {"inputs": TEXT, "normalize": False}))
     np.testing.assert_allclose(
         plain, get_model("encoder").embed([TEXT], normalize=False), atol=1e-5
@@ -36,11 +38,9 @@ def test_embed_says_what_it_took(server: Running) -> None:
         assert int(answer.headers[f"x-{name}-time"]) >= 0
 
 
-def test_long_texts_are_an_error_that_says_how_long_unless_they_are_cut(
-    server: Running, get_model
-) -> None:
-    for asked in ({}, {"truncate": None}, {"truncate": False}):
-        answer = server.post("/embed", {"inputs": [TEXT, LONG], **asked})
+def test_long_texts_are_an_error_unless_they_are_truncated(server: Running, get_model) -> None:
+    for options in ({}, {"truncate": None}, {"truncate": False}):
+        answer = server.post("/embed", {"inputs": [TEXT, LONG], **options})
         assert answer.status_code == 413
         assert answer.json() == {
             "error": "inputs[1]: 62 tokens, but at most 32 fit. Shorten the text, or ask for "
@@ -48,19 +48,22 @@ def test_long_texts_are_an_error_that_says_how_long_unless_they_are_cut(
             "error_type": "Validation",
         }
     both = LONG + "river " * 60
-    cut = {side: server.ask("/embed", {**_cut(side), "inputs": both}) for side in ("Left", "Right")}
+    vectors_of_sides = {
+        side: server.ask("/embed", {**_truncate(side), "inputs": both})
+        for side in ("Left", "Right")
+    }
     for side, word in (("Right", "door"), ("Left", "river")):
         expected = get_model("encoder").embed([f"{word} " * 30])
-        np.testing.assert_allclose(cut[side], expected, atol=1e-6)
+        np.testing.assert_allclose(vectors_of_sides[side], expected, atol=1e-6)
 
 
-def _cut(side: str) -> dict[str, object]:
+def _truncate(side: str) -> dict[str, object]:
     return {"truncate": True, "truncation_direction": side}
 
 
 def test_prompts_are_put_before_texts(server: Running, get_model) -> None:
-    asked = server.ask("/embed", {"inputs": "was open", "prompt_name": "query"})
-    np.testing.assert_allclose(asked, get_model("encoder").embed([TEXT]), atol=1e-6)
+    vectors = server.ask("/embed", {"inputs": "was open", "prompt_name": "query"})
+    np.testing.assert_allclose(vectors, get_model("encoder").embed([TEXT]), atol=1e-6)
     empty = server.ask("/embed", {"inputs": TEXT, "prompt_name": "document"})  # its prompt is ""
     np.testing.assert_array_equal(empty, server.ask("/embed", {"inputs": TEXT}))
     refused = server.post("/embed", {"inputs": TEXT, "prompt_name": "q"})
@@ -116,17 +119,17 @@ def _same(one: list, other: list) -> bool:
 
 
 def test_a_class_of_several_has_a_sigmoid_each(server: Running, get_model) -> None:
-    told = server.ask("/predict", {"inputs": TEXT, "model": "topics"})
+    scores = server.ask("/predict", {"inputs": TEXT, "model": "topics"})
     expected = get_model("topics").predict([TEXT])[0]["probabilities"]
-    assert {e["label"]: e["score"] for e in told} == pytest.approx(expected, abs=1e-5)
+    assert {e["label"]: e["score"] for e in scores} == pytest.approx(expected, abs=1e-5)
 
 
 def test_raw_scores_are_logits(server: Running) -> None:
     raw = server.ask("/predict", {"inputs": TEXT, "model": "classifier", "raw_scores": True})
-    chances = server.ask("/predict", {"inputs": TEXT, "model": "classifier"})
+    probabilities = server.ask("/predict", {"inputs": TEXT, "model": "classifier"})
     logits = np.array([entry["score"] for entry in raw])
     shares = np.exp(logits) / np.exp(logits).sum()
-    np.testing.assert_allclose(shares, [entry["score"] for entry in chances], atol=1e-5)
+    np.testing.assert_allclose(shares, [entry["score"] for entry in probabilities], atol=1e-5)
 
 
 def test_rerank_is_sorted_and_keeps_the_index(server: Running, get_model) -> None:
@@ -240,13 +243,13 @@ def _json(body: object) -> bytes:
 
 
 def test_errors_name_the_field(server: Running) -> None:
-    said = {
+    bodies = {
         "inputs[1]: must not be empty": {"inputs": ["a", ""]},
         "inputs: 2,049 texts, but at most 2,048": {"inputs": ["a"] * 2049},
         "inputs[1]: 200,001 characters, but at most 200,000": {"inputs": ["a", "a" * 200_001]},
         "inputs: must be given": {},
     }
-    for message, body in said.items():
+    for message, body in bodies.items():
         assert server.post("/embed", body).json()["error"] == message
     wrong = server.post("/rerank", {"query": "a", "texts": ["a", 1, 2], "model": "reranker"})
     assert wrong.json()["error"] == "texts[1]: input should be a valid string"
@@ -303,7 +306,7 @@ def test_errors_name_the_types_and_the_item(
         ("/similarity", {"inputs": {}}, "inputs.source_sentence: must be given"),
     ],
 )
-def test_errors_within_a_value_name_its_place(
+def test_errors_within_a_value_name_its_location(
     server: Running, path: str, body: object, says: str
 ) -> None:
     error = server.post(path, body).json()["error"]
@@ -320,7 +323,7 @@ def test_a_body_of_another_content_type_is_415(server: Running, path: str, kind:
     assert answer.json()["error_type"] == "Validation"
 
 
-def test_what_is_no_json_is_400(server: Running) -> None:
+def test_a_body_that_is_not_json_is_400(server: Running) -> None:
     for content in (b"", b"{", b'{"inputs": NaN}', b"\xff\xfe", b'{"inputs": "\xff"}'):
         answer = server.http.post("/embed", content=content, headers=_JSON)
         assert answer.status_code in (400, 422), content
@@ -333,12 +336,12 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
     assert info["max_input_length"] == 32, "the model's own limit"
     assert info["auto_truncate"] is False
     assert info["served_model_name"] == "encoder"
-    needed = (
+    required_fields = (
         *("model_id", "model_sha", "model_dtype", "max_concurrent_requests", "max_batch_tokens"),
         *("max_batch_requests", "max_client_batch_size", "tokenization_workers", "version"),
         *("sha", "docker_label"),
     )
-    assert set(needed) <= info.keys()
+    assert set(required_fields) <= info.keys()
     reranker = server.http.get("/info", params={"model": "reranker"}).json()["model_type"]
     assert set(reranker) == {"reranker"}
     kinds = server.http.get("/info", params={"model": "classifier"}).json()["model_type"]
@@ -350,7 +353,7 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
     }
 
 
-def test_the_root_is_health_and_takes_what_the_model_is_for(server: Running) -> None:
+def test_the_root_is_health_and_predicts_by_the_models_type(server: Running) -> None:
     for path in ("/", "/ping", "/health", "/ready"):
         assert server.http.get(path).status_code == server.http.head(path).status_code == 200
     embedded = server.ask("/embed", {"inputs": TEXT})
@@ -410,7 +413,7 @@ def test_encode_is_that_of_bert_as_service(server: Running, get_model) -> None:
 def test_the_limit_of_a_classifier_is_its_own(server: Running) -> None:
     fits = "door " * (LIMIT - 2)
     assert server.post("/predict", {"inputs": fits, "model": "classifier"}).status_code == 200
-    cut = server.post("/predict", {"inputs": LONG, "model": "classifier", "truncate": True})
-    assert cut.headers["x-truncated-texts"] == "1"
-    left = {"inputs": LONG, "model": "classifier", **_cut("Left")}
+    response = server.post("/predict", {"inputs": LONG, "model": "classifier", "truncate": True})
+    assert response.headers["x-truncated-texts"] == "1"
+    left = {"inputs": LONG, "model": "classifier", **_truncate("Left")}
     assert server.post("/predict", left).status_code == 400

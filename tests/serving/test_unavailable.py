@@ -33,7 +33,7 @@ def overflow(folder: Path) -> None:
     save_file(tensors, file, {"format": "pt"})
 
 
-def cut(folder: Path) -> None:
+def truncate(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -53,7 +53,7 @@ def remove(folder: Path) -> None:
 
 FAULTS: dict[Callable[[Path], None], str] = {
     overflow: "it cannot embed a text: the model's output is not finite",
-    cut: "model.safetensors: cannot be read",
+    truncate: "model.safetensors: cannot be read",
     break_config: "config.json: ",
     lose_vocabulary: "vocab",
     remove: "no such directory",
@@ -61,7 +61,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 
 
 @pytest.fixture(params=FAULTS, ids=lambda fault: fault.__name__)
-def broken(request, directories, tmp_path: Path) -> tuple[str, str]:
+def broken_model(request, directories, tmp_path: Path) -> tuple[str, str]:
     """A model that cannot be served, and a part of the reason."""
     folder = tmp_path / "broken"
     shutil.copytree(directories["encoder"], folder)
@@ -77,15 +77,15 @@ def _log_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def serve(*words: str) -> str:
     """The error of `serve`, which does not start."""
-    done = CliRunner().invoke(app, ["serve", *words, "--port", "0", "--device", "cpu"])
-    assert done.exit_code == 1, done.output
-    assert "Traceback" not in done.output
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    result = CliRunner().invoke(app, ["serve", *words, "--port", "0", "--device", "cpu"])
+    assert result.exit_code == 1, result.output
+    assert "Traceback" not in result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     return line
 
 
-def test_the_error_at_the_start_says_its_cause(broken, directories) -> None:
-    source, reason = broken
+def test_the_error_at_the_start_says_its_cause(broken_model, directories) -> None:
+    source, reason = broken_model
     for words in (
         [source],
         [source, f"b={source}"],
@@ -96,31 +96,31 @@ def test_the_error_at_the_start_says_its_cause(broken, directories) -> None:
         assert "cannot listen" not in line
 
 
-def test_an_address_that_is_taken_is_said_before_models_are_loaded(directories) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = CliRunner().invoke(app, ["serve", "nowhere/at all", "--port", port])
-    assert f"cannot listen to 127.0.0.1:{port}. Another server may be there" in done.stderr
+def test_an_address_in_use_is_an_error_before_models_are_loaded(directories) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        result = CliRunner().invoke(app, ["serve", "nowhere/at all", "--port", port])
+    assert f"cannot listen to 127.0.0.1:{port}. Another server may be there" in result.stderr
 
 
-def test_others_are_served_beside_a_broken_model(
-    broken,
+def test_other_models_are_served_if_one_is_broken(
+    broken_model,
     directories,
     start,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, reason = broken
+    source, reason = broken_model
     monkeypatch.setattr(LOG, "propagate", True)  # a server in this process may have set it
     caplog.set_level("INFO", logger="bertworks.serving")
     with start({"broken": source, "good": directories["encoder"]}, ServeSettings()) as server:
         assert server.http.get("/ready").status_code == 200
         assert len(server.ask("/embed", {"inputs": TEXT, "model": "good"})) == 1
         for body in ({"inputs": TEXT}, {"inputs": TEXT, "model": "broken"}):
-            refused = server.post("/embed", body)
-            assert refused.status_code == 503
-            assert reason in refused.json()["error"]
-            assert refused.json()["error"].startswith("the model 'broken' cannot be loaded: ")
+            response = server.post("/embed", body)
+            assert response.status_code == 503
+            assert reason in response.json()["error"]
+            assert response.json()["error"].startswith("the model 'broken' cannot be loaded: ")
         openai = server.post("/v1/embeddings", {"model": "broken", "input": "a"})
         assert openai.status_code == 503
         assert openai.json()["error"]["code"] == "model_unavailable"
@@ -131,16 +131,16 @@ def test_others_are_served_beside_a_broken_model(
         assert "bertworks_unavailable_models 1.0" in server.http.get("/metrics").text
     ours = [record for record in caplog.records if record.name == LOG.name]
     events = [json.loads(record.getMessage()) for record in ours]
-    (said,) = [event for event in events if event["event"] == "model unavailable"]
-    assert said["model"] == "broken"
-    assert reason in said["reason"]
+    (event,) = [event for event in events if event["event"] == "model unavailable"]
+    assert event["model"] == "broken"
+    assert reason in event["reason"]
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_model_that_is_repaired_is_served(
-    broken, directories, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
+    broken_model, directories, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, _ = broken
+    source, _ = broken_model
     with start({"good": directories["encoder"], "b": source}, ServeSettings(lazy=lazy)) as server:
         body = {"inputs": TEXT, "model": "b"}
         assert server.post("/embed", body).status_code == 503
@@ -161,11 +161,11 @@ def test_a_reload_keeps_a_model_whose_new_weights_overflow(
     folder = tmp_path / "m"
     shutil.copytree(directories["encoder"], folder)
     with start({"m": str(folder)}, ServeSettings()) as server:
-        before = server.ask("/embed", {"inputs": TEXT})
+        vectors = server.ask("/embed", {"inputs": TEXT})
         overflow(folder)
         with pytest.raises(Exception, match="not finite"):
             server.service.models.reload()
-        assert server.ask("/embed", {"inputs": TEXT}) == before
+        assert server.ask("/embed", {"inputs": TEXT}) == vectors
 
 
 @pytest.mark.parametrize("change", ["other weights", "truncated", "removed"])
@@ -178,13 +178,13 @@ def test_a_served_model_does_not_depend_on_its_file(
     tensors = load_file(file)
     with start({"m": str(folder)}) as server:
         texts = ["the door", TEXT, "a river was deep in london"]
-        before = server.ask("/embed", {"inputs": texts})
+        vectors = server.ask("/embed", {"inputs": texts})
         if change == "other weights":
             inode = file.stat().st_ino
             save_file({name: tensor * 2 for name, tensor in tensors.items()}, tmp_path / "new")
-            with file.open("r+b") as opened:
-                opened.write((tmp_path / "new").read_bytes())
-                opened.truncate()
+            with file.open("r+b") as stream:
+                stream.write((tmp_path / "new").read_bytes())
+                stream.truncate()
             assert file.stat().st_ino == inode
         elif change == "truncated":
             file.write_bytes(b"")
@@ -192,12 +192,12 @@ def test_a_served_model_does_not_depend_on_its_file(
             file.unlink()
         for precision in (None, "fp32"):
             server.ask("/encode", {"texts": texts, "precision": precision})
-        np.testing.assert_array_equal(server.ask("/embed", {"inputs": texts}), before)
+        np.testing.assert_array_equal(server.ask("/embed", {"inputs": texts}), vectors)
         assert server.ask("/embed_all", {"inputs": "other texts"})
         if change == "other weights":
             server.service.models.reload()
-            after = server.ask("/embed", {"inputs": texts})
-            assert np.abs(np.array(after) - before).max() > 1e-3
+            new_vectors = server.ask("/embed", {"inputs": texts})
+            assert np.abs(np.array(new_vectors) - vectors).max() > 1e-3
 
 
 def test_all_models_cannot_be_required_if_none_is_loaded() -> None:

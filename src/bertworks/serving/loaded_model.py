@@ -130,7 +130,7 @@ class LoadedModel:
             trained = "nothing but vectors" if self.task is None else self.task.name
             raise WrongModelError(
                 f"the model {self.name!r} was trained for {trained}, not for {verb}",
-                fix=f"It can be asked: {', '.join(sorted(self.verbs))}.",
+                fix=f"It supports: {', '.join(sorted(self.verbs))}.",
             )
 
     def warm_up(self) -> None:
