@@ -202,7 +202,7 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     models = Models({name: directories[name] for name in ("causal", "encoder")}, device="cpu")
     model, batches = models.get("causal").model, list[int]()
     queue = Queue(observe=lambda rows, tokens, seconds: batches.append(rows))
-    runner = models.get("causal").generation_runner(batch_tokens)
+    runner = models.get("causal").get_generation_runner(batch_tokens)
     tickets, expected = [], []
     for client, (count, temperature) in enumerate([(40, 0.0), (3, 0.0), (40, 1.0)]):
         settings = GenerationSettings(max_new_tokens=count, temperature=temperature)
@@ -221,7 +221,7 @@ def test_generations_of_other_lengths_share_batches_and_let_others_pass(
     assert queue.run_batch()
     assert batches == [9], "all of them together"
     assert [ticket.future.done() for ticket in tickets] == [False, True, False]
-    embed = models.get("encoder").embed_runner()
+    embed = models.get("encoder").get_embed_runner()
     single = queue.submit(embed, [Text("", "the door")], [20], client="single")
     queue.prepare_some()
     queue.run_batch()

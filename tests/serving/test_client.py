@@ -18,7 +18,7 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.serving.client import AsyncClient, Client
 from bertworks.serving.client_base import ServerError
 from bertworks.serving.client_parts import add_neighbours
-from bertworks.serving.dialects.info import row_context
+from bertworks.serving.dialects.info import describe_row_context
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -181,8 +181,8 @@ def test_rows_whose_neighbours_are_not_known_go_in_one_request() -> None:
             return super().add_context(rows)
 
     task = tasks(Tokenizer.from_vocabulary(PIECES))["tagger"]
-    assert row_context(task) is None
-    assert row_context(Own(task.tokenizer, task.settings)) == {}
+    assert describe_row_context(task) is None
+    assert describe_row_context(Own(task.tokenizer, task.settings)) == {}
     with pytest.raises(DataError, match=r"these 3 need several requests\. Send at most 2 rows"):
         add_neighbours([[1, 2], [3]], {})
 

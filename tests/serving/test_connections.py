@@ -23,7 +23,7 @@ import httpx
 import numpy as np
 import pytest
 
-from bertworks.serving.connections import Connections, allowed_connections, bind
+from bertworks.serving.connections import Connections, bind, limit_connections
 from bertworks.serving.settings import ServeSettings
 
 pytestmark = pytest.mark.long
@@ -428,6 +428,6 @@ def test_connections_are_as_many_as_the_system_allows(
     changes: list[int] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, values: changes.append(values[0]))
-    assert allowed_connections(most) == expected
+    assert limit_connections(most) == expected
     assert set(changes) <= {raised_to, limits[1]}
     assert raised_to is None or changes == [raised_to]

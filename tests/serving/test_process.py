@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from bertworks.cli import app
 from bertworks.serving.client import Client
-from bertworks.serving.server import server_url
+from bertworks.serving.server import format_url
 
 
 def free_port() -> int:
@@ -250,7 +250,7 @@ def test_the_log_says_where_it_listens(directories, tmp_path: Path) -> None:
     ],
 )
 def test_the_address_is_one_for_clients(host: str, options: dict[str, str], url: str) -> None:
-    assert server_url(uvicorn.Config("none", host=host, port=0, **options), 5) == url
+    assert format_url(uvicorn.Config("none", host=host, port=0, **options), 5) == url
 
 
 BAD: list[tuple[str, bytes, dict[str, str], set[int]]] = [

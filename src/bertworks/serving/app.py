@@ -94,4 +94,4 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     """Return the response for an error, and note its kind for the log."""
     failure = to_request_error(error)
     get_context(request).error = failure.kind
-    return failure.response(request.url.path)
+    return failure.to_response(request.url.path)

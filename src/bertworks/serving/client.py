@@ -73,7 +73,7 @@ class Client(ClientBase):
     def _open(self) -> None:
         import httpx
 
-        self._http = httpx.Client(**self._options())
+        self._http = httpx.Client(**self._make_options())
 
     def close(self) -> None:
         """Close the connections."""
@@ -92,14 +92,14 @@ class Client(ClientBase):
         """
 
         def body(part: list[Any], _: list[Any]) -> Body:
-            return self._body(texts=part, encoding_format="base64", **settings)
+            return self._make_body(texts=part, encoding_format="base64", **settings)
 
         def read(answers: list[Any]) -> NDArray[np.float32]:
             coded = [row for answer in answers for row in answer["results"]]
             rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
             return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-        return self._send(self._many("/encode", texts, body, read))
+        return self._send(self._request_many("/encode", texts, body, read))
 
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
@@ -115,10 +115,10 @@ class Client(ClientBase):
         values = [rows] if isinstance(rows, str | Mapping) else rows
 
         def body(part: list[Any], _: list[Any]) -> Body:
-            return self._body(rows=part)
+            return self._make_body(rows=part)
 
         return self._send(
-            self._many("/predict-rows", values, body, _concatenate, reads_neighbours=True)
+            self._request_many("/predict-rows", values, body, _concatenate, reads_neighbours=True)
         )
 
     def fill_mask(
@@ -126,15 +126,17 @@ class Client(ClientBase):
     ) -> list[list[dict[str, Any]]]:
         """The most likely pieces for each mask, or the probabilities of candidates."""
         words = None if candidates is None else list(candidates)
-        body = self._body(inputs=text, top_k=top_k, candidates=words)
+        body = self._make_body(inputs=text, top_k=top_k, candidates=words)
         field = "masks" if candidates is None else "candidates"
-        return self._send(self._one("/fill-mask", body, lambda answer: answer[0][field]))
+        return self._send(self._request_one("/fill-mask", body, lambda answer: answer[0][field]))
 
     def next_sentence(self, first: str, second: str) -> float:
         """The probability that the second text follows the first."""
-        body = self._body(inputs=[first, second])
+        body = self._make_body(inputs=[first, second])
         name = "next_sentence_probability"
-        return self._send(self._one("/next-sentence", body, lambda answer: float(answer[0][name])))
+        return self._send(
+            self._request_one("/next-sentence", body, lambda answer: float(answer[0][name]))
+        )
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
@@ -144,20 +146,20 @@ class Client(ClientBase):
             copies = {
                 text: counts[text] for text in part if isinstance(text, str) and text in counts
             }
-            return self._body(inputs=part, copies=copies or None, **settings)
+            return self._make_body(inputs=part, copies=copies or None, **settings)
 
         def read(answers: list[Any]) -> list[str]:
             return [answer["generated_text"] for answer in _concatenate(answers)]
 
-        return self._send(self._many("/generate", prompts, body, read))
+        return self._send(self._request_many("/generate", prompts, body, read))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, truncate: bool = False
     ) -> list[tuple[int, float]]:
         """Each text's index and score, best first."""
-        body = self._body(query=query, texts=list(texts), truncate=truncate)
+        body = self._make_body(query=query, texts=list(texts), truncate=truncate)
         return self._send(
-            self._one(
+            self._request_one(
                 "/rerank", body, lambda answer: [(one["index"], one["score"]) for one in answer]
             )
         )
@@ -166,13 +168,13 @@ class Client(ClientBase):
         """The tokens of each text, with their byte offsets in it."""
 
         def body(part: list[Any], _: list[Any]) -> Body:
-            return self._body(inputs=part)
+            return self._make_body(inputs=part)
 
-        return self._send(self._many("/tokenize", texts, body, _concatenate))
+        return self._send(self._request_many("/tokenize", texts, body, _concatenate))
 
     def info(self) -> dict[str, Any]:
         """The model, and the server's limits."""
-        return self._send(self._one(INFO_PATH, None, dict))
+        return self._send(self._request_one(INFO_PATH, None, dict))
 
     def _send(self, requests: Requests[T]) -> T:
         """Send the requests that a generator yields, and return its result."""
@@ -192,7 +194,7 @@ class Client(ClientBase):
     def _ask(self, path: str, body: Body | None, first: int) -> Reply:
         import httpx
 
-        request = self._request(path, body)
+        request = self._make_request(path, body)
         for number in range(self.retries + 1):
             try:
                 answer = self._http.request(**request)
@@ -229,7 +231,7 @@ class AsyncClient(ClientBase):
     def _open(self) -> None:
         import httpx
 
-        self._http = httpx.AsyncClient(**self._options())
+        self._http = httpx.AsyncClient(**self._make_options())
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,7 +247,7 @@ class AsyncClient(ClientBase):
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
         """See `Client.similarity`."""
-        info = self._send(self._one(INFO_PATH, None, dict))
+        info = self._send(self._request_one(INFO_PATH, None, dict))
         parts = (self.embed(part, **settings) for part in (texts, others))
         facts, one, other = await asyncio.gather(info, *parts)
         return similarities(one, other, facts["similarity_fn_name"])
@@ -267,7 +269,7 @@ class AsyncClient(ClientBase):
     async def _ask(self, path: str, body: Body | None, first: int) -> Reply:
         import httpx
 
-        request = self._request(path, body)
+        request = self._make_request(path, body)
         for number in range(self.retries + 1):
             try:
                 answer = await self._http.request(**request)

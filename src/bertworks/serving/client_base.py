@@ -85,22 +85,22 @@ class ClientBase(ABC):
     def _open(self) -> None:
         """Create the HTTP client; it opens connections when they are needed."""
 
-    def _options(self) -> dict[str, Any]:
+    def _make_options(self) -> dict[str, Any]:
         import httpx
 
         timeout = httpx.Timeout(self._timeout, connect=5.0)
         return {"base_url": self.url, "headers": self._headers, "timeout": timeout}
 
-    def _body(self, **values: Any) -> dict[str, Any]:
+    def _make_body(self, **values: Any) -> dict[str, Any]:
         """Return the body of a request, without values that are None."""
         fields = {"model": self.model, **values}
         return {name: value for name, value in fields.items() if value is not None}
 
-    def _one(self, path: str, body: Body | None, read: Callable[[Any], T]) -> Requests[T]:
-        """Ask one thing."""
+    def _request_one(self, path: str, body: Body | None, read: Callable[[Any], T]) -> Requests[T]:
+        """Send one request."""
         return read((yield path, body, 0).value)
 
-    def _many(
+    def _request_many(
         self,
         path: str,
         texts: Any,
@@ -109,12 +109,12 @@ class ClientBase(ABC):
         *,
         reads_neighbours: bool = False,
     ) -> Requests[T]:
-        """Ask about any number of texts.
+        """Send requests about any number of texts.
 
         Args:
             body: returns the request of some texts, which also gets those of earlier requests.
             read: makes the result from the values of their responses.
-            reads_neighbours: whether the answer about a row may depend on neighbouring rows.
+            reads_neighbours: whether the response about a row may depend on neighbouring rows.
         """
         texts = list_texts(texts)
         while True:
@@ -140,10 +140,10 @@ class ClientBase(ABC):
                     raise
                 self._max_texts = limit
 
-    def _request(self, path: str, body: Body | None) -> dict[str, Any]:
+    def _make_request(self, path: str, body: Body | None) -> dict[str, Any]:
         """Return a request as keywords for `httpx`."""
         if body is None:
-            return {"method": "GET", "url": path, "params": self._body()}
+            return {"method": "GET", "url": path, "params": self._make_body()}
         return {"method": "POST", "url": path, "content": _encode(body), "headers": _JSON_HEADERS}
 
     def _read_response(self, answer: httpx.Response, first: int = 0) -> Reply:

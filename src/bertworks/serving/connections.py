@@ -253,23 +253,27 @@ def long_headers_message(limit: int) -> str:
     return f"the headers have more than {limit:,} bytes"
 
 
-def allowed_connections(most: int) -> int:
-    """Return how many connections there may be, at most `most`.
+def limit_connections(max_connections: int) -> int:
+    """Return how many connections there may be, at most `max_connections`.
 
     The process's limit of file descriptors is raised if necessary, as far as the system allows.
     """
     import resource
 
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num_descriptors = most + OTHER_FILES
+    num_descriptors = max_connections + OTHER_FILES
     infinity = resource.RLIM_INFINITY
     if soft_limit != infinity and soft_limit < num_descriptors:
         more = num_descriptors if hard_limit == infinity else min(num_descriptors, hard_limit)
         with suppress(OSError, ValueError):  # the system may allow fewer than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard_limit))
             soft_limit = more
-    limit = most if soft_limit == infinity else min(most, max(1, soft_limit - OTHER_FILES))
-    if limit < most:
+    limit = (
+        max_connections
+        if soft_limit == infinity
+        else min(max_connections, max(1, soft_limit - OTHER_FILES))
+    )
+    if limit < max_connections:
         log(logging.WARNING, "fewer connections", limit=limit, descriptors=soft_limit)
     return limit
 

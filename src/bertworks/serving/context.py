@@ -32,7 +32,7 @@ class RequestContext:
     error: str | None = None  # its kind
     columns: Sequence[str] | None = None  # those that the texts of its rows were read from
 
-    def headers(self, now: float) -> dict[str, str]:
+    def make_headers(self, now: float) -> dict[str, str]:
         """Return text-embeddings-inference's headers (times in ms), `x-truncated-texts`, and
         `x-columns`, a list in JSON, with which a client reads other parts of a table alike."""
         parts = {

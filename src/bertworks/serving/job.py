@@ -41,7 +41,7 @@ class Job:
     ) -> None:
         self.service, self.context, self.loaded_model = service, context, loaded_model
 
-    def texts(
+    def read_texts(
         self, field: str, inputs: str | list[str] | list[int] | list[list[int]]
     ) -> list[Text]:
         """Check texts (or token ids, if the server accepts them); return them with their fields.
@@ -112,7 +112,7 @@ class Job:
             waiting_seconds = time.monotonic() - start_time - working_seconds
             context.queueing_seconds += max(0.0, waiting_seconds)
 
-    async def predictions(
+    async def predict(
         self,
         runner: TaskRunner,
         inputs: Sequence[Text],
@@ -144,12 +144,12 @@ class Job:
             task = adapt(task)
         texts, items = [], []
         for row, values in task.add_context(rows):
-            texts.append(text_of_row(row.values))
+            texts.append(join_texts(row.values))
             items.append(TaskRow(row.where, values))
         prepare = partial(runner.prepare, task=task, truncation=self.context.truncation)
         return await self.compute(runner, items, texts, limit=limit, prepare=prepare)
 
-    async def vectors(
+    async def embed(
         self,
         items: Sequence[Text],
         *,
@@ -171,21 +171,21 @@ class Job:
             side: the side at which texts are truncated: "left" or "right", in any letter case.
             dimensions: the length to which vectors are shortened; ignored for vectors of tokens.
             prompt_name: name of the prompt to put before texts; the model's default if omitted.
-            settings: those of `LoadedModel.embed_runner`.
+            settings: those of `LoadedModel.get_embed_runner`.
 
         Raises:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        width = self.loaded_model.embed_runner(kind, **settings).embedder.width
+        width = self.loaded_model.get_embed_runner(kind, **settings).embedder.width
         self._check_dimensions(width, dimensions)
         is_shortened = dimensions not in (None, width)
-        runner = self.loaded_model.embed_runner(
+        runner = self.loaded_model.get_embed_runner(
             kind, normalize=normalize and not is_shortened, **settings
         )
         if truncate:
             self.context.truncation.side = "left" if side.lower() == "left" else "right"
-        if prompt := self.prompt(prompt_name):
+        if prompt := self.get_prompt(prompt_name):
             items = [
                 item._replace(text=prompt + item.text) if isinstance(item.text, str) else item
                 for item in items
@@ -201,7 +201,7 @@ class Job:
             vectors = list(of_unit_length(matrix) if normalize else matrix)
         return vectors
 
-    def prompt(self, name: str | None) -> str:
+    def get_prompt(self, name: str | None) -> str:
         """Return the prompt to put before texts; refuse a name that the model does not have."""
         prompts = self.loaded_model.prompts
         if name is None:
@@ -248,13 +248,13 @@ async def open_job(request: Request, model: str | None, verb: str | None = None)
     return Job(service, context, loaded_model)
 
 
-def text_of_row(row: Row) -> str:
+def join_texts(row: Row) -> str:
     """Return all texts and words of a row, joined, to be counted before they are tokenised."""
     parts = (value if isinstance(value, list | tuple) else [value] for value in row.values())
     return " ".join(part for part in chain.from_iterable(parts) if isinstance(part, str))
 
 
-def text_rows(service: Service, inputs: str | list[str] | list[list[str]]) -> list[Text]:
+def read_rows(service: Service, inputs: str | list[str] | list[list[str]]) -> list[Text]:
     """Check rows of one or two texts; return them with their locations (`inputs` for one row)."""
     is_single = isinstance(inputs, str) or (bool(inputs) and isinstance(inputs[0], str))
     if is_single and len(inputs) == 1 and isinstance(inputs, list):

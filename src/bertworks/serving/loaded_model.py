@@ -140,19 +140,19 @@ class LoadedModel:
             CheckpointError: the model cannot embed any text; for example, its outputs overflow.
         """
         try:
-            runner = self.embed_runner()
+            runner = self.get_embed_runner()
             runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
         except BertworksError as error:
             raise CheckpointError(
                 f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
             ) from None
 
-    def engine_settings(self, precision: str | None = None) -> EngineSettings:
+    def make_engine_settings(self, precision: str | None = None) -> EngineSettings:
         """Return the settings of the engine, with another precision if one is given."""
         override = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **override})
 
-    def embed_runner(
+    def get_embed_runner(
         self,
         kind: type[EmbedRunner] = EmbedRunner,
         *,
@@ -163,7 +163,7 @@ class LoadedModel:
         """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
 
         def make() -> EmbedRunner:
-            engine = self.engine_settings(precision).with_values(batch_tokens=WHOLE)
+            engine = self.make_engine_settings(precision).with_values(batch_tokens=WHOLE)
             arguments = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
             return kind(self.model.embedder(**arguments))  # prompts belong to the requests
 
@@ -175,14 +175,14 @@ class LoadedModel:
         sentence = self.model.sentence
         return sentence is not None and sentence.normalize
 
-    def task_runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+    def get_task_runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
         """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""
         self.check_verb(verb)
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
-        return self._get_runner((kind,), lambda: kind(task, network, self.engine_settings()))
+        return self._get_runner((kind,), lambda: kind(task, network, self.make_engine_settings()))
 
-    def generation_runner(self, batch_tokens: int) -> GenerateRunner:
+    def get_generation_runner(self, batch_tokens: int) -> GenerateRunner:
         """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
         self.check_verb("generate")
         network = self.model.network
@@ -190,7 +190,7 @@ class LoadedModel:
         return self._get_runner(
             GenerateRunner,
             lambda: GenerateRunner(
-                network, self.model.tokenizer, self.engine_settings(), batch_tokens
+                network, self.model.tokenizer, self.make_engine_settings(), batch_tokens
             ),
         )
 

@@ -82,11 +82,11 @@ class RequestMiddleware:
             await self._cancel_on_disconnect(scope, body, receive, answer, context)
         except RequestError as error:
             context.error = error.kind
-            await error.response(scope["path"])(scope, receive, answer)
+            await error.to_response(scope["path"])(scope, receive, answer)
         except Exception as error:
             _log_error(context, error)
             if not status:
-                await to_request_error(error).response(scope["path"])(scope, receive, answer)
+                await to_request_error(error).to_response(scope["path"])(scope, receive, answer)
         finally:
             self._num_open_requests -= 1
             self._record(scope, context, status)
@@ -105,7 +105,7 @@ class RequestMiddleware:
         """Note the key's name and the deadline; refuse requests without access, or too many."""
         path = scope["path"]
         if self.keys:
-            owner = self.keys.owner(_read_key(headers))
+            owner = self.keys.find_owner(_read_key(headers))
             if owner is not None:
                 context.client = owner
             elif not needs_no_key(scope["method"], path) and not (

@@ -56,7 +56,7 @@ class RequestError(Exception):
         self.message = " ".join(message.split())
         self.headers = dict(headers or {})
 
-    def response(self, path: str) -> Response:
+    def to_response(self, path: str) -> Response:
         """Return the response in the format that clients of the path expect."""
         message = self.message.encode("utf-8", "backslashreplace").decode()
         if path.startswith("/v1/"):

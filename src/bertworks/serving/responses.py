@@ -37,6 +37,6 @@ async def encode_vectors(vectors: Sequence[NDArray[np.float32]], form: str = "fl
 
 def reply(request: Request, value: Any) -> Response:
     """Return a value, which may contain arrays, as JSON, with headers of times and counts."""
-    headers = get_context(request).headers(time.monotonic())
+    headers = get_context(request).make_headers(time.monotonic())
     body = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, 200, headers, "application/json")

@@ -24,7 +24,7 @@ async def score_texts(
     Long rows are truncated with `truncate`, split into windows with `windows` (or if the task does
     so), and otherwise an error.
     """
-    runner = job.loaded_model.task_runner(verb, TaskRunner)
+    runner = job.loaded_model.get_task_runner(verb, TaskRunner)
     task = runner.task
     assert isinstance(task, TextTask)
     settings = task.settings
@@ -45,7 +45,7 @@ async def score_texts(
         return type(task)(task.tokenizer, values)
 
     limit = None if truncation == "windows" else settings.max_seq_length
-    return await job.predictions(runner, rows, adapt=truncate_rows, limit=limit)
+    return await job.predict(runner, rows, adapt=truncate_rows, limit=limit)
 
 
 async def rank_texts(

@@ -38,7 +38,7 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def owner(self, key: str) -> str | None:
+    def find_owner(self, key: str) -> str | None:
         """Return the name of a key, or None. All keys are compared, each in constant time."""
         owner = None
         digest = _digest(key)

@@ -23,7 +23,7 @@ from fastapi import FastAPI
 
 from ..errors import BertworksError, SettingsError
 from .app import make_app
-from .connections import LimitedProtocol, Listener, allowed_connections, bind, listen
+from .connections import LimitedProtocol, Listener, bind, limit_connections, listen
 from .logs import log, log_to_stderr
 from .models import Models
 from .security import Keys, check_host, check_tls, is_loopback
@@ -88,7 +88,7 @@ class Server(uvicorn.Server):
         log(
             logging.INFO,
             "listening",
-            url=server_url(self.config, self.listeners[0].getsockname()[1]),
+            url=format_url(self.config, self.listeners[0].getsockname()[1]),
             explorer="/",
             api="/docs",
             models=self.service.models.available,
@@ -159,7 +159,7 @@ def serve(
     app = make_app(models, settings, keys, local=local and not no_auth)
     options["timeout_keep_alive"] = math.ceil(settings.keep_alive_seconds)
     config, service = _config(app, host, port, options), app.state.service
-    service.connections.limit = allowed_connections(settings.max_connections)
+    service.connections.limit = limit_connections(settings.max_connections)
     try:
         listeners = bind(host, port, service.connections)  # before the models are loaded
     except OSError as error:
@@ -193,7 +193,7 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
     return config
 
 
-def server_url(config: uvicorn.Config, port: int) -> str:
+def format_url(config: uvicorn.Config, port: int) -> str:
     """Return the URL of a server that listens on a port."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"{'https' if config.is_ssl else 'http'}://{host}:{port}"

@@ -16,7 +16,7 @@ from ...inference.settings import GenerationSettings
 from ...tasks.answering.task import AnsweringTask
 from ...tasks.pretraining.candidates import encode_candidates, make_variants, rank
 from ...text.tokenizer import Tokenizer
-from ..job import locate_texts, open_job, text_of_row, text_rows
+from ..job import join_texts, locate_texts, open_job, read_rows
 from ..request_error import invalid_field_error
 from ..responses import reply
 from ..runners.pretraining import MaskedRunner, MaskedText
@@ -131,8 +131,8 @@ router = APIRouter(tags=["BERT"])
 @router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})
 async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
     job = await open_job(request, body.model)
-    runner = job.loaded_model.task_runner("fill-mask", MaskedRunner)
-    texts = job.texts("inputs", body.inputs)
+    runner = job.loaded_model.get_task_runner("fill-mask", MaskedRunner)
+    texts = job.read_texts("inputs", body.inputs)
     tokenizer = job.loaded_model.model.tokenizer
     mask = tokenizer.id_to_token(tokenizer.mask_id)
     for location, text in texts:
@@ -160,8 +160,8 @@ async def fill_mask(body: FillMaskRequest, request: Request) -> Response:
 @router.post("/next-sentence", responses={200: {"model": list[NextSentence]}})
 async def next_sentence(body: NextSentenceRequest, request: Request) -> Response:
     job = await open_job(request, body.model)
-    runner = job.loaded_model.task_runner("next-sentence", MaskedRunner)
-    rows = text_rows(job.service, body.inputs)
+    runner = job.loaded_model.get_task_runner("next-sentence", MaskedRunner)
+    rows = read_rows(job.service, body.inputs)
     for location, row in rows:
         if len(row) != 2:
             raise invalid_field_error(
@@ -183,7 +183,7 @@ async def classify(body: ClassifyRequest, request: Request) -> Response:
     inputs: Any = body.inputs
     if inputs and isinstance(inputs, list) and isinstance(inputs[0], str):
         inputs = [[text] for text in inputs]  # here a list of strings is a batch, not a pair
-    rows = text_rows(job.service, inputs)
+    rows = read_rows(job.service, inputs)
     predictions = await score_texts(
         job, "classify", rows, truncate=body.truncate, windows=body.windows
     )
@@ -193,15 +193,15 @@ async def classify(body: ClassifyRequest, request: Request) -> Response:
 @router.post("/tag", responses={200: {"model": list[dict[str, Any]]}})
 async def tag(body: TagRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    runner = job.loaded_model.task_runner("tag", TaskRunner)
-    texts = job.texts("inputs", body.inputs)
-    return reply(request, await job.predictions(runner, texts))
+    runner = job.loaded_model.get_task_runner("tag", TaskRunner)
+    texts = job.read_texts("inputs", body.inputs)
+    return reply(request, await job.predict(runner, texts))
 
 
 @router.post("/answer", responses={200: {"model": list[dict[str, Any]]}})
 async def answer(body: AnswerRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    runner = job.loaded_model.task_runner("answer", AnswerRunner)
+    runner = job.loaded_model.get_task_runner("answer", AnswerRunner)
     questions = body.inputs if isinstance(body.inputs, list) else [body.inputs]
     job.service.check_count("inputs", len(questions))
     for index, item in enumerate(questions):
@@ -209,7 +209,7 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
         job.service.check_text(f"inputs[{index}].context", item.context)
     task = runner.task
     pairs = locate_texts("inputs", [[item.question, item.context] for item in questions])
-    spans_of_rows = await job.predictions(runner, pairs)
+    spans_of_rows = await job.predict(runner, pairs)
     if body.null_threshold is not None:
         settings = task.settings.with_values(null_threshold=body.null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, settings)
@@ -228,10 +228,10 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
         raise invalid_field_error("max_new_tokens", f"at most {limits.max_new_tokens}")
     values = body.model_dump(exclude={"model", "inputs", "copies"})
     settings = GenerationSettings.parse({**values, "stop_ids": tuple(body.stop_ids)})
-    runner = job.loaded_model.generation_runner(limits.batch_tokens)
+    runner = job.loaded_model.get_generation_runner(limits.batch_tokens)
     continuations = await job.compute(
         runner,
-        job.texts("inputs", body.inputs),
+        job.read_texts("inputs", body.inputs),
         limit=job.loaded_model.model.encoder.config.max_seqlen,
         prepare=partial(runner.prepare, settings=settings, counts=Counter(), copies=body.copies),
     )
@@ -241,15 +241,15 @@ async def generate(body: GenerateRequest, request: Request) -> Response:
 @router.post("/predict-rows", responses={200: {"model": list[dict[str, Any]]}})
 async def predict_rows(body: RowsRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    runner = job.loaded_model.task_runner("predict-rows", TaskRunner)
+    runner = job.loaded_model.get_task_runner("predict-rows", TaskRunner)
     job.service.check_count("rows", len(body.rows))
     rows = locate_texts("rows", body.rows)
     for location, row in rows:
         if isinstance(row, list) and not 1 <= len(row) <= 2:
             raise invalid_field_error(location, f"one text or two, not {len(row)}", 422)
-        if text := text_of_row(row if isinstance(row, dict) else {"text": row}):
+        if text := join_texts(row if isinstance(row, dict) else {"text": row}):
             job.service.check_text(location, text)
-    predictions = await job.predictions(runner, rows)
+    predictions = await job.predict(runner, rows)
     return reply(request, [getattr(each, "prediction", each) for each in predictions])
 
 

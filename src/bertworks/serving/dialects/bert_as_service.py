@@ -108,7 +108,7 @@ async def encode(body: EncodeRequest, request: Request) -> Response:
         settings["layers"] = tuple(body.layers)
     if body.pooling is not None:
         settings["pooling"] = body.pooling
-    vectors = await job.vectors(
+    vectors = await job.embed(
         locate_texts("texts", body.texts),
         normalize=job.loaded_model.normalizes if body.normalize is None else body.normalize,
         truncate=body.truncate,
@@ -124,7 +124,7 @@ async def server_status(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits in bert-as-service's format."""
     job = await open_job(request, model)
     service, loaded_model = job.service, job.loaded_model
-    embedder: Embedder = loaded_model.embed_runner().embedder
+    embedder: Embedder = loaded_model.get_embed_runner().embedder
     layers = loaded_model.model.encoder.config.num_hidden_layers
     port = _port(request)
     value = {

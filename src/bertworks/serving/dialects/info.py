@@ -20,9 +20,9 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "model_sha": None,
         "model_dtype": str(parameter.dtype).removeprefix("torch."),
         "served_model_name": loaded_model.name,
-        "model_type": model_type(loaded_model),
+        "model_type": describe_model_type(loaded_model),
         "max_concurrent_requests": limits.max_concurrent_requests,
-        "max_input_length": loaded_model.embed_runner().embedder.limit,
+        "max_input_length": loaded_model.get_embed_runner().embedder.limit,
         "max_batch_tokens": service.queue.batch_tokens,
         "max_batch_requests": None,
         "max_client_batch_size": limits.max_texts,
@@ -33,7 +33,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "docker_label": None,
         "task": None if loaded_model.task is None else loaded_model.task.name,
         "verbs": sorted(loaded_model.verbs),
-        "precision": loaded_model.engine_settings().precision,
+        "precision": loaded_model.make_engine_settings().precision,
         "prompts": dict(loaded_model.prompts.texts),
         "default_prompt_name": loaded_model.prompts.default,
         "similarity_fn_name": loaded_model.model.similarity_function,
@@ -41,11 +41,11 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "unavailable_models": {
             name: str(failure.error) for name, failure in service.models.failures.items()
         },
-        "row_context": row_context(loaded_model.task),
+        "row_context": describe_row_context(loaded_model.task),
     }
 
 
-def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
+def describe_row_context(task: Task[Any] | None) -> dict[str, Any] | None:
     """Return on which rows beside a row its prediction depends, for clients that split rows.
 
     Returns:
@@ -63,7 +63,7 @@ def row_context(task: Task[Any] | None) -> dict[str, Any] | None:
     return None if method in (None, Task.add_context) else {}
 
 
-def model_type(loaded_model: LoadedModel) -> dict[str, Any]:
+def describe_model_type(loaded_model: LoadedModel) -> dict[str, Any]:
     """Return the model's type in text-embeddings-inference's format."""
     labels = loaded_model.model.labels or ("LABEL_0",)
     names = {
@@ -74,5 +74,5 @@ def model_type(loaded_model: LoadedModel) -> dict[str, Any]:
         return {"reranker": names}
     if "classify" in loaded_model.verbs:
         return {"classifier": names}
-    pooling = loaded_model.embed_runner().embedder.pooling
+    pooling = loaded_model.get_embed_runner().embedder.pooling
     return {"embedding": {"pooling": pooling}}

@@ -72,8 +72,8 @@ async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "embed")
     context = job.context
     context.truncation.max_tokens = MAX_TOKENS
-    vectors = await job.vectors(
-        job.texts("input", body.input),
+    vectors = await job.embed(
+        job.read_texts("input", body.input),
         normalize=True,
         truncate=body.truncate,
         dimensions=body.dimensions,

@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field
 from ...errors import DataError
 from ...inference.similarity import similarities
 from ...text.tokenizer import Tokenizer
-from ..job import open_job, text_rows
+from ..job import open_job, read_rows
 from ..loaded_model import WrongModelError
 from ..request_error import RequestError, invalid_field_error
 from ..responses import encode_vectors, reply
 from ..runners.embedding import TokenStatesRunner
 from ..scores import rank_labels, rank_texts, score_texts
 from .infinity import InfinityRanks, in_infinity_format
-from .info import model_type
+from .info import describe_model_type
 from .schemas import Ids, LenientRequest, Prompt, Side, Truncate
 
 
@@ -146,8 +146,8 @@ router = APIRouter(tags=["text-embeddings-inference"])
 @router.post("/embed", responses={200: {"model": list[list[float]]}})
 async def embed(body: EmbedRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "embed")
-    vectors = await job.vectors(
-        job.texts("inputs", body.inputs),
+    vectors = await job.embed(
+        job.read_texts("inputs", body.inputs),
         normalize=body.normalize,
         truncate=body.truncate,
         side=body.truncation_direction,
@@ -160,8 +160,8 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
 @router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
 async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "embed")
-    vectors = await job.vectors(
-        job.texts("inputs", body.inputs),
+    vectors = await job.embed(
+        job.read_texts("inputs", body.inputs),
         kind=TokenStatesRunner,
         normalize=False,
         truncate=body.truncate,
@@ -185,7 +185,7 @@ async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
 async def predict(body: PredictRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
     job.loaded_model.check_verb("classify")
-    rows = text_rows(job.service, body.inputs)
+    rows = read_rows(job.service, body.inputs)
     check_pairs(body)
     predictions = await score_texts(job, "classify", rows, truncate=body.truncate)
     labels = [
@@ -229,10 +229,10 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "embed")
     inputs, parameters = body.inputs, body.parameters or SimilarityParameters()
-    first, *others = await job.vectors(
+    first, *others = await job.embed(
         [
-            *job.texts("source_sentence", inputs.source_sentence),
-            *job.texts("sentences", inputs.sentences),
+            *job.read_texts("source_sentence", inputs.source_sentence),
+            *job.read_texts("sentences", inputs.sentences),
         ],
         normalize=job.loaded_model.normalizes,
         truncate=parameters.truncate,
@@ -247,8 +247,8 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 @router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:
     job = await open_job(request, body.model)
-    prompt = job.prompt(body.prompt_name) if body.prompt_name else ""
-    texts = [prompt + text.text for text in job.texts("inputs", body.inputs)]
+    prompt = job.get_prompt(body.prompt_name) if body.prompt_name else ""
+    texts = [prompt + text.text for text in job.read_texts("inputs", body.inputs)]
     tokens = await asyncio.to_thread(
         describe_tokens, job.loaded_model.model.tokenizer, texts, special=body.add_special_tokens
     )
@@ -282,7 +282,7 @@ async def predict_by_model_type(request: Request) -> Response:
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")
     job = await open_job(request, name if isinstance(name, str) else None)
-    kind = next(iter(model_type(job.loaded_model)))
+    kind = next(iter(describe_model_type(job.loaded_model)))
     if kind == "reranker":
         return await rerank(RerankRequest.model_validate(body), request)
     if kind == "classifier":

@@ -65,10 +65,10 @@ class TaskRunner:
         results: dict[int, Any] = {}
         with memory_errors():
             for outputs, batch in outputs_of(self.network, self.task, examples, self.engine):
-                results.update(self.answers(outputs, batch))
+                results.update(self.decode(outputs, batch))
         return [results[_row_number(example)] for example in examples]
 
-    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
         """Return the result of each row, by the row's number."""
         answers: dict[int, Any] = self.task.decode(outputs, batch)
         if not isinstance(self.task, TextTask):
@@ -84,7 +84,7 @@ class AnswerRunner(TaskRunner):
 
     task: AnsweringTask
 
-    def answers(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
         return {spans[0].index: spans for spans in self.task.spans(outputs, batch)}
 
 
