@@ -32,7 +32,7 @@ def open_table(task: Task[Any], table: Table, *, labelled: bool, **options: Any)
     Args:
         task: the model's task; its columns are used where the table has them, and others are
             detected.
-        table: see `tables.reading.Table`.
+        table: see `data.tables.Table`.
         labelled: whether the columns of targets are required.
         options: those of `TableOptions`.
 
