@@ -35,10 +35,10 @@ from ..nn.device import pick_device
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import AblationKeywords
 from ..settings.literals import Precision
-from ..tasks.labelled import check_length
 from ..tasks.tagging.settings import TaggingOptions
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample
+from ..tasks.task_options import check_length
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
 from ..training.machine import settled_precision

@@ -30,10 +30,11 @@ from ..text.encoding import Truncation
 from .classifier import ClassifierNetwork
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
+from .labelled import LabelledTask, read_texts
 from .labels import MARKS, find_mark, read_label_name
 from .scores import SingleLabelScores
 from .task import Evaluator, Prediction
+from .task_options import TaskOptions, TaskSettings, check_length
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
 

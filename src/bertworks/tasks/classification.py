@@ -32,9 +32,9 @@ from ..text.tokenizer import Tokenizer
 from .classifier import ClassifierNetwork, ClassifierTask
 from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskOptions, TaskSettings
 from .labels import count_labels, read_label_names, sort_labels
 from .task import DisplayValue, Evaluator, Prediction, Task
+from .task_options import TaskOptions, TaskSettings
 from .text_network import Pooling, TextNetwork, pool_sequences
 from .texts import (
     TextOptions,

@@ -25,7 +25,7 @@ from ..nn.heads import cross_entropy_sum
 from ..packed import Batch
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
-from .labelled import LABEL, ColumnSettings, LabelledTask, TaskOptions, TaskSettings
+from .labelled import LABEL, LabelledTask
 from .labels import (
     MARKS,
     build_label_entries,
@@ -37,6 +37,7 @@ from .labels import (
 )
 from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
+from .task_options import ColumnSettings, TaskOptions, TaskSettings
 
 
 class ClassifierNetwork(Network):

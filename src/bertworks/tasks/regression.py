@@ -29,9 +29,9 @@ from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskOptions, TaskSettings
 from .labels import build_label_entries, read_finite_number
 from .task import DisplayValue, Evaluator, Prediction
+from .task_options import TaskOptions, TaskSettings
 from .text_network import TextNetwork
 from .texts import (
     VALUED_TEXTS,

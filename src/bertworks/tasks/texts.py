@@ -25,14 +25,8 @@ from ..settings.base import Settings
 from ..text.encoding import Encoding
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens
-from .labelled import (
-    LabelledTask,
-    TaskOptions,
-    TaskSettings,
-    check_length,
-    check_stride,
-    read_texts,
-)
+from .labelled import LabelledTask, read_texts
+from .task_options import TaskOptions, TaskSettings, check_length, check_stride
 from .text_network import Pooling, WindowPooling
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]

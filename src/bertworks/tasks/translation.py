@@ -36,8 +36,9 @@ from ..nn.kv_cache import KeyValueCache
 from ..nn.layers import Dropout, promote_to_float32
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, check_length, read_texts
+from .labelled import LabelledTask, read_texts
 from .task import DisplayValue, Evaluator, Network, Prediction
+from .task_options import check_length
 
 
 class TranslationNetwork(Network):

@@ -23,9 +23,10 @@ from ..runs.run_files import read_data
 from ..tasks.dev_share import Dev, DevShare, check_share
 from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
-from ..tasks.labelled import LabelledTask, TaskOptions
+from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
+from ..tasks.task_options import TaskOptions
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from .progress import Progress

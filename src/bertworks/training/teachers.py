@@ -26,10 +26,11 @@ from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.distilled_classification import DistilledTask
 from ..tasks.example import LabelledExample
-from ..tasks.labelled import LabelledTask, TaskOptions
+from ..tasks.labelled import LabelledTask
 from ..tasks.retrieval.columns import RetrievalColumns
 from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.retrieval.settings import RetrievalOptions, RetrievalSettings
+from ..tasks.task_options import TaskOptions
 from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
 from .progress import Progress

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from ...settings.base import Settings
-from ..labelled import TaskOptions, TaskSettings, check_stride
+from ..task_options import TaskOptions, TaskSettings, check_stride
 from .network import Softmax, SpanLoss
 
 

@@ -29,8 +29,9 @@ from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length, read_texts
+from ..labelled import LabelledTask, read_texts
 from ..task import DisplayValue, Evaluator, Prediction
+from ..task_options import TaskOptions, TaskSettings, check_length
 from .answers import SCHEMA, answers_of
 from .network import AnsweringNetwork, answering_loss_sum
 from .scores import AnsweringScores

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ...checkpoints.sentence import SentencePooling
 from ...settings.base import Settings
-from ..labelled import TaskOptions, TaskSettings
+from ..task_options import TaskOptions, TaskSettings
 from .columns import RetrievalColumns
 
 Loss = Literal["in-batch", "triplet", "cosine"]

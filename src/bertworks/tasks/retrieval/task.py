@@ -26,9 +26,10 @@ from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labelled import LabelledTask
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
+from ..task_options import TaskOptions, TaskSettings, check_length
 from .columns import SCHEMA, RetrievalColumns, find_retrieval_columns, negatives_of
 from .evaluator import RankingEvaluator
 from .network import RetrievalNetwork

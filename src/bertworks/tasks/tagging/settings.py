@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..labelled import TaskOptions, TaskSettings
+from ..task_options import TaskOptions, TaskSettings
 from .columns import WordColumns
 from .notation import find_notation, read_tag
 from .tags import Scheme, parts_of

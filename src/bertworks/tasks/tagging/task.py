@@ -27,9 +27,10 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskOptions, TaskSettings, check_length
+from ..labelled import LabelledTask
 from ..labels import build_label_entries
 from ..task import DisplayValue, Evaluator, Prediction
+from ..task_options import TaskOptions, TaskSettings, check_length
 from .columns import (
     SCHEMA,
     WordColumns,
