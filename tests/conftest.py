@@ -22,11 +22,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 _CHECKED = (
     "bertworks.packed",
     "bertworks.nn.attention",
+    "bertworks.nn.attention_masks",
     "bertworks.nn.cpu",
+    "bertworks.nn.embeddings",
     "bertworks.nn.encoder",
+    "bertworks.nn.encoder_layers",
+    "bertworks.nn.grouped_attention",
     "bertworks.nn.heads",
-    "bertworks.nn.layers",
     "bertworks.nn.kv_cache",
+    "bertworks.nn.layers",
+    "bertworks.nn.losses",
+    "bertworks.nn.pooling",
     "bertworks.nn.rotary",
 )
 

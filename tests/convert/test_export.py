@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as PeerPo
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentencePooling, SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
-from bertworks.nn.heads import pool
+from bertworks.nn.pooling import pool
 from bertworks.packed import Packed, Padded
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES

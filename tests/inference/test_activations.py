@@ -11,7 +11,7 @@ from tests.checkpoints.published import exact_rotation, geometry, pair, theirs_o
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
 from bertworks.model import BareEncoder
-from bertworks.nn.encoder import SelfAttention
+from bertworks.nn.encoder_layers import SelfAttention
 from bertworks.packed import Packed
 
 

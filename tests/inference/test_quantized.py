@@ -14,9 +14,10 @@ from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference.calibration import _Seen
 from bertworks.inference.frozen import FUSED, frozen_form, has_packed_kernels
 from bertworks.model import Model, load
-from bertworks.nn.encoder import Layer
+from bertworks.nn.encoder_layers import Layer
 from bertworks.nn.layers import ACTIVATIONS, Linear
-from bertworks.nn.quantized import CalibratedLinear, InputCodes, QuantizedLinear
+from bertworks.nn.quantization import InputCodes
+from bertworks.nn.quantized import CalibratedLinear, QuantizedLinear
 from bertworks.training.settings import FinetuneSettings
 
 
@@ -50,9 +51,9 @@ def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("has_vnni", [True, False])
-@pytest.mark.parametrize("at_once", [384, 5])
-def test_the_formula(bias, has_vnni, at_once, monkeypatch):
-    monkeypatch.setattr("bertworks.nn.quantized._CHUNK_ROWS", at_once)
+@pytest.mark.parametrize("chunk_rows", [384, 5])
+def test_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
+    monkeypatch.setattr("bertworks.nn.quantized.CHUNK_ROWS", chunk_rows)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = linear_of(bias), rows()
@@ -165,7 +166,7 @@ def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("name", FUSED_NAMES)
 def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
-    monkeypatch.setattr("bertworks.nn.quantized._CHUNK_ROWS", 16)
+    monkeypatch.setattr("bertworks.nn.quantization.CHUNK_ROWS", 16)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = calibrated_linear(name)

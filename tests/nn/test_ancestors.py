@@ -21,7 +21,8 @@ from bertworks.explorer.needs import NoHeadError, missing
 from bertworks.explorer.reading import read
 from bertworks.model import Model, load
 from bertworks.nn.config import EncoderConfig
-from bertworks.nn.encoder import Encoder, Layer, TwoWayLayer
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.encoder_layers import Layer, TwoWayLayer
 from bertworks.nn.neighbour_attention import initialize_neighbour_attention
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.pretraining.instances import InstanceSettings

@@ -10,8 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertworks.nn import attention as attention_module
-from bertworks.nn.attention import _blocks, attention, check_varlen
+from bertworks.nn import grouped_attention
+from bertworks.nn.attention import attention, check_varlen
+from bertworks.nn.grouped_attention import divide_into_blocks
 from bertworks.packed import Layout, Padded
 
 
@@ -47,10 +48,10 @@ def formula(query, key, value, lengths, key_lengths, causal, window):
 @pytest.fixture
 def in_turn(monkeypatch):
     """Each group of equal lengths is computed by itself."""
-    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)
-    _blocks.cache_clear()
+    monkeypatch.setattr("bertworks.nn.grouped_attention._CALL_COST", 0)
+    divide_into_blocks.cache_clear()
     yield
-    _blocks.cache_clear()
+    divide_into_blocks.cache_clear()
 
 
 @pytest.mark.parametrize("backend", ["grouped", "dense"])
@@ -88,9 +89,9 @@ def test_groups_in_turn_give_what_one_block_gives():
     pairs = tuple((group, group) for group in layout(lengths).groups)
     found, counts = [], []
     for calls in (0, 3000, 100_000):
-        attention_module._CALLS = calls
-        _blocks.cache_clear()
-        counts.append(len(_blocks(pairs, 2, 4, q.device)))
+        grouped_attention._CALL_COST = calls
+        divide_into_blocks.cache_clear()
+        counts.append(len(divide_into_blocks(pairs, 2, 4, q.device)))
         torch.manual_seed(0)
         result = attention(q, k, v, layout(lengths), dropout=0.3)
         found.append((result, *torch.autograd.grad(result.square().sum(), (q, k, v))))
@@ -104,7 +105,7 @@ def test_groups_in_turn_give_what_one_block_gives():
 @pytest.mark.parametrize("size", [1 << 19, 3000])  # scores at once: all, or a few sequences
 @pytest.mark.parametrize("heads", [(2, 32), (3, 64)])
 def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads):
-    monkeypatch.setattr("bertworks.nn.attention._SCORES", size)
+    monkeypatch.setattr("bertworks.nn.grouped_attention._CHUNK_SCORES", size)
     lengths = [1, 1, 13, 13, 13, 31, 32, 33, 70, 70]
     q, k, v = (tensors(sum(lengths) + 3, *heads, seed).detach().bfloat16() for seed in range(3))
     with torch.inference_mode():

@@ -12,9 +12,10 @@ from scipy import stats
 from bertworks.nn import heads
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import without_weights
+from bertworks.nn.embeddings import sinusoids
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
-from bertworks.nn.layers import Dropout, apply_dropout_mask, dropout, dropout_mask, sinusoids
+from bertworks.nn.layers import Dropout, apply_dropout_mask, dropout, dropout_mask
 from bertworks.packed import Packed
 from tests.nn import reference
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from bertworks.data.rows import Row
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
-from bertworks.nn.heads import MLMHead, cross_entropy_sum
+from bertworks.nn.heads import MLMHead
+from bertworks.nn.losses import cross_entropy_sum
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.task import Evaluator, Network, Prediction, Task
 from bertworks.text.tokenizer import Encoding, Tokenizer

@@ -122,7 +122,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
     from torch.utils.flop_counter import FlopCounterMode
 
     # Those of padded attention are work, but not counted as such.
-    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)
+    monkeypatch.setattr("bertworks.nn.grouped_attention._CALL_COST", 0)
     config = EncoderConfig.from_size("tiny", vocab_size=500, hidden_dropout_prob=0.0)
     network = PretrainingNetwork(config)
     ids = [np.full(length, 7) for length in (20, 20, 33, 64)]
@@ -161,7 +161,7 @@ def test_each_matrix_multiplies_each_token_once(
     """PyTorch counts attention's products; it does not see into an LSTM."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    monkeypatch.setattr("bertworks.nn.attention._CALLS", 0)  # without padding, as above
+    monkeypatch.setattr("bertworks.nn.grouped_attention._CALL_COST", 0)  # without padding, as above
     config = EncoderConfig.from_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
     packed = Packed.from_arrays([np.full(length, 7) for length in (20, 20, 33, 64)])
     encoder = Encoder(config, pooler=False)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 from ..nn.device import is_finite
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, compute_row_scales
+from ..nn.quantization import InputCodes, compute_row_scales
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule

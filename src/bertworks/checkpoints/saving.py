@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 from ..nn.config import EncoderConfig
 from ..nn.device import is_finite
-from ..nn.encoder import Layer
+from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, quantize_rows
+from ..nn.quantization import InputCodes, quantize_rows
 from ..text import files as tokenizer_files
 from ..text.tokenizer import Tokenizer
 from ..utils.directories import LOCK_NAME, new_directory

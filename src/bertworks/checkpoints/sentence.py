@@ -23,7 +23,7 @@ from ..utils.regular_files import read_bytes
 from .weights import read_json
 
 SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings for which this layout has a name; see `model.heads`."""
+"""The poolings for which this layout has a name; see `nn.pooling`."""
 
 _MODES: Mapping[str, SentencePooling] = {
     "pooling_mode_mean_tokens": "mean",

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
-from ..nn.quantized import dequantize_rows
+from ..nn.quantization import dequantize_rows
 from ..utils import json_files
 from ..utils.memory import start_thread
 from ..utils.regular_files import check_regular_file
@@ -34,7 +34,7 @@ SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 CODES, SCALES = ".codes", ".scales"
 # If its inputs were calibrated, it has the codes of `x · steps`, their scales, and two float32
 # tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
-# `[outputs]`, the shift (see `quantized.InputCodes`).
+# `[outputs]`, the shift (see `quantization.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
 
 

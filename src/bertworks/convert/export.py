@@ -32,7 +32,7 @@ from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_ten
 from ..errors import CheckpointError, import_optional
 from ..model import BareEncoder, Model, load
 from ..nn.config import EncoderConfig
-from ..nn.heads import pool
+from ..nn.pooling import pool
 from ..packed import Padded
 from ..tasks.classification import ClassificationNetwork
 from ..tasks.task import Network, Task, compute_encoder_outputs

@@ -20,11 +20,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import BertworksError
-from ..nn.attention import masked_pairs
+from ..nn.attention_masks import make_pair_mask
 from ..nn.device import is_finite
-from ..nn.encoder import AttentionScope, Encoder, HasEncoder, SelfAttention
+from ..nn.embeddings import sinusoids
+from ..nn.encoder import Encoder, HasEncoder
+from ..nn.encoder_layers import AttentionScope, SelfAttention
 from ..nn.kv_cache import KeyValueCache
-from ..nn.layers import sinusoids
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite
@@ -170,7 +171,7 @@ class _WatchedAttention(SelfAttention):
             part[:tokens].unflatten(0, (-1, length)).transpose(1, 2) for part in (query, key, value)
         )
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        masked = masked_pairs(length, length, scope.causal, scope.window, hidden.device)
+        masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)
         weights = torch.softmax(scores, -1)

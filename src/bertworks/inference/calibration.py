@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..nn.encoder import FeedForward, Layer
+from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.layers import Linear
-from ..nn.quantized import InputCodes, dequantize_rows, quantize_rows
+from ..nn.quantization import InputCodes, dequantize_rows, quantize_rows
 from .frozen import FUSED, forget, twins_of
 
 _SAMPLE = 1024  # maximum tokens per map whose inputs are kept

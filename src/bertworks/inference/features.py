@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..nn.encoder import Encoder, HasEncoder
-from ..nn.heads import pool, width_factor
+from ..nn.pooling import pool, width_factor
 from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer

@@ -30,9 +30,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..nn.cpu import VECTOR_LENGTH, apply_in_whole_vectors
 from ..nn.device import dtype_of
-from ..nn.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
+from ..nn.embeddings import Embeddings
+from ..nn.encoder import Encoder
+from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.heads import MLMHead
-from ..nn.layers import ACTIVATIONS, Embeddings, Linear, OutputLinear, promote_to_float32
+from ..nn.layers import ACTIVATIONS, Linear, OutputLinear, promote_to_float32
 from ..nn.quantized import CalibratedLinear, QuantizedLinear
 from ..settings.literals import InferencePrecision
 from .native import FrozenNativeEncoder, FrozenNativeLayer, native_layers

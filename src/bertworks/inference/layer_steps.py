@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..nn.attention import masked_pairs
-from ..nn.encoder import Encoder, Layer
+from ..nn.attention_masks import make_pair_mask
+from ..nn.encoder import Encoder
+from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
 from ..nn.rotary import Rotation
 from ..packed import Packed
@@ -87,7 +88,7 @@ def _attention(
         key = steps["rotated_key"] = rotation.rotate(key)
     scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(config.head_size)
     causal, window = config.attention == "causal", config.window(number)
-    masked = masked_pairs(len(hidden), len(hidden), causal, window, hidden.device)
+    masked = make_pair_mask(len(hidden), len(hidden), causal, window, hidden.device)
     steps["scores"] = scores if masked is None else scores.masked_fill(masked, -math.inf)
     steps["weights"] = torch.softmax(steps["scores"], -1)
     steps["context"] = torch.einsum("hqk,khd->qhd", steps["weights"], value).flatten(1)

@@ -13,11 +13,13 @@ from ..native.embeddings_and_pooling import NativeEmbeddings, means
 from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
 from ..native.library import PANEL, has_kernels
 from ..nn.config import EncoderConfig
-from ..nn.encoder import AttentionScope, Encoder, FeedForward, Layer, SelfAttention
-from ..nn.heads import pool
+from ..nn.embeddings import Embeddings
+from ..nn.encoder import Encoder
+from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
-from ..nn.layers import Embeddings, LayerNorm, Linear
-from ..nn.quantized import quantize_rows
+from ..nn.layers import LayerNorm, Linear
+from ..nn.pooling import pool
+from ..nn.quantization import quantize_rows
 from ..packed import Packed, Sequences
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..packed import Layout, Packed
 from .attention import attention
 from .config import EncoderConfig
-from .encoder import AttentionScope, FeedForward, SelfAttention
+from .encoder_layers import AttentionScope, FeedForward, SelfAttention
 from .kv_cache import KeyValueCache
 from .layers import Dropout, LayerNorm, Linear, initialize
 

@@ -18,7 +18,7 @@ from ..errors import BertworksError, BertworksWarning
 from ..settings.literals import InferencePrecision
 from .encoder import Encoder
 
-_DRAWS = frozenset((Tensor.normal_, Tensor.uniform_))
+_RANDOM_INITIALIZERS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
 def pick_device(name: str | torch.device = "auto") -> torch.device:
@@ -50,11 +50,11 @@ def fastest_device() -> torch.device:
 @contextmanager
 def without_weights() -> Iterator[None]:
     """Build networks without weights (on the device "meta"), which are loaded later."""
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _WithoutInitialization():
         yield
 
 
-class _Undrawn(TorchFunctionMode):
+class _WithoutInitialization(TorchFunctionMode):
     """Skip random initialisation.
 
     On the device "meta" it has no effect, but makes PyTorch import its compiler. This takes
@@ -69,7 +69,7 @@ class _Undrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWS:
+        if func in _RANDOM_INITIALIZERS:
             return args[0]
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
@@ -141,11 +141,11 @@ def is_finite(tensor: Tensor) -> bool:
 def autocast_to(network: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     """Make every encoder compute in a dtype until the block ends; parameters keep their dtype."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
-    before = [encoder.compute_dtype for encoder in encoders]
+    previous_dtypes = [encoder.compute_dtype for encoder in encoders]
     for encoder in encoders:
         encoder.compute_dtype = dtype
     try:
         yield
     finally:
-        for encoder, previous in zip(encoders, before, strict=True):
+        for encoder, previous in zip(encoders, previous_dtypes, strict=True):
             encoder.compute_dtype = previous

@@ -17,224 +17,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int64, Num
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..native import training as native
 from ..packed import Packed, Sequences
-from .attention import attention
 from .config import EncoderConfig
 from .cpu import align_rows
+from .embeddings import Embeddings
+from .encoder_layers import AttentionScope, Layer, TwoWayLayer, layer_norm
 from .kv_cache import KeyValueCache
-from .layers import (
-    ACTIVATIONS,
-    Dropout,
-    Embeddings,
-    LayerNorm,
-    Linear,
-    add_and_norm,
-    initialize,
-)
+from .layers import Linear, initialize
 from .rotary import Rotation
-
-
-class AttentionScope(NamedTuple):
-    """Which tokens the tokens of one layer attend to."""
-
-    packed: Sequences  # the sequences
-    causal: bool  # whether tokens do not attend to later ones
-    # the largest distance at which tokens attend to each other, if it is limited
-    window: int | None
-    rotation: Rotation | None  # of queries and keys, if positions are rotary
-    cache: KeyValueCache | None  # keys and values of earlier tokens, if there are any
-    layer: int  # the number of the layer
-    reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
-
-
-class SelfAttention(nn.Module):
-    """Multi-head self-attention and its output map, without the residual."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        size, bias = config.hidden_size, config.use_bias
-        self.heads_shape = (3, config.num_attention_heads, config.head_size)
-        self.dropout_prob = config.attention_probs_dropout_prob
-        self.query_key_value = Linear(size, 3 * size, bias=bias)
-        self.output = Linear(size, size, bias=bias)
-
-    def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        result: Tensor = self.output(self.context(hidden, scope))
-        return result
-
-    def context(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        """Compute the input of the output map: the heads' results, concatenated."""
-        mixed = self.query_key_value(hidden)
-        dropout = self.dropout_prob if self.training else 0.0
-        if self._is_native(mixed, scope):
-            assert isinstance(scope.packed, Packed)
-            return native.attention(mixed, scope.packed, self.heads_shape[1], dropout)
-        query, key, value = mixed.view(-1, *self.heads_shape).unbind(1)
-        if scope.rotation is not None:
-            query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
-        key_layout = None
-        if scope.cache is not None:
-            key, value = scope.cache.extend(scope.layer, key, value)
-            key_layout = scope.cache.layout
-        context = attention(
-            query,
-            key,
-            value,
-            scope.packed,
-            key_layout,
-            causal=scope.causal,
-            window=scope.window,
-            dropout=dropout,
-        )
-        return context.flatten(1)
-
-    def _is_native(self, mixed: Tensor, scope: AttentionScope) -> bool:
-        """Whether native code computes the heads' results."""
-        return (
-            mixed.dtype is torch.bfloat16
-            and mixed.is_cpu
-            and mixed.is_contiguous()
-            and isinstance(scope.packed, Packed)
-            and not scope.causal
-            and scope.window is None
-            and scope.rotation is None
-            and scope.cache is None
-            and native.can_attend(self.heads_shape[2], scope.packed.max_seqlen)
-        )
-
-
-class Recurrence(nn.LSTM):
-    """An LSTM over the tokens of each sequence, from left to right, without the residual.
-
-    It runs once for each group of sequences of equal length, so that no pad token is computed. The
-    results of a text alone and in a batch are equal up to rounding. New weights have PyTorch's
-    default initialisation. Source: Hochreiter and Schmidhuber (1997), with the forget gate of Gers
-    et al. (2000).
-    """
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config.hidden_size, config.hidden_size, bias=config.use_bias)
-
-    def forward(  # type: ignore[override]
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        packed = scope.packed
-        assert isinstance(packed, Packed) and scope.cache is None
-        weights = [weight.to(hidden.dtype) for weight in self.parameters()]
-        parts = []
-        for group in packed.groups:
-            rows = hidden[group.tokens].view(group.sequences, group.length, self.hidden_size)
-            first = rows.new_zeros(1, group.sequences, self.hidden_size)
-            # has_biases, num_layers, dropout, train, bidirectional, batch_first
-            how = (self.bias, 1, 0.0, self.training, False, True)
-            parts.append(torch.lstm(rows, (first, first), weights, *how)[0].flatten(0, 1))
-        return F.pad(torch.cat(parts), (0, 0, 0, len(hidden) - packed.num_tokens))
-
-
-class FeedForward(nn.Module):
-    """Two linear maps with the activation between them, without the residual.
-
-    If gated, the first map has two halves: the activation of the first is multiplied by the second.
-    """
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        size, bias = config.hidden_size, config.use_bias
-        self.gated = config.gated
-        inner = config.intermediate_size * (2 if config.gated else 1)
-        self.intermediate = Linear(size, inner, bias=bias)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.output = Linear(config.intermediate_size, size, bias=bias)
-
-    def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"]
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        result: Tensor = self.output(self.inner(hidden))
-        return result
-
-    def inner(
-        self, hidden: Float[Tensor, "tokens hidden_size"]
-    ) -> Num[Tensor, "tokens intermediate_size"]:
-        """Compute the input of the second map: numbers, or in a frozen form their 8-bit codes."""
-        inner: Tensor = self.intermediate(hidden)
-        if self.gated:
-            inner, gate = inner.chunk(2, -1)
-            return self.activation(inner) * gate
-        return self.activation(inner)
-
-
-class Layer(nn.Module):
-    """Attention, or an LSTM, and feed-forward; dropout, a residual and a norm around each.
-
-    Args:
-        number: the number of the layer, from 0.
-    """
-
-    def __init__(self, config: EncoderConfig, number: int) -> None:
-        super().__init__()
-        self.norm_first = config.norm_first
-        input_is_normed = config.norm_first and config.embedding_norm and number == 0
-        self.attention = SelfAttention(config) if config.mixer == "attention" else None
-        self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
-        self.attention_norm = nn.Identity() if input_is_normed else _norm(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = _norm(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        mix: Callable[..., Tensor] | None = self.attention or self.recurrence
-        assert mix is not None
-        if self.norm_first:
-            hidden = hidden + self.dropout(mix(self.attention_norm(hidden), scope))
-            result = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
-        else:
-            norms = self.attention_norm, self.feed_forward_norm
-            hidden = add_and_norm(mix(hidden, scope), hidden, self.dropout, norms[0])
-            result = add_and_norm(self.feed_forward(hidden), hidden, self.dropout, norms[1])
-        assert isinstance(result, Tensor)
-        return result
-
-
-class TwoWayLayer(nn.Module):
-    """Two layers side by side, each for one half of every vector.
-
-    The first reads from left to right, the second from right to left. Source: Peters et al. (2018),
-    "Deep contextualized word representations".
-    """
-
-    def __init__(self, config: EncoderConfig, number: int) -> None:
-        super().__init__()
-        self.forwards = Layer(config.per_direction_config, number)
-        self.backwards = Layer(config.per_direction_config, number)
-
-    def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        left, right = hidden.chunk(2, -1)
-        assert scope.reversed_index is not None
-        index = scope.reversed_index
-        forwards = self.forwards(left.contiguous(), scope)
-        backwards = self.backwards(right.index_select(0, index), scope)
-        return torch.cat((forwards, backwards.index_select(0, index)), -1)
-
-
-def _norm(config: EncoderConfig) -> LayerNorm:
-    return LayerNorm(config.hidden_size, config.layer_norm_eps, bias=config.norm_bias)
 
 
 class Pooler(nn.Module):
@@ -278,7 +74,7 @@ class Encoder(nn.Module):
         numbers = range(len(set(config.layer_groups)))
         kind = TwoWayLayer if config.attention == "two-way" else Layer
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
-        self.final_norm = _norm(config) if config.norm_first else None
+        self.final_norm = layer_norm(config) if config.norm_first else None
         self.pooler = Pooler(config) if pooler else None
         initialize(self, config.initializer_range)
 

@@ -16,13 +16,14 @@ import math
 import torch
 
 from ..errors import SettingsError
-from .encoder import Encoder, Layer, TwoWayLayer
+from .encoder import Encoder
+from .encoder_layers import Layer, TwoWayLayer
 
 _PEAK = 6.0
 """Score, before the softmax, of the token that a head attends to; the others have about 0."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_LEFT = 0.3
+_REMAINDER = 0.3
 """Factor of the random weights of these heads' queries and keys."""
 
 
@@ -39,9 +40,9 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     """
     config, table = encoder.config.per_direction_config, encoder.embeddings.position_embeddings
     width, size = config.hidden_size, config.head_size
-    fits = width % 4 == 0 and size % 2 == 0 and config.num_attention_heads > 1
-    fits = fits and config.mixer == "attention" and config.embedding_size is None
-    if table is None or not fits or not encoder.layers:
+    is_supported = width % 4 == 0 and size % 2 == 0 and config.num_attention_heads > 1
+    is_supported = is_supported and config.mixer == "attention" and config.embedding_size is None
+    if table is None or not is_supported or not encoder.layers:
         raise SettingsError(
             "initial_attention=neighbours needs learned positions as wide as the layers, and two "
             "heads in a layer",
@@ -60,25 +61,28 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     # Each of size / 2 fast frequencies has two rows of a head, for sine and cosine. After the norm,
     # half of the variance of a token's vector comes from its position.
     scale = math.sqrt(_PEAK * math.sqrt(size) / (size / 2))
-    chosen = torch.arange(size // 2)
-    sine, cosine = chosen, chosen + 2 * pairs
+    fast_indices = torch.arange(size // 2)
+    sine, cosine = fast_indices, fast_indices + 2 * pairs
     even, odd = torch.arange(0, size, 2), torch.arange(1, size, 2)
     offsets = (-1, -2, -3, -4) if config.attention == "causal" else (-1, 1, -2, 2)
     first, sides = encoder.layers[0], [(encoder.layers[0], 1)]
     if isinstance(first, TwoWayLayer):  # its second half reads from right to left
         sides = [(first.forwards, 1), (first.backwards, -1)]
-    of_heads = []
+    head_offsets = []
     for layer, sign in sides:
         assert isinstance(layer, Layer) and layer.attention is not None
         heads = layer.attention.query_key_value.weight.view(3, -1, size, width).unbind(1)
-        of_heads += [(head, sign * offset) for head, offset in zip(heads, offsets, strict=False)]
-    for (query, key, _), offset in of_heads:
-        turned, kept = (offset * frequency[chosen]).sin(), (offset * frequency[chosen]).cos()
-        query.mul_(_LEFT)
-        key.mul_(_LEFT)
+        head_offsets += [
+            (head, sign * offset) for head, offset in zip(heads, offsets, strict=False)
+        ]
+    for (query, key, _), offset in head_offsets:
+        angles = offset * frequency[fast_indices]
+        sine_of_angle, cosine_of_angle = angles.sin(), angles.cos()
+        query.mul_(_REMAINDER)
+        key.mul_(_REMAINDER)
         key[even, sine] += scale
         key[odd, cosine] += scale
-        query[even, sine] += scale * kept  # sin(a + b) = sin a cos b + cos a sin b
-        query[even, cosine] += scale * turned
-        query[odd, cosine] += scale * kept  # cos(a + b) = cos a cos b - sin a sin b
-        query[odd, sine] -= scale * turned
+        query[even, sine] += scale * cosine_of_angle  # sin(a + b) = sin a cos b + cos a sin b
+        query[even, cosine] += scale * sine_of_angle
+        query[odd, cosine] += scale * cosine_of_angle  # cos(a + b) = cos a cos b - sin a sin b
+        query[odd, sine] -= scale * sine_of_angle

@@ -8,108 +8,16 @@ apply the activation, and quantise their results for the next map.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int8, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from .cpu import apply_in_whole_vectors
 from .layers import Linear
-
-_LARGEST = 127
-_ZERO = 128
-_SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale
-_CHUNK_ROWS = 384  # intermediate results stay in the cache
-
-
-def quantize_rows(
-    weight: Float[Tensor, "outputs inputs"],
-) -> tuple[Int8[Tensor, "outputs inputs"], Float[Tensor, " outputs"]]:
-    """Return a matrix as `codes · scale`: integers up to ±127, and a float32 scale per row."""
-    scales = compute_row_scales(weight)
-    return (weight.float() / scales[:, None]).round_().to(torch.int8), scales
-
-
-def compute_row_scales(weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, " outputs"]:
-    """Return the scale of each row of a matrix."""
-    return weight.float().abs().amax(1).clamp_(min=_SMALLEST) / _LARGEST
-
-
-def dequantize_rows(
-    codes: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, " outputs"]
-) -> Float[Tensor, "outputs inputs"]:
-    """Return the matrix that codes and scales represent."""
-    return codes.float() * scales[:, None]
-
-
-@dataclass(frozen=True, eq=False)
-class InputCodes:
-    """Codes for the inputs of one linear map: `x_i ≈ offset_i + step_i · code_i`, from -128 to 127.
-
-        W x  ≈  s_output · codes(W · steps) · codes(x) + shift
-
-    The weights are multiplied by the steps, so an input with a wide range reduces the precision of
-    its column of the weights, not that of the other inputs. The shift is the contribution of the
-    offsets, chosen such that the result for the usual inputs is exact. Source: Xiao et al. (2023),
-    "SmoothQuant", §4; the offsets and the shift are not from there.
-    """
-
-    steps: Float[Tensor, " inputs"]  # or [1]: one for all inputs, which kernels can emit
-    offsets: Float[Tensor, " inputs"]  # of the same shape
-    shift: Float[Tensor, " outputs"]
-    scales: Float[Tensor, " outputs"]  # of the quantised weights for which they were computed
-
-    @staticmethod
-    def fit(
-        weight: Float[Tensor, "outputs inputs"],
-        steps: Tensor,
-        offsets: Tensor,
-        usual: Float[Tensor, " inputs"],
-    ) -> InputCodes:
-        """Return codes for a matrix's inputs; the result for the inputs `usual` is exact."""
-        codes, scales = quantize_rows(weight * steps)
-        shift = weight @ usual - dequantize_rows(codes, scales) @ ((usual - offsets) / steps)
-        return InputCodes(steps, offsets, shift, scales)
-
-    def encode(self, x: Float[Tensor, "rows inputs"]) -> UInt8[Tensor, "rows inputs"]:
-        """Return the codes of inputs, clamped to the range and shifted by 128 to be unsigned."""
-        start, inverse = self.start_and_slope
-        codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-        for some, place in zip(
-            torch.split(x, _CHUNK_ROWS), torch.split(codes, _CHUNK_ROWS), strict=True
-        ):
-            place.copy_(torch.addcmul(start, some.float(), inverse).round_().clamp_(-_ZERO, 127))
-        return codes.bitwise_xor_(-_ZERO).view(torch.uint8)
-
-    @cached_property
-    def start_and_slope(self) -> tuple[Tensor, Tensor]:
-        """The code before rounding as a linear function: its value at zero, and its slope."""
-        inverse = self.steps.reciprocal()
-        return -self.offsets * inverse, inverse
-
-    @property
-    def step_and_zero_point(self) -> tuple[float, int] | None:
-        """The step and the unsigned code of zero; None if inputs have different steps."""
-        if len(self.steps) != 1:
-            return None
-        step = float(self.steps)
-        return step, _ZERO - round(float(self.offsets) / step)
-
-    def to(self, device: torch.device) -> InputCodes:
-        parts = (self.steps, self.offsets, self.shift, self.scales)
-        return InputCodes(*(part.to(device) for part in parts))
-
-    def match(self, weight: Float[Tensor, "outputs inputs"]) -> bool:
-        """Whether the codes were computed for this matrix, up to rounding: false after training."""
-        if len(weight) != len(self.scales) or len(self.steps) not in (1, weight.shape[1]):
-            return False
-        return torch.allclose(
-            compute_row_scales(weight * self.steps), self.scales, rtol=1e-5, atol=0
-        )
+from .quantization import CHUNK_ROWS, LARGEST, SMALLEST, ZERO, quantize_rows
 
 
 class QuantizedLinear(Linear):
@@ -164,7 +72,7 @@ class QuantizedLinear(Linear):
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = x.reshape(-1, self.in_features)
         result = x.new_empty(len(rows), self.out_features)
-        parts = (torch.split(part, _CHUNK_ROWS) for part in (rows, result))
+        parts = (torch.split(part, CHUNK_ROWS) for part in (rows, result))
         for some, place in zip(*parts, strict=True):
             if some.numel():
                 place.copy_(self._of_rows(some))
@@ -175,15 +83,15 @@ class QuantizedLinear(Linear):
         # docs/decisions.md compares the time of each step with alternatives.
         x = x.float()
         largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
-        scale = largest.clamp_(min=_SMALLEST).div_(_LARGEST)
-        rounded = (x * scale.reciprocal()).round_()
+        scale = largest.clamp_(min=SMALLEST).div_(LARGEST)
+        values = (x * scale.reciprocal()).round_()
         if self.kernel is None:
-            sums = F.linear(rounded, self.codes.float()).mul_(self.scales)
+            sums = F.linear(values, self.codes.float()).mul_(self.scales)
         else:
-            signed = rounded.to(torch.int8)
-            codes = signed.bitwise_xor_(-_ZERO).view(torch.uint8)  # the same as adding 128
+            signed = values.to(torch.int8)
+            codes = signed.bitwise_xor_(-ZERO).view(torch.uint8)  # the same as adding 128
             sums = self.kernel(
-                *(codes, 1.0, _ZERO, self.codes, self.scales, self.zeros),
+                *(codes, 1.0, ZERO, self.codes, self.scales, self.zeros),
                 *(None, 1.0, 0, torch.float32, "none", [], ""),
             )
         result = torch.addcmul(self.shift, sums, scale)
@@ -219,20 +127,22 @@ class CalibratedLinear(QuantizedLinear):
         rows = x.reshape(-1, self.in_features)
         codes = rows if is_coded else inputs.encode(rows)
         if self.kernel is None:
-            sums = F.linear(codes.float() - _ZERO, self.codes.float())
+            sums = F.linear(codes.float() - ZERO, self.codes.float())
             result = torch.addcmul(self.shift, sums, self.scales)
             if self.activation is not None:
                 result = apply_in_whole_vectors(self.activation, result)
             result = result.to(dtype).view(shape)
             return result if residual is None else result + residual
-        given = (codes, 1.0, _ZERO, self.codes, self.scales, self.zeros)
-        made: Tensor
+        inputs_and_weight = (codes, 1.0, ZERO, self.codes, self.scales, self.zeros)
+        outputs: Tensor
         if residual is not None:
             others = (residual.reshape(len(rows), -1), self.shift, 1.0, 0, dtype, 1.0, 0)
-            adding = torch.ops.onednn.qlinear_pointwise.binary  # not available on every processor
-            made = adding(*given, *others, "add", 1.0, "none", [], "")
+            add = torch.ops.onednn.qlinear_pointwise.binary  # not available on every processor
+            outputs = add(*inputs_and_weight, *others, "add", 1.0, "none", [], "")
         else:
             (name, algorithm), (step, zero) = self.fused, self.output_codes or (1.0, 0)
             kind = dtype if self.output_codes is None else torch.uint8
-            made = self.kernel(*given, self.shift, step, zero, kind, name, [], algorithm)
-        return made.view(shape)
+            outputs = self.kernel(
+                *inputs_and_weight, self.shift, step, zero, kind, name, [], algorithm
+            )
+        return outputs.view(shape)

@@ -24,8 +24,8 @@ from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
-from ..nn.heads import cross_entropy_sum, next_token_loss_sum
 from ..nn.layers import promote_to_float32
+from ..nn.losses import cross_entropy_sum, next_token_loss_sum
 from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data.rows import Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import DataError, did_you_mean, truncate_repr
-from ..nn.heads import cross_entropy_sum
+from ..nn.losses import cross_entropy_sum
 from ..packed import Batch
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
-from ..nn.heads import cross_entropy_sum
+from ..nn.losses import cross_entropy_sum
 from ..packed import Batch
 from .breakdown import Breakdown
 from .measures import Measure, WorstMistakes

@@ -31,9 +31,9 @@ from ..errors import SettingsError, import_optional
 from ..nn.config import EncoderConfig
 from ..nn.decoder import CrossAttentionKeysValues, Decoder
 from ..nn.encoder import Encoder
-from ..nn.heads import linear_cross_entropy
 from ..nn.kv_cache import KeyValueCache
 from ..nn.layers import Dropout, promote_to_float32
+from ..nn.losses import linear_cross_entropy
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, read_texts

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ...errors import SettingsError
 from ...nn.encoder import Encoder
-from ...nn.heads import cross_entropy_sum
+from ...nn.losses import cross_entropy_sum
 from ...packed import Batch
 from ..task import Network
 from .network import PretrainingNetwork

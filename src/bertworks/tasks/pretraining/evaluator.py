@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ...errors import DataError
-from ...nn.heads import cross_entropy_sum
+from ...nn.losses import cross_entropy_sum
 from ...packed import Batch
 from ..task import Evaluator
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
-from ...nn.heads import MLMHead, NSPHead, cross_entropy_sum
+from ...nn.heads import MLMHead, NSPHead
+from ...nn.losses import cross_entropy_sum
 from ...packed import Batch, Padded
 from ..task import Network, reshape_by_row
 

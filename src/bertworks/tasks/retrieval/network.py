@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
-from ...nn.heads import cross_entropy_sum, pool
 from ...nn.layers import promote_to_float32
+from ...nn.losses import cross_entropy_sum
+from ...nn.pooling import pool
 from ...packed import Batch, Packed
 from ..task import Network
 from ..text_network import apply_in_chunks

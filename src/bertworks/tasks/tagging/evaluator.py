@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ...nn.heads import cross_entropy_sum
+from ...nn.losses import cross_entropy_sum
 from ...packed import Batch
 from ..evaluators import ScoredEvaluator
 from .scores import TaggingScores

@@ -1,0 +1,58 @@
+"""Masks of attention: True for each key that a query must not attend to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from ..packed import Layout, Padded
+
+
+def make_pair_mask(
+    queries: Any, keys: Any, causal: bool, window: int | None, device: torch.device
+) -> Bool[Tensor, "queries keys"] | None:
+    """Return a mask of the keys that each query must not attend to; None if it may attend to all.
+
+    Args:
+        queries: number of queries; a symbol while a network is traced for an export.
+        keys: likewise.
+        causal: see `attention`.
+        window: see `attention`.
+        device: device of the result.
+    """
+    if not causal and window is None:
+        return None
+    query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
+    distances = torch.arange(keys, device=device)[None, :] - query_positions
+    masked = torch.zeros_like(distances, dtype=torch.bool)
+    if causal:
+        masked |= distances > 0
+    if window is not None:
+        masked |= distances.abs() > window
+    return masked
+
+
+def make_pack_mask(
+    layout: Layout, key_layout: Layout, causal: bool, window: int | None, device: torch.device
+) -> Bool[Tensor, "1 1 queries keys"]:
+    """Return a mask of the keys of a pack that each query must not attend to."""
+    edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
+    masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
+    for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
+        pairs = make_pair_mask(q1 - q0, k1 - k0, causal, window, device)
+        masked[..., q0:q1, k0:k1] = False if pairs is None else pairs
+    return masked
+
+
+def make_padded_mask(
+    padded: Padded, causal: bool, window: int | None
+) -> Bool[Tensor, "rows 1 #length length"]:
+    """Return a mask of the keys of its row that each query must not attend to."""
+    length = padded.max_seqlen
+    masked = ~padded.mask[:, None, None, :]
+    pairs = make_pair_mask(length, length, causal, window, padded.mask.device)
+    return masked if pairs is None else masked | pairs

@@ -1,0 +1,77 @@
+"""Embeddings of tokens, positions and segments."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ..packed import Sequences
+from .config import EncoderConfig
+from .layers import Dropout, LayerNorm, Linear
+
+
+class Embeddings(nn.Module):
+    """The sum of token, position and segment embeddings, normalised (paper §3, figure 2).
+
+    Computed in the precision of the parameters, since a few small numbers are added. Parts that a
+    family lacks (learned positions, segments, the norm) are None.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.position_offset = config.position_offset
+        self.word_embeddings = nn.Embedding(config.vocab_size, width)
+        learned = config.positions == "learned"
+        self.sinusoidal = config.positions == "sinusoidal"
+        positions = config.max_position_embeddings if learned else 0
+        types, tasks = config.type_vocab_size, config.task_type_vocab_size
+        self.position_embeddings = nn.Embedding(positions, width) if positions else None
+        self.token_type_embeddings = nn.Embedding(types, width) if types else None
+        self.task_type_embeddings = nn.Embedding(tasks, width) if tasks else None
+        norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
+        self.norm = norm if config.embedding_norm else None
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        has_projection = config.embedding_size is not None
+        self.projection = Linear(width, config.hidden_size) if has_projection else None
+
+    def words(self, packed: Sequences) -> Float[Tensor, "tokens width"]:
+        """Return the tokens' word embeddings.
+
+        With sinusoidal positions they are multiplied by the square root of their width, since the
+        sinusoids' values are about 1 (Vaswani et al. 2017, §3.4).
+        """
+        vectors: Tensor = self.word_embeddings(packed.input_ids)
+        return vectors * vectors.shape[-1] ** 0.5 if self.sinusoidal else vectors
+
+    def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        total = self.words(packed)
+        if self.sinusoidal:
+            total = total + sinusoids(packed.position_ids, total)
+        if self.position_embeddings is not None:
+            total = total + self.position_embeddings(packed.position_ids + self.position_offset)
+        if self.token_type_embeddings is not None:
+            table = self.token_type_embeddings
+            is_single = table.num_embeddings == 1  # then the ids, which may be 1, are ignored
+            total = total + (table.weight[0] if is_single else table(packed.token_type_ids))
+        if self.task_type_embeddings is not None:
+            total = total + self.task_type_embeddings.weight[0]
+        if self.norm is not None:
+            total = self.norm(total)
+        result: Tensor = self.dropout(total)
+        return result if self.projection is None else self.projection(result)
+
+
+def sinusoids(
+    position_ids: Int[Tensor, " tokens"], words: Float[Tensor, "tokens width"]
+) -> Float[Tensor, "tokens width"]:
+    """Return alternating sines and cosines of positions, at wavelengths from 2π to 20,000π.
+
+    Source: Vaswani et al. (2017), §3.5.
+    """
+    width = words.shape[-1]
+    pairs = torch.arange(0, width, 2, device=words.device, dtype=torch.float64)
+    angles = position_ids[:, None] * 10_000.0 ** (-pairs / width)
+    both = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+    return both[:, :width].to(words.dtype)
