@@ -49,7 +49,9 @@ def make_app(
         keys: accepted API keys; if omitted, no key is needed.
         local: whether the server listens only to this machine.
     """
-    paths = {route.path for one in ROUTERS for route in one.routes if isinstance(route, Route)}
+    paths = {
+        route.path for router in ROUTERS for route in router.routes if isinstance(route, Route)
+    }
     service = Service(models, settings or ServeSettings(), sorted(paths))
     keys = keys or Keys()
 
@@ -91,7 +93,7 @@ def make_app(
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """Return the response for an error, and note its kind for the log."""
+    """Return the response for an error, and store its kind for the log."""
     failure = to_request_error(error)
     get_context(request).error = failure.kind
     return failure.to_response(request.url.path)

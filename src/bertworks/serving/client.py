@@ -107,8 +107,8 @@ class Client(ClientBase):
         """The similarity of each text with each of the others, as `Model.similarity`: float32
         `[texts, others]`."""
         function = self.info()["similarity_fn_name"]
-        one, other = (self.embed(part, **settings) for part in (texts, others))
-        return similarities(one, other, function)
+        vectors, other_vectors = (self.embed(part, **settings) for part in (texts, others))
+        return similarities(vectors, other_vectors, function)
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
@@ -160,7 +160,9 @@ class Client(ClientBase):
         body = self._make_body(query=query, texts=list(texts), truncate=truncate)
         return self._send(
             self._request_one(
-                "/rerank", body, lambda answer: [(one["index"], one["score"]) for one in answer]
+                "/rerank",
+                body,
+                lambda answer: [(entry["index"], entry["score"]) for entry in answer],
             )
         )
 
@@ -249,8 +251,8 @@ class AsyncClient(ClientBase):
         """See `Client.similarity`."""
         info = self._send(self._request_one(INFO_PATH, None, dict))
         parts = (self.embed(part, **settings) for part in (texts, others))
-        facts, one, other = await asyncio.gather(info, *parts)
-        return similarities(one, other, facts["similarity_fn_name"])
+        facts, vectors, other_vectors = await asyncio.gather(info, *parts)
+        return similarities(vectors, other_vectors, facts["similarity_fn_name"])
 
     async def _send(self, requests: Requests[T]) -> T:
         try:
@@ -282,4 +284,4 @@ class AsyncClient(ClientBase):
 
 
 def _concatenate(answers: list[Any]) -> list[Any]:
-    return [one for answer in answers for one in answer]
+    return [entry for answer in answers for entry in answer]

@@ -183,7 +183,7 @@ class ClientBase(ABC):
 def retry_delay(answer: httpx.Response, number: int) -> float:
     """Return the seconds to wait before the next try.
 
-    This is the delay that the server asks for, doubled at each try, plus a random part of up to a
+    This is the delay that the server suggests, doubled at each try, plus a random part of up to a
     half, so that clients that were refused together do not all try again together.
     """
     try:

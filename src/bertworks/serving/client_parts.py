@@ -16,7 +16,7 @@ MAX_REQUEST_TEXTS = 512
 _MAX_REQUEST_CHARACTERS = 1 << 18
 """The most texts, and their characters, in a request; more texts are sent in several requests.
 
-A server that refuses so many (`max_texts`) is asked for its limit.
+If a server refuses so many (`max_texts`), the client requests its limit.
 The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
 """
 

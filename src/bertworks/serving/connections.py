@@ -43,7 +43,7 @@ class Connection:
         transport: None until the TLS handshake is complete.
         deadline: when a request must have arrived, on the monotonic clock; None while one is
             answered.
-        unsent: bytes of responses that the client had not taken at the last look.
+        unsent_bytes: bytes of responses that the client had not taken at the last check.
         send_deadline: when it must have taken some of them.
     """
 
@@ -76,7 +76,7 @@ class Connections:
         return len(self._open)
 
     def add(self, sock: socket.socket) -> None:
-        """Note an accepted connection; if there are too many, close one that waits."""
+        """Register an accepted connection; if there are too many, close one that waits."""
         connection = Connection(sock, sock.fileno())
         self._open[connection.fd] = connection
         self.wait(connection, self.header_seconds)
@@ -88,7 +88,7 @@ class Connections:
     def attach_transport(self, transport: asyncio.Transport) -> Connection:
         """Return the connection of a transport."""
         sock = transport.get_extra_info("socket")
-        # It may have been closed already, for others; the transport is about to see that.
+        # It may have been closed to make room; the transport will detect that.
         connection = self._open.get(sock.fileno()) or Connection(sock, sock.fileno())
         connection.transport = transport
         return connection
@@ -112,7 +112,7 @@ class Connections:
             del self._open[connection.fd]
 
     async def watch(self) -> None:
-        """Close connections whose deadline has passed, for ever."""
+        """Close connections whose deadline has passed, until cancelled."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             self.close_late()
@@ -166,7 +166,7 @@ class Connections:
 
 
 class Listener(socket.socket):
-    """A listening socket that notes the connections that it accepts."""
+    """A listening socket that registers the connections that it accepts."""
 
     connections: Connections
 
@@ -177,14 +177,14 @@ class Listener(socket.socket):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP, which tells `Connections` what a connection does, and bounds headers.
+    """uvicorn's HTTP protocol, which reports requests to `Connections` and limits headers.
 
     Args:
-        more: arguments of uvicorn's class.
+        arguments: those of uvicorn's class.
     """
 
-    def __init__(self, connections: Connections, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, connections: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.open_connections = connections
         self.connection: Connection
         self._unparsed_bytes = 0  # bytes since the last that were of a body, or ended headers
@@ -264,10 +264,10 @@ def limit_connections(max_connections: int) -> int:
     num_descriptors = max_connections + OTHER_FILES
     infinity = resource.RLIM_INFINITY
     if soft_limit != infinity and soft_limit < num_descriptors:
-        more = num_descriptors if hard_limit == infinity else min(num_descriptors, hard_limit)
+        new_limit = num_descriptors if hard_limit == infinity else min(num_descriptors, hard_limit)
         with suppress(OSError, ValueError):  # the system may allow fewer than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard_limit))
-            soft_limit = more
+            resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))
+            soft_limit = new_limit
     limit = (
         max_connections
         if soft_limit == infinity

@@ -15,7 +15,7 @@ def docs_page(description: Mapping[str, Any], base: str, model: str) -> str:
     """Return an HTML page of the routes of an OpenAPI description.
 
     Args:
-        described: the description.
+        description: the OpenAPI description.
         base: the server's address, such as http://127.0.0.1:8080/.
         model: name of a served model, for paths that contain one.
     """

@@ -58,7 +58,7 @@ def to_request_error(error: Exception) -> RequestError:
 
 
 def _from_bertworks_error(error: BertworksError) -> RequestError:
-    _, status, kind, code = next(one for one in _KINDS if isinstance(error, one[0]))
+    _, status, kind, code = next(entry for entry in _KINDS if isinstance(error, entry[0]))
     headers = {}
     if isinstance(error, OverloadedError):
         headers = {

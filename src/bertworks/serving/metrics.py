@@ -80,7 +80,7 @@ class Metrics:
         """Return the number of requests that were answered or failed: of a route, or all."""
         routes = self._routes if route is None else (route,)
         counts = (
-            self.registry.get_sample_value("te_request_count", {"route": one}) for one in routes
+            self.registry.get_sample_value("te_request_count", {"route": name}) for name in routes
         )
         return int(sum(count or 0 for count in counts))
 

@@ -102,7 +102,7 @@ class RequestMiddleware:
             )
 
     def _check_access(self, scope: Scope, headers: Headers, context: RequestContext) -> None:
-        """Note the key's name and the deadline; refuse requests without access, or too many."""
+        """Store the key's name and the deadline; refuse requests without access, or too many."""
         path = scope["path"]
         if self.keys:
             owner = self.keys.find_owner(_read_key(headers))

@@ -171,7 +171,7 @@ class Models:
             self._loaded_models[name] = loaded_model
             self._loaded_models.move_to_end(name)
             while self._max_memory is not None and len(self._loaded_models) > 1:
-                if sum(one.num_bytes for one in self._loaded_models.values()) <= self._max_memory:
+                if sum(each.num_bytes for each in self._loaded_models.values()) <= self._max_memory:
                     break
                 self._loaded_models.popitem(last=False)
                 is_freed = True

@@ -100,7 +100,7 @@ def find_example(models: Models, path: str) -> dict[str, Any] | None:
         return None if path != "/embed_sparse" else {"inputs": TEXT}
     verb, body = EXAMPLES[path]
     loaded_models = models.list_loaded()
-    loaded_model = next((one for one in loaded_models if verb in one.verbs), None)
+    loaded_model = next((each for each in loaded_models if verb in each.verbs), None)
     if loaded_model is None:
         return (
             None

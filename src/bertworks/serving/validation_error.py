@@ -47,9 +47,9 @@ def validation_request_error(error: RequestValidationError | ValidationError) ->
             message = "the body is not sent as JSON: send the header content-type: application/json"
             return RequestError(415, "Validation", message)
         return RequestError(422, "Validation", "the body must be a JSON object")
-    union = next((at for at, part in enumerate(location) if _is_type(part)), None)
+    union = next((index for index, part in enumerate(location) if _is_type(part)), None)
     if union is not None:
-        return _union_error([_locate(one) for one in errors], location[:union])
+        return _union_error([_locate(each) for each in errors], location[:union])
     return _value_error(first, location)
 
 
@@ -70,16 +70,16 @@ def _union_error(errors: list[_LocatedError], location: list[Any]) -> RequestErr
         location: the value's location.
     """
     depth = len(location)
-    of_value = [one for one in errors if one[0][:depth] == location and len(one[0]) > depth]
+    of_value = [each for each in errors if each[0][:depth] == location and len(each[0]) > depth]
     # Where texts are allowed, token ids are not mentioned: the server refuses them by default.
     types = list(dict.fromkeys(str(parts[depth]) for parts, _ in of_value))
     types = [name for name in types if "int" not in name] or types
-    of_value = [one for one in of_value if one[0][depth] in types]
+    of_value = [each for each in of_value if each[0][depth] in types]
     # The client probably meant the type whose first error is deepest in the value, or last.
     firsts = {str(parts[depth]): (parts, error) for parts, error in reversed(of_value)}
     parts, error = max(
         firsts.values(),
-        key=lambda one: (len(one[0]), [part for part in one[0] if isinstance(part, int)]),
+        key=lambda each: (len(each[0]), [part for part in each[0] if isinstance(part, int)]),
     )
     item = [*location, *parts[depth + 1 :]]
     if not error["type"].endswith("_type"):

@@ -81,7 +81,9 @@ router = APIRouter(tags=["Cohere, Jina"])
 @router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
 async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    documents = [one if isinstance(one, str) else one.text for one in body.documents]
+    documents = [
+        document if isinstance(document, str) else document.text for document in body.documents
+    ]
     ranking = await rank_texts(
         job,
         body.query,
@@ -112,7 +114,9 @@ async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
 @router.post("/v2/rerank", responses={200: {"model": V2RerankAnswer}}, name="rerank")
 async def rerank_v2(body: V2RerankRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    documents = [one if isinstance(one, str) else one.text for one in body.documents]
+    documents = [
+        document if isinstance(document, str) else document.text for document in body.documents
+    ]
     truncate = body.truncate
     if body.max_tokens_per_doc is not None:
         job.loaded_model.check_verb("rerank")

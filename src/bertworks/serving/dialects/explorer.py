@@ -166,7 +166,7 @@ async def models(request: Request, model: str | None = None) -> Response:
 
 
 def _entry(served_models: Models, name: str) -> dict[str, Any]:
-    loaded_model = next((one for one in served_models.list_loaded() if one.name == name), None)
+    loaded_model = next((each for each in served_models.list_loaded() if each.name == name), None)
     entry = {
         "name": name,
         "default": name == served_models.default,
@@ -187,7 +187,7 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
 
 def _other_models(served_models: Models, view: str) -> str:
     """Return a sentence that names the loaded models with a view; empty if there are none."""
-    names = [one.name for one in served_models.list_loaded() if missing(one.model, view) is None]
+    names = [each.name for each in served_models.list_loaded() if missing(each.model, view) is None]
     return f" On this server: {', '.join(names)}." if names else ""
 
 

@@ -46,7 +46,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
 
 
 def describe_row_context(task: Task[Any] | None) -> dict[str, Any] | None:
-    """Return on which rows beside a row its prediction depends, for clients that split rows.
+    """Return on which neighbouring rows a prediction depends, for clients that split rows.
 
     Returns:
         None: on none. Else the columns of a row's words and document, and the number of its

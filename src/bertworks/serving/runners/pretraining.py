@@ -60,10 +60,10 @@ class MaskedRunner(TaskRunner):
 
     def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
         task = copy.copy(self.task)
-        task.top_k = max(one.item.top_k for one in examples)
-        items = {one.example.row: one.item for one in examples}
+        task.top_k = max(each.item.top_k for each in examples)
+        items = {each.example.row: each.item for each in examples}
         predictions: dict[int | None, Prediction] = {}
-        tokenised = [one.example for one in examples]
+        tokenised = [each.example for each in examples]
         with memory_errors():
             for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
                 for row, answer in task.decode(outputs, batch).items():
