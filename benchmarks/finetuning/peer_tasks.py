@@ -19,8 +19,8 @@ from seqeval.metrics import f1_score as span_f1_score
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch import Tensor
 
-from bertworks.tasks.answering.answers import answers_of
-from bertworks.tasks.answering.scores import Version, best_threshold, exact_match, f1
+from bertworks.tasks.answering.answers import read_answers
+from bertworks.tasks.answering.scores import Version, exact_match, f1, find_best_threshold
 from bertworks.tasks.labels import read_label_name
 
 Row = Mapping[str, Any]
@@ -198,7 +198,7 @@ class Answering(PeerTask):
         own = self.settings
         features = []
         for number, row in enumerate(rows):
-            answers, starts = answers_of(row, own.answers, None)
+            answers, starts = read_answers(row, {"answers": own.answers}, None)
             room = own.max_seq_length - len(self.tokenizer.tokenize(row[own.question])) - 3
             windows = self.tokenizer(
                 row[own.question],
@@ -249,7 +249,7 @@ class Answering(PeerTask):
                         if score > best[row][0]:
                             begin, stop = one["places"][first][0], one["places"][last][1]
                             best[row] = score, rows[row][own.context][begin:stop]
-        answers = [answers_of(row, own.answers, None)[0] for row in rows]
+        answers = [read_answers(row, {"answers": own.answers}, None)[0] for row in rows]
         pairs = [(text, true) for (_, text), true in zip(best, answers, strict=True)]
         version: Version = "2.0" if own.unanswerable else "1.1"
         scores = [f1(*pair, version) for pair in pairs]
@@ -258,7 +258,7 @@ class Answering(PeerTask):
             return {"f1": float(np.mean(scores)), "exact_match": exact}
         margins = [n - score for n, (score, _) in zip(null, best, strict=True)]
         if_none = [f1("", true, version) for true in answers]
-        return {"best_f1": best_threshold(margins, scores, if_none)[1]}
+        return {"best_f1": find_best_threshold(margins, scores, if_none)[1]}
 
     @staticmethod
     def _is_span(places: Sequence[Any], first: int, last: int, longest: int) -> bool:

@@ -284,7 +284,7 @@ def test_a_discriminator_tells_replaced_tokens(tmp_path):
     assert [text[entry["start"] : entry["end"]] for entry in both["tokens"]] == ["a", "b", "c", "a"]
     with pytest.raises(BertworksError, match="not for masked words or next sentences"):
         model.fill_mask("a [MASK]")
-    with pytest.raises(DataError, match="does not say which of its tokens were replaced"):
+    with pytest.raises(DataError, match="do not say which of their tokens were replaced"):
         model.evaluate([{"text": "a b"}])
 
 

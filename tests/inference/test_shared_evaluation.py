@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.tasks.test_breakdown import CONFIG, PIECES, RANDOM, question, tagged, text, untrained
+from tests.tasks.test_breakdown import (
+    CONFIG,
+    PIECES,
+    RANDOM,
+    question,
+    random_model,
+    tagged_rows,
+    text,
+)
 
 from bertworks.inference.evaluate import Evaluation, evaluate
 from bertworks.inference.settings import EngineSettings
@@ -110,7 +118,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         [{"text": text(), "label": float(RANDOM.normal())} for _ in range(60)],
         {},
     ),
-    "spans": ("tagging", tagged(["B-PER", "O", "B-LOC"]), {}),
+    "spans": ("tagging", tagged_rows(["B-PER", "O", "B-LOC"]), {}),
     "answers": ("answering", [question(number % 12) for number in range(48)], {"stride": 8}),
     "choices": (
         "choice",
@@ -143,7 +151,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_labelled_rows(name: str) -> None:
     kind, rows, options = ROWS[name]
-    model = untrained(kind, rows, **options)
+    model = random_model(kind, rows, **options)
     assert model.task is not None
     examples = [model.task.example(row, at, where=f"r{at}") for at, row in enumerate(rows)]
     check(model.network, model.task, examples)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import bertworks as bw
 from bertworks.data.tables import Table, read_rows
 from bertworks.errors import DataError
-from bertworks.tasks.answering.answers import answers_of
+from bertworks.tasks.answering.answers import read_answers
 from bertworks.tasks.answering.settings import AnsweringOptions
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
@@ -155,10 +155,10 @@ def _parquet(to: Path, rows: list[dict[str, Any]]) -> Path:
     return to / "a.parquet"
 
 
-def read_answers(table: Table) -> list[list[tuple[str, int | None]]]:
+def read_all_answers(table: Table) -> list[list[tuple[str, int | None]]]:
     rows = read_rows(table)
     columns = AnsweringTask.schema.find(rows, labelled=True)
-    return [list(zip(*answers_of(row, columns, where), strict=True)) for where, row in rows]
+    return [list(zip(*read_answers(row, columns, where), strict=True)) for where, row in rows]
 
 
 ANSWERS = st.lists(
@@ -174,7 +174,7 @@ def test_answers_have_the_starts_that_the_file_gives(
 ) -> None:
     if "Parquet" in form or "two columns" in form:  # Arrow needs a value to know a column's type
         questions = [[("ann", 0)], *questions]
-    assert read_answers(FORMS[form](questions, tmp_path)) == questions
+    assert read_all_answers(FORMS[form](questions, tmp_path)) == questions
 
 
 @pytest.mark.parametrize("form", SINGLE)
@@ -184,7 +184,7 @@ def test_single_answers_have_the_starts_of_their_column(
     form: str, places: list[int | None], tmp_path: Path
 ) -> None:
     questions: list[Question] = [[] if at is None else [("ann", at)] for at in [0, *places]]
-    assert read_answers(SINGLE[form](questions, tmp_path)) == questions
+    assert read_all_answers(SINGLE[form](questions, tmp_path)) == questions
 
 
 @pytest.mark.parametrize("form", [*FORMS, *SINGLE])
@@ -204,18 +204,21 @@ def test_targets_are_at_the_places_that_the_file_gives(form: str, tmp_path: Path
 def test_start_that_is_no_number_is_an_error_of_its_row(start: object) -> None:
     columns = {"answers": "answer", "start": "answer_start"}
     with pytest.raises(DataError, match=r"f:7: .*start"):
-        answers_of({"answer": "ann", "answer_start": start}, columns, "f:7")
+        read_answers({"answer": "ann", "answer_start": start}, columns, "f:7")
 
 
 @pytest.mark.parametrize("start", [None, "", " ", float("nan")])
 def test_start_that_is_missing_leaves_the_first_mention(start: object) -> None:
     columns = {"answers": "answer", "start": "answer_start"}
-    assert answers_of({"answer": "ann", "answer_start": start}, columns, None) == (["ann"], [None])
+    assert read_answers({"answer": "ann", "answer_start": start}, columns, None) == (
+        ["ann"],
+        [None],
+    )
 
 
 def test_column_start_that_holds_times_is_not_a_place() -> None:
     rows = [{"question": "who", "context": PASSAGE, "answer": "ann", "start": "12:30"}]
-    assert read_answers(rows) == [[("ann", None)]]
+    assert read_all_answers(rows) == [[("ann", None)]]
 
 
 @pytest.mark.parametrize(
@@ -227,19 +230,19 @@ def test_column_start_that_holds_times_is_not_a_place() -> None:
 )
 def test_impossible_question_has_no_answer(value: object, is_impossible: bool) -> None:
     row = {"question": "who", "context": PASSAGE, "answers": "ann", "is_impossible": value}
-    assert read_answers([row]) == ([[]] if is_impossible else [[("ann", None)]])
+    assert read_all_answers([row]) == ([[]] if is_impossible else [[("ann", None)]])
 
 
 def test_impossible_that_is_neither_is_an_error() -> None:
     row = {"question": "who", "context": PASSAGE, "answers": "ann", "is_impossible": "perhaps"}
     with pytest.raises(DataError, match="is_impossible='perhaps' is neither true nor false"):
-        read_answers([row])
+        read_all_answers([row])
 
 
 def test_mapping_as_python_prints_it_is_an_error() -> None:
     row = {"question": "who", "context": PASSAGE, "answers": str(_lists([("ann", 0)]))}
     with pytest.raises(DataError, match="not valid JSON"):
-        read_answers([row])
+        read_all_answers([row])
 
 
 def test_table_of_another_form_than_training_is_evaluated_by_its_own_columns(

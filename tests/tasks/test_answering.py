@@ -19,15 +19,15 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.writers import write_predictions
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.answering.answers import answers_of
+from bertworks.tasks.answering.answers import read_answers
 from bertworks.tasks.answering.network import AnsweringNetwork
-from bertworks.tasks.answering.scores import best_threshold, exact_match, f1
+from bertworks.tasks.answering.scores import exact_match, f1, find_best_threshold
 from bertworks.tasks.answering.settings import AnsweringOptions
 from bertworks.tasks.answering.spans import (
     find_best_spans,
+    find_max_context,
+    find_passage_tokens,
     locate_answer,
-    max_context_masks,
-    passage_tokens,
 )
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
@@ -230,7 +230,7 @@ def test_the_window_with_the_whole_answer_has_the_target():
     example = task.example(row("a b c d a b c d a b c d a b", "d a", 14), 0)
     for window, target in zip(example.sequences, example.target, strict=True):
         if target == (0, 0):
-            tokens = window.offsets[passage_tokens(window)]
+            tokens = window.offsets[find_passage_tokens(window)]
             assert not (tokens[0, 0] <= 14 and tokens[-1, 1] >= 17)
         else:
             assert (window.offsets[target[0], 0], window.offsets[target[1], 1]) == (14, 17)
@@ -330,7 +330,7 @@ def test_a_much_longer_window_is_preferred_with_a_little_less_context():
 
 
 def check_masks(windows):
-    masks = max_context_masks(windows)
+    masks = find_max_context(windows)
     assert [len(own) for own in masks] == [length for _, length in windows]
     for token in range(sum(windows[-1])):
         windows_of_token = [
@@ -437,8 +437,8 @@ def test_no_answer_is_measured_only_where_it_is_possible(unanswerable, exact):
 
 
 def test_the_lowest_of_equal_thresholds_is_the_best():
-    assert best_threshold([0.0, 1.0], [1.0, 1.0], [1.0, 1.0]) == (-1.0, 1.0)
-    assert best_threshold([0.0, 1.0, 2.0], [1.0, 0.5, 0.5], [0.0, 0.5, 0.5]) == (0.0, 2 / 3)
+    assert find_best_threshold([0.0, 1.0], [1.0, 1.0], [1.0, 1.0]) == (-1.0, 1.0)
+    assert find_best_threshold([0.0, 1.0, 2.0], [1.0, 0.5, 0.5], [0.0, 0.5, 0.5]) == (0.0, 2 / 3)
 
 
 @given(
@@ -460,7 +460,7 @@ def test_the_threshold_is_the_best(rows):
         ]
         return sum(parts) / len(parts)
 
-    threshold, best = best_threshold(margins, if_answered, if_none)
+    threshold, best = find_best_threshold(margins, if_answered, if_none)
     assert mean(threshold) == pytest.approx(best)
     assert best >= max(map(mean, [*margins, -10.0])) - 1e-12
 
@@ -607,13 +607,13 @@ def test_columns_are_found_by_their_names():
     ],
 )
 def test_answers_are_read_in_every_form(value, expected):
-    assert answers_of({"own": value}, {"answers": "own"}, None) == expected
+    assert read_answers({"own": value}, {"answers": "own"}, None) == expected
 
 
 @pytest.mark.parametrize("value", [None, 3, [1], {"text": [1]}, ["b", {"text": "b"}], {"a": 1}])
 def test_values_without_answers_are_errors(value):
     with pytest.raises(DataError, match="f:1: the column 'own' holds no answers"):
-        answers_of({"own": value}, {"answers": "own"}, "f:1")
+        read_answers({"own": value}, {"answers": "own"}, "f:1")
 
 
 def test_a_long_question_narrows_the_stride():
@@ -623,7 +623,7 @@ def test_a_long_question_narrows_the_stride():
     assert training_example.truncated_tokens == 0, "they are counted once a row"
     windows = task.example(row_, 0, labelled=False).sequences
     starts = {
-        tuple(place) for window in windows for place in window.offsets[passage_tokens(window)]
+        tuple(place) for window in windows for place in window.offsets[find_passage_tokens(window)]
     }
     assert {start for start, _ in starts} == set(range(0, 18, 2)), "no token falls between windows"
 

@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import labelled_examples
-from bertworks.tasks.tagging.notation import find_notation, read_tag, span_warning
+from bertworks.tasks.tagging.notation import find_notation, find_span_warning, read_tag
 from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import Span, find_spans
 from bertworks.tasks.tagging.task import TaggingTask
@@ -230,7 +230,7 @@ def test_words_that_are_none_are_not_scored(spans_and_length, data):
 def test_plain_tags_are_no_spans(tags):
     names = tags.split()
     assert find_notation(names) is None
-    assert span_warning(dict.fromkeys(names, 1)) is None
+    assert find_span_warning(dict.fromkeys(names, 1)) is None
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,15 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.notation import find_notation, read_tag
-from bertworks.tasks.tagging.scores import span_rates
+from bertworks.tasks.tagging.scores import compute_span_rates
 from bertworks.tasks.tagging.settings import TaggingOptions
 from bertworks.tasks.tagging.tags import (
     Span,
-    best_path,
+    build_labels,
     convert_tags,
+    find_best_path,
+    find_legal_transitions,
     find_spans,
-    labels_of,
-    legal_transitions,
     write_spans,
 )
 from bertworks.tasks.tagging.task import TaggingTask
@@ -135,7 +135,9 @@ def test_scores_are_those_of_seqeval(rows):
     """Tags in any disorder: seqeval's default mode follows conlleval."""
     true = [own[: min(len(own), len(other))] for own, other in rows]
     predicted = [other[: min(len(own), len(other))] for own, other in rows]
-    precision, recall, f1, _ = span_rates(map(find_spans, true), map(find_spans, predicted)).total
+    precision, recall, f1, _ = compute_span_rates(
+        map(find_spans, true), map(find_spans, predicted)
+    ).total
     assert precision == pytest.approx(precision_score(true, predicted, zero_division=0))
     assert recall == pytest.approx(recall_score(true, predicted, zero_division=0))
     assert f1 == pytest.approx(f1_score(true, predicted, zero_division=0))
@@ -144,8 +146,8 @@ def test_scores_are_those_of_seqeval(rows):
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
 @given(data=st.data())
 def test_the_best_path_is_legal_and_the_best(scheme, data):
-    labels = labels_of(["X"], scheme)
-    is_legal = legal_transitions(labels)
+    labels = build_labels(["X"], scheme)
+    is_legal = find_legal_transitions(labels)
     words = data.draw(st.integers(1, 4))
     numbers = st.floats(-5, 5, allow_subnormal=False)
     scores = np.array(
@@ -165,8 +167,8 @@ def test_the_best_path_is_legal_and_the_best(scheme, data):
             return -np.inf
         return scores[range(words), path].sum()
 
-    assert total(best_path(scores, is_legal)) == pytest.approx(max(map(total, paths.tolist())))
-    names = [labels[number] for number in best_path(scores, is_legal)]
+    assert total(find_best_path(scores, is_legal)) == pytest.approx(max(map(total, paths.tolist())))
+    names = [labels[number] for number in find_best_path(scores, is_legal)]
     assert convert_tags(names, scheme) == names
 
 
@@ -240,7 +242,7 @@ def test_plain_text_gives_entities_with_characters():
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = TaggingTask.from_dict(
         {
-            "labels": labels_of(["PER"], "bio"),
+            "labels": build_labels(["PER"], "bio"),
             "spans": True,
             "columns": {"word": "words", "tag": "tags"},
         },
@@ -263,9 +265,9 @@ def test_plain_text_gives_entities_with_characters():
 
 
 def test_an_illegal_tag_is_not_predicted():
-    labels = labels_of(["PER"], "bio")
+    labels = build_labels(["PER"], "bio")
     scores = np.array([[0.0, -8, -9], [-9, -9, 0]])  # each by itself: O, I-PER
-    path = [labels[number] for number in best_path(scores, legal_transitions(labels))]
+    path = [labels[number] for number in find_best_path(scores, find_legal_transitions(labels))]
     assert path == ["B-PER", "I-PER"]  # -8 + 0; the best without it is O, O: 0 - 9
 
 
@@ -296,7 +298,7 @@ def test_bad_rows(row, says):
 def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
     task = TaggingTask.from_dict(
         {
-            "labels": labels_of(["PER"], "bio"),
+            "labels": build_labels(["PER"], "bio"),
             "spans": True,
             "columns": {"word": "words", "tag": "tags"},
         },

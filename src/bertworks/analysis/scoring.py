@@ -50,7 +50,7 @@ from ..errors import (
     truncate_repr,
 )
 from ..settings.literals import ScoredTask
-from ..tasks.answering.answers import SCHEMA, answers_of
+from ..tasks.answering.answers import SCHEMA, read_answers
 from ..tasks.answering.scores import AnsweringScores
 from ..tasks.evaluation import Evaluation
 from ..tasks.labels import (
@@ -64,8 +64,13 @@ from ..tasks.labels import (
 )
 from ..tasks.measures import Location
 from ..tasks.scores import ClassificationScores, RegressionScores
-from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, numbered_columns, strings_of
-from ..tasks.tagging.notation import drop_unlabelled_words, find_notation, read_tag, span_warning
+from ..tasks.tagging.columns import TAG_NAMES, WORD_NAMES, find_numbered_columns, read_strings
+from ..tasks.tagging.notation import (
+    drop_unlabelled_words,
+    find_notation,
+    find_span_warning,
+    read_tag,
+)
 from ..tasks.tagging.scores import TaggingScores
 from ..tasks.tagging.tags import OUTSIDE_TAG
 from ..utils.regular_files import read_bytes
@@ -180,7 +185,7 @@ def _score_answers(
             raise DataError(f"two questions have the id {identity!r}", where=row.where)
         questions[identity] = row
     answers = {
-        identity: answers_of(row.values, columns, row.where)[0]
+        identity: read_answers(row.values, columns, row.where)[0]
         for identity, row in questions.items()
     }
     predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
@@ -319,19 +324,19 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
     if (
         word_column is None
-        and numbered_columns(rows)
+        and find_numbered_columns(rows)
         and first not in (tag_column, predicted_column)
     ):
         word_column = first
     sentences: list[Sentence] = []
     num_starts = 0
     for where, row in rows:
-        gold = strings_of(row, tag_column, where)
-        predicted = strings_of(
+        gold = read_strings(row, tag_column, where)
+        predicted = read_strings(
             _unfold_prediction(row, predicted_column, "tags"), predicted_column, where
         )
         # Without words, mistakes are shown with predicted tags in their place.
-        words = predicted if word_column is None else strings_of(row, word_column, where)
+        words = predicted if word_column is None else read_strings(row, word_column, where)
         if not len(words) == len(gold) == len(predicted):
             raise DataError(
                 f"{len(words)} word(s), {len(gold)} tag(s) and {len(predicted)} predicted one(s)",
@@ -342,7 +347,7 @@ def _score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evalua
             gold, predicted = ([tag] if tag != "-X-" else ["O"] for [tag] in (gold, predicted))
         place = Location(len(sentences) - num_starts, where)
         sentences.append((place, words, gold, predicted))
-    if word_column is None and numbered_columns(rows) and label is None and prediction is None:
+    if word_column is None and find_numbered_columns(rows) and label is None and prediction is None:
         _check_two(rows.name, [two for _, _, *tags in sentences for two in zip(*tags, strict=True)])
     return _score_sentences(sentences, num_starts)
 
@@ -363,7 +368,7 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
     notation = find_notation(gold_counts)
     if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE_TAG}):
         notation = find_notation(counts)
-    remarks = [span_warning(counts)]
+    remarks = [find_span_warning(counts)]
     if notation is not None:
         other = find_notation(predicted_counts)
         types = notation.types | (other or notation).types_in(predicted_counts)
@@ -538,7 +543,7 @@ def _find_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
     """Return the columns of gold and predicted labels: the last two in a file without names."""
-    if names := numbered_columns(rows):
+    if names := find_numbered_columns(rows):
         gold, predicted = names[-2:-1], names[-1:]
     else:
         gold, predicted = _columns_of_roles(rows, label_names)

@@ -125,7 +125,9 @@ def begin(
         max_seqlen: of the network.
     """
     most = min(len(prompt) + settings.max_new_tokens, max_seqlen)
-    return Continuation(place, prompt, hashing.key_of(settings.seed, copy, *prompt), settings, most)
+    return Continuation(
+        place, prompt, hashing.derive_key(settings.seed, copy, *prompt), settings, most
+    )
 
 
 @torch.inference_mode()
@@ -217,7 +219,7 @@ def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) 
         before = chances.cumsum(-1) - chances
         chances = chances.masked_fill(before >= settings.top_p, 0)
     ends = chances.cumsum(-1)
-    keys = np.array([hashing.key_of(text.key, len(text.new)) for text in texts], np.uint64)
+    keys = np.array([hashing.derive_key(text.key, len(text.new)) for text in texts], np.uint64)
     draws = torch.from_numpy(hashing.uniform(hashing.mix(keys)))[:, None] * ends[:, -1:]
     places = torch.searchsorted(ends, draws, right=True).clamp(max=ends.shape[-1] - 1)
     drawn: list[int] = ids.gather(1, places)[:, 0].tolist()

@@ -67,13 +67,13 @@ def add_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) ->
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
     from ..data.tables import rows_in_memory
-    from ..tasks.tagging.columns import WordColumns, add_context, columns_of_table
+    from ..tasks.tagging.columns import WordColumns, add_context, find_columns
 
     def locate_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
         values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
         return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
 
-    columns = columns_of_table(
+    columns = find_columns(
         locate_rows(chain.from_iterable(parts)),
         WordColumns(word=context["word"], document=context["document"]),
         labelled=False,

@@ -15,7 +15,7 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.discriminator import (
     DRAW_BITS,
     DiscriminatorNetwork,
-    generator_config,
+    derive_generator_config,
     sample_pieces,
     with_generator,
 )
@@ -54,7 +54,7 @@ def instances(tokenizer, count=8):
 
 def hugging_face(config, dtype):
     """Their generator and discriminator, which share all embeddings but the projection."""
-    small_config = generator_config(config, SETTINGS)
+    small_config = derive_generator_config(config, SETTINGS)
     generator = published.theirs_of(small_config, "masked-lm", dtype)
     discriminator = published.theirs_of(config, "replaced-tokens", dtype)
     generator_embeddings, shared_embeddings = (
@@ -155,13 +155,13 @@ def test_embeddings_are_one():
 )
 def test_the_generators_size(share, hidden_size, heads, embedding_size):
     config = geometry("electra")
-    own = generator_config(config, ReplacedTokensSettings(generator_share=share))
+    own = derive_generator_config(config, ReplacedTokensSettings(generator_share=share))
     assert (own.hidden_size, own.num_attention_heads) == (hidden_size, heads)
     assert own.embedding_size == embedding_size
     assert own.embedding_width == config.embedding_width
     assert own.num_hidden_layers == config.num_hidden_layers
     shallow = ReplacedTokensSettings(generator_layers=0.34)
-    assert generator_config(config, shallow).num_hidden_layers == 1
+    assert derive_generator_config(config, shallow).num_hidden_layers == 1
 
 
 def test_no_gradient_goes_through_the_draw(tokenizer):

@@ -203,7 +203,7 @@ def test_epochs_are_fresh_unless_they_repeat(make_corpus: MakeCorpus, tokenizer:
 def test_documents_of_one_token_have_no_examples_to_evaluate(tokenizer: Any) -> None:
     corpus = ToyCorpus([[[300]]] * 5)  # which cannot be cut in two
     source = source_of(corpus, tokenizer, next_sentence_balance="exact")
-    with pytest.raises(DataError, match=r"not a single example\. Give longer documents"):
+    with pytest.raises(DataError, match=r"give no examples\. Give longer documents"):
         list(source.examples(limit=3))
 
 

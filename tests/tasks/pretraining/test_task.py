@@ -330,7 +330,7 @@ def test_bad_rows_are_named(reader: PretrainingTask) -> None:
 def test_typed_rows_cannot_be_measured(reader: PretrainingTask) -> None:
     network = reader.network(config(vocab_size=len(PIECES)))
     batch = reader.collate([reader.example({"text": "the [MASK]"}, 0)]).to("cpu")
-    with pytest.raises(DataError, match="does not say how well"):
+    with pytest.raises(DataError, match="no labels for their"):
         reader.evaluator().add(network.predict(batch), batch)
 
 

@@ -74,7 +74,7 @@ SCHEMA = Schema(
 )
 
 
-def answers_of(
+def read_answers(
     row: Row, columns: Mapping[str, Column], where: str | None
 ) -> tuple[list[str], list[int | None]]:
     """Return a row's answers and their starts (None if not given); both empty without an answer.

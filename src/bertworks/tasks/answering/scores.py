@@ -143,7 +143,7 @@ class AnsweringScores(Measure):
         )
         margins = [row.margin for row in self._questions if row.margin is not None]
         if len(margins) == len(self._questions):
-            threshold, best = best_threshold(
+            threshold, best = find_best_threshold(
                 margins,
                 [row.scores("2.0", row.predicted)[1] for row in self._questions],
                 [
@@ -240,7 +240,7 @@ def _word_f1(predicted: str, answer: str, version: Version) -> float:
     return 2 * num_shared / (len(words) + len(gold_words))
 
 
-def best_threshold(
+def find_best_threshold(
     margins: Sequence[float], if_answered: Sequence[float], if_none: Sequence[float]
 ) -> tuple[float, float]:
     """Find the threshold of the margin, above which "no answer" is predicted.

@@ -17,7 +17,7 @@ class _SharedSettings(Settings):
     max_seq_length: int = Field(384, ge=8, description="maximum tokens per window")
     stride: int = Field(128, ge=1, description="tokens between the starts of windows")
     max_question_tokens: int = Field(
-        64, ge=1, description="maximum tokens of a question; longer ones are cut"
+        64, ge=1, description="maximum tokens of a question; longer ones are truncated"
     )
     max_answer_tokens: int = Field(30, ge=1, description="maximum tokens of an answer")
     n_best: int = Field(20, ge=1, description="number of best spans that get probabilities")

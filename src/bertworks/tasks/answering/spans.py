@@ -48,7 +48,7 @@ def locate_answer(passage: str, answer: str, start: int | None) -> tuple[int, An
     return nearest, "exact" if start is None else "moved"
 
 
-def passage_tokens(encoding: Encoding) -> np.ndarray:
+def find_passage_tokens(encoding: Encoding) -> np.ndarray:
     """The indices of a window's tokens that belong to the passage: `[n]`, rising."""
     # The passage is between the last two special tokens.
     start, end = np.flatnonzero(encoding.special_tokens_mask)[-2:]
@@ -71,14 +71,14 @@ def find_target(window: Encoding, first_token: int, answer: np.ndarray) -> tuple
         first_token: index in the passage of the window's first passage token.
         answer: indices of the answer's tokens in the passage.
     """
-    tokens = passage_tokens(window)
+    tokens = find_passage_tokens(window)
     offsets = answer - first_token
     if not len(offsets) or offsets[0] < 0 or offsets[-1] >= len(tokens):
         return 0, 0
     return int(tokens[offsets[0]]), int(tokens[offsets[-1]])
 
 
-def max_context_masks(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+def find_max_context(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     """For each window, a mask of the passage tokens that have their maximum context in it.
 
     The context of a token in a window is the smaller of the numbers of tokens to its left and

@@ -32,7 +32,7 @@ from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, read_texts
 from ..task import DisplayValue, Evaluator, Prediction
 from ..task_options import TaskOptions, TaskSettings, check_length
-from .answers import SCHEMA, answers_of
+from .answers import SCHEMA, read_answers
 from .network import AnsweringNetwork, answering_loss_sum
 from .scores import AnsweringScores
 from .settings import AnsweringOptions, AnsweringSettings
@@ -42,10 +42,10 @@ from .spans import (
     ScoredSpan,
     find_answer_tokens,
     find_best_spans,
+    find_max_context,
+    find_passage_tokens,
     find_target,
     locate_answer,
-    max_context_masks,
-    passage_tokens,
 )
 
 _PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
@@ -111,7 +111,9 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         columns: RoleColumns,
         options: TaskOptions,  # noqa: ARG003
     ) -> dict[str, Any]:
-        return {"unanswerable": any(not answers_of(row, columns, where)[0] for where, row in rows)}
+        return {
+            "unanswerable": any(not read_answers(row, columns, where)[0] for where, row in rows)
+        }
 
     @classmethod
     def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
@@ -188,7 +190,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         answers = targets = None
         match: AnswerMatch = "exact"
         if labelled:
-            texts, starts = answers_of(row, self.columns, where)
+            texts, starts = read_answers(row, self.columns, where)
             answers = tuple(texts)
             start = end = -1
             if texts:
@@ -236,7 +238,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
         for (index, number), start in zip(indices, packed.cu_seqlens.tolist(), strict=False):
-            may_answer[start + passage_tokens(examples[index].sequences[number])] = True
+            may_answer[start + find_passage_tokens(examples[index].sequences[number])] = True
             may_answer[start] = True
         spans = [examples[index].target[number] for index, number in indices]
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
@@ -293,10 +295,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         }
         settings = self.settings
         for example in batch.examples:
-            tokens = [passage_tokens(window) for window in example.sequences]
+            tokens = [find_passage_tokens(window) for window in example.sequences]
             firsts = [settings.stride * number for number in range(len(tokens))]
             lengths = map(len, tokens)
-            may_start = max_context_masks(list(zip(firsts, lengths, strict=True)))
+            may_start = find_max_context(list(zip(firsts, lengths, strict=True)))
             null = np.inf
             best: list[ScoredSpan] = []
             for number, (window, passage) in enumerate(zip(example.sequences, tokens, strict=True)):

@@ -117,12 +117,14 @@ def with_generator(
     discriminator: DiscriminatorNetwork, settings: ReplacedTokensSettings
 ) -> ReplacedTokensNetwork:
     """Combine a discriminator with a new generator."""
-    config = generator_config(discriminator.encoder.config, settings)
+    config = derive_generator_config(discriminator.encoder.config, settings)
     generator = PretrainingNetwork(config, next_sentence=False)
     return ReplacedTokensNetwork(discriminator, generator, settings.weight)
 
 
-def generator_config(config: EncoderConfig, settings: ReplacedTokensSettings) -> EncoderConfig:
+def derive_generator_config(
+    config: EncoderConfig, settings: ReplacedTokensSettings
+) -> EncoderConfig:
     """The configuration of a generator: smaller, with embeddings as wide as the discriminator's.
 
     Source: Clark et al. (2020), table 6: the multiplier applies to hidden size, feed-forward size

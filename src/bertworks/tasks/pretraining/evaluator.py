@@ -52,8 +52,8 @@ class PretrainingEvaluator(Evaluator):
         """
         if "masked_labels" not in batch.targets:
             raise DataError(
-                "a text alone does not say how well its [MASK]s are filled",
-                fix="Measure pre-training on the held-out documents of a prepared corpus.",
+                "rows of texts have no labels for their [MASK]s",
+                fix="Evaluate pre-training on the held-out documents of a prepared corpus.",
             )
         labels = batch.targets["masked_labels"]
         self._masked += len(labels)
@@ -78,7 +78,7 @@ class PretrainingEvaluator(Evaluator):
         """
         if not self._masked:
             raise DataError(
-                "nothing in the sequences that are evaluated can be predicted",
+                "no token of the evaluated sequences can be predicted",
                 fix=_NOTHING_TO_PREDICT_FIXES[self._name],
             )
         mlm_loss = self._sums["mlm_loss"] / self._masked

@@ -37,7 +37,7 @@ def draw(keys: np.ndarray, counters: np.ndarray | int) -> np.ndarray:
     return mix(np.asarray(keys, np.uint64) + offsets)
 
 
-def key_of(*numbers: int) -> int:
+def derive_key(*numbers: int) -> int:
     """Derive one 64-bit key from a sequence of integers, such as seed, epoch and block."""
     key = np.zeros(1, np.uint64)
     for number in numbers:

@@ -239,8 +239,8 @@ class ReplacedTokensEvaluator(Evaluator):
         """
         if "is_replaced" not in outputs:
             raise DataError(
-                "a text alone does not say which of its tokens were replaced",
-                fix="Measure pre-training on the held-out documents of a prepared corpus.",
+                "rows of texts do not say which of their tokens were replaced",
+                fix="Evaluate pre-training on the held-out documents of a prepared corpus.",
             )
         self._masked.add(outputs, batch)
         logits, is_replaced = outputs["rtd_logits"].float(), outputs["is_replaced"]

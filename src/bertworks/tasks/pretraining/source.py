@@ -176,12 +176,12 @@ class PretrainingSource:
         order, edges = self._plan(epoch)
         documents = order[edges[block] : edges[block + 1]].tolist()
         content = self._content(epoch)
-        rng = Random(hashing.key_of(self.seed, _PAIRS, content, block))
+        rng = Random(hashing.derive_key(self.seed, _PAIRS, content, block))
         instances = self._make_block(documents, rng)
-        key = hashing.key_of(self.seed, _KEYS, content, block)
+        key = hashing.derive_key(self.seed, _KEYS, content, block)
         keys = hashing.draw(np.array([key], np.uint64), np.arange(len(instances.starts)))
         shuffle = hashing.permutation(
-            hashing.key_of(self.seed, _SHUFFLE, epoch, block), len(instances.starts)
+            hashing.derive_key(self.seed, _SHUFFLE, epoch, block), len(instances.starts)
         )
         labels = instances.next_sentence_labels
         return replace(
@@ -210,7 +210,7 @@ class PretrainingSource:
                     return
         if not has_examples:
             raise DataError(
-                "the held-out documents hold not a single example",
+                "the held-out documents give no examples",
                 fix="Give longer documents, or hold out more of them.",
             )
 
@@ -223,7 +223,7 @@ class PretrainingSource:
         content = self._content(epoch)
         if self._cached_plan is not None and self._cached_plan[0] == content:
             return self._cached_plan[1:]
-        key = hashing.key_of(self.seed, _ORDER, content)
+        key = hashing.derive_key(self.seed, _ORDER, content)
         order = hashing.permutation(key, len(self.documents))
         ends = np.cumsum(self.lengths[order])
         blocks = max(1, round(int(ends[-1]) / self.block_tokens))
@@ -332,7 +332,7 @@ def split_held_out(
             f"too few to hold {count} out and train on the rest",
             fix="Separate documents by blank lines, or prepare a larger corpus.",
         )
-    order = hashing.permutation(hashing.key_of(seed, _HELD_OUT), total)
+    order = hashing.permutation(hashing.derive_key(seed, _HELD_OUT), total)
     held = np.sort(distinct[order[:count]])
     return np.flatnonzero(~np.isin(originals, held)), held
 

@@ -137,7 +137,7 @@ def _guess_score(
     return None
 
 
-def negatives_of(row: Row, columns: Sequence[str], where: str) -> list[str]:
+def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """The negatives of a row, from all columns; an empty column has none.
 
     Raises:

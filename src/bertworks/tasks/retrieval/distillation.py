@@ -124,7 +124,7 @@ class StudentTask(RetrievalTask):
         if self.text_column is None:
             return super().build_examples(rows, first_index, where, labelled=labelled)
         texts = [[text] for text in read_texts(rows, self.text_column, where)]
-        return self.examples_of_texts(texts, first_index, where, [None] * len(texts))
+        return self.build_examples_from_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack texts in order of length; pairs are collated by `RetrievalTask`.

@@ -45,7 +45,7 @@ class _SharedSettings(Settings):
         None, ge=1, description="tokens encoded at once; saves memory, takes longer"
     )
     truncation: Literal["cut", "error"] = Field(
-        "cut", description="whether longer texts are cut, or an error"
+        "cut", description="whether longer texts are truncated, or an error"
     )
 
     @model_validator(mode="after")

@@ -30,7 +30,7 @@ from ..labelled import LabelledTask
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
 from ..task_options import TaskOptions, TaskSettings, check_length
-from .columns import SCHEMA, RetrievalColumns, find_retrieval_columns, negatives_of
+from .columns import SCHEMA, RetrievalColumns, find_retrieval_columns, read_negatives
 from .evaluator import RankingEvaluator
 from .network import RetrievalNetwork
 from .packing import pack_texts
@@ -183,7 +183,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
             parts = [text_of(row, column, location) for column in (columns.query, columns.passage)]
             if labelled:
-                parts += negatives_of(row, columns.negatives, location)
+                parts += read_negatives(row, columns.negatives, location)
                 if settings.loss == "triplet" and columns.negatives and len(parts) == 2:
                     raise DataError("the row has no negative", where=location)
                 if columns.score is not None:
@@ -193,9 +193,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                         high - low
                     )
             texts.append(parts)
-        return self.examples_of_texts(texts, first_index, where, scores)
+        return self.build_examples_from_texts(texts, first_index, where, scores)
 
-    def examples_of_texts(
+    def build_examples_from_texts(
         self,
         texts: Sequence[Sequence[str]],
         first_index: int,

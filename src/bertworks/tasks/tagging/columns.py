@@ -32,7 +32,7 @@ class WordColumns(Settings):
         return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
-def numbered_columns(rows: Rows) -> list[str]:
+def find_numbered_columns(rows: Rows) -> list[str]:
     """The numbered columns of a table without column names (CoNLL); empty for other tables."""
     names = [column for column in rows.columns if column != DOCUMENT]
     return names if names == [str(at + 1) for at in range(len(names))] else []
@@ -41,20 +41,23 @@ def numbered_columns(rows: Rows) -> list[str]:
 SCHEMA = Schema(
     # In a table without column names, words are in the first column and tags in the last.
     Role(
-        "word", WORD_NAMES, "words", guess=lambda rows, _: next(iter(numbered_columns(rows)), None)
+        "word",
+        WORD_NAMES,
+        "words",
+        guess=lambda rows, _: next(iter(find_numbered_columns(rows)), None),
     ),
     Role(
         "tag",
         TAG_NAMES,
         "tags",
         of_label=True,
-        guess=lambda rows, _: next(reversed(numbered_columns(rows)[1:]), None),
+        guess=lambda rows, _: next(reversed(find_numbered_columns(rows)[1:]), None),
         fix="; for a file with one word per line, give --format conll (format=conll)",
     ),
 )
 
 
-def columns_of_table(
+def find_columns(
     rows: Rows, training_columns: WordColumns, *, labelled: bool, document_context: bool
 ) -> WordColumns:
     """Return the columns that are read from a table.
@@ -104,7 +107,7 @@ def find_document_column(rows: Rows, name: str | None, *, required: bool) -> str
     return match
 
 
-def strings_of(row: Row, column: str, where: str | None) -> list[str]:
+def read_strings(row: Row, column: str, where: str | None) -> list[str]:
     """The list of strings in a column of a row.
 
     Raises:
@@ -184,7 +187,7 @@ def _add_context_of_document(
         return row, values
 
     for row in rows:
-        words = strings_of(row.values, column, row.where)
+        words = read_strings(row.values, column, row.where)
         num_words_after += len(words) if pending else 0
         pending.append((row, words))
         while num_words_after >= limit:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Literal
 
 from ...errors import shorten_list
-from .tags import OUTSIDE_TAG, parts_of, tag_of
+from .tags import OUTSIDE_TAG, join_tag, split_tag
 
 _MARKERS: Mapping[str, str] = {
     **dict.fromkeys(("B", "BEG", "BEGIN", "START"), "B"),
@@ -128,7 +128,7 @@ def find_notation(tags: Iterable[str]) -> Notation | None:
         markers = frozenset(marker for marker, _ in pairs)
         if _mark_spans(markers) or all(map(_USUAL.fullmatch, span_tags)):
             types = frozenset(kind for _, kind in pairs)
-            usual_tags = {tag for tag in words if tag == OUTSIDE_TAG or parts_of(tag)[1]}
+            usual_tags = {tag for tag in words if tag == OUTSIDE_TAG or split_tag(tag)[1]}
             is_usual = len(usual_tags) == len(words) and not unlabelled
             return Notation(types, position, markers, span_tags[0], is_usual, unlabelled)
     names = [tag for tag in words if tag.upper() != OUTSIDE_TAG]
@@ -178,11 +178,11 @@ def is_unlabelled(tag: str, types: Collection[str]) -> bool:
 def read_tag(tag: str, types: frozenset[str]) -> str | None:
     """A tag as this package writes it: `B-PER`, or `O`; None if it is no tag of these types."""
     if tag in types and tag:
-        return tag_of("I", tag)
+        return join_tag("I", tag)
     for position in ("first", "last", "alone"):
         parts = _split(tag, position)
         if parts is not None and parts[1] in types:
-            return tag_of(_MARKERS[parts[0]], parts[1])
+            return join_tag(_MARKERS[parts[0]], parts[1])
     return OUTSIDE_TAG if _is_outside(tag) else None
 
 
@@ -194,7 +194,7 @@ def drop_unlabelled_words(
     return tuple([sequence[index] for index in indices] for sequence in (tags, *others))
 
 
-def span_warning(counts: Mapping[str, int]) -> str | None:
+def find_span_warning(counts: Mapping[str, int]) -> str | None:
     """A remark that tags which are read as plain tags look like spans; None if they do not.
 
     Args:

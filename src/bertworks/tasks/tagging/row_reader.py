@@ -13,10 +13,10 @@ from ...data.rows import Row
 from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
-from .columns import CONTEXT_AFTER, CONTEXT_BEFORE, strings_of
+from .columns import CONTEXT_AFTER, CONTEXT_BEFORE, read_strings
 from .notation import drop_unlabelled_words, read_tag
 from .settings import TaggingSettings
-from .tags import OUTSIDE_TAG, Span, find_spans, parts_of, tag_of, write_spans
+from .tags import OUTSIDE_TAG, Span, find_spans, join_tag, split_tag, write_spans
 from .text_words import CharSpan, Spellings
 from .windows import ContextWords
 
@@ -109,13 +109,13 @@ class RowReader:
     def _input_of(self, row: Row, where: str, *, labelled: bool) -> TaggingInput:
         """A row's words and, if labelled, the targets of those that have a tag."""
         settings = self._settings
-        words = strings_of(row, settings.columns.word, where)
+        words = read_strings(row, settings.columns.word, where)
         context = self._context_of(row, where)
         if not labelled:
             return TaggingInput(words, *context)
         if settings.columns.tag is None:
-            raise DataError("the task knows no column of tags", where=where)
-        tags = strings_of(row, settings.columns.tag, where)
+            raise DataError("the task has no column of tags", where=where)
+        tags = read_strings(row, settings.columns.tag, where)
         if len(tags) != len(words):
             raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
         if settings.spans:
@@ -126,7 +126,7 @@ class RowReader:
     def _context_of(self, row: Row, where: str) -> ContextWords:
         """The context words before and after a row; none without `document_context`."""
         words_before, words_after = (
-            strings_of(row, column, where)
+            read_strings(row, column, where)
             if self._settings.document_context and column in row
             else []
             for column in (CONTEXT_BEFORE, CONTEXT_AFTER)
@@ -161,7 +161,7 @@ class RowReader:
 
     def _label_index(self, tag: str) -> int | None:
         """The index of a tag's label: a published model may lack some tags of its scheme."""
-        letter, kind = parts_of(tag)
-        tags = [tag, *(tag_of(other, kind) for other in _OTHER_LETTERS[letter])]
+        letter, kind = split_tag(tag)
+        tags = [tag, *(join_tag(other, kind) for other in _OTHER_LETTERS[letter])]
         numbers = (self._tag_numbers.get(each) for each in tags)
         return next((number for number in numbers if number is not None), None)

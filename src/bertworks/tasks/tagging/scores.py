@@ -14,7 +14,7 @@ from ...utils.formatting import format_count
 from ..breakdown import Breakdown, Confusion, ScoreTable
 from ..measures import HasLocation
 from ..scores import SingleLabelScores
-from .tags import OUTSIDE_TAG, Span, find_spans, parts_of
+from .tags import OUTSIDE_TAG, Span, find_spans, split_tag
 
 UNNAMED_TYPE = "span"
 """The name of the empty type, for display."""
@@ -84,12 +84,12 @@ class TaggingScores(SingleLabelScores):
     def _rates(self) -> SpanRates:
         """The rates of spans by type, or of tags. Cached: access it only after the last row."""
         if self._spans:
-            return span_rates(self._gold_spans, self._predicted_spans)
+            return compute_span_rates(self._gold_spans, self._predicted_spans)
         gold, predicted = (
             [[self.names[number] for number in numbers] for numbers in rows]
             for rows in (self._gold, self._predicted)
         )
-        return tag_rates(gold, predicted)
+        return compute_tag_rates(gold, predicted)
 
     def result(self) -> dict[str, float]:
         """The metrics.
@@ -98,7 +98,7 @@ class TaggingScores(SingleLabelScores):
             DataError: there are no words.
         """
         if not any(map(len, self._gold)):
-            raise DataError("there is not a single word to measure on")
+            raise DataError("there are no words to evaluate")
         result = super().result()
         if not self._spans:
             scores = [f1 for _, _, f1, _ in self._rates.by_type.values()]
@@ -144,7 +144,7 @@ class SpanRates(NamedTuple):
     by_type: Mapping[str, Rates]
 
 
-def span_rates(gold: Iterable[list[Span]], predicted: Iterable[list[Span]]) -> SpanRates:
+def compute_span_rates(gold: Iterable[list[Span]], predicted: Iterable[list[Span]]) -> SpanRates:
     """The rates of the spans of sentences.
 
     A span is correct if its type and both ends are correct, as in `conlleval`.
@@ -158,13 +158,13 @@ def span_rates(gold: Iterable[list[Span]], predicted: Iterable[list[Span]]) -> S
     return SpanRates(total, by_type)
 
 
-def tag_rates(gold: Tags, predicted: Tags) -> SpanRates:
+def compute_tag_rates(gold: Tags, predicted: Tags) -> SpanRates:
     """The rates, over words, of each tag that is gold or predicted."""
-    return span_rates(map(_words, gold), map(_words, predicted))
+    return compute_span_rates(map(_words, gold), map(_words, predicted))
 
 
 def _kind_of(tag: str) -> str:
-    letter, kind = parts_of(tag)
+    letter, kind = split_tag(tag)
     return OUTSIDE_TAG if letter == OUTSIDE_TAG else kind or UNNAMED_TYPE
 
 

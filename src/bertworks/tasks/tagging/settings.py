@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ..task_options import TaskOptions, TaskSettings
 from .columns import WordColumns
 from .notation import find_notation, read_tag
-from .tags import Scheme, parts_of
+from .tags import Scheme, split_tag
 from .windows import LabelledPiece
 
 Decoding = Literal["constrained", "free"]
@@ -92,4 +92,4 @@ class TaggingSettings(TaskSettings):
     @property
     def scheme(self) -> Scheme:
         """The scheme of tags that mark spans."""
-        return "bioes" if any(parts_of(tag)[0] in "ES" for tag in self.tags) else "bio"
+        return "bioes" if any(split_tag(tag)[0] in "ES" for tag in self.tags) else "bio"

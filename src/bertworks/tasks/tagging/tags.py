@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def parts_of(tag: str) -> tuple[str, str]:
+def split_tag(tag: str) -> tuple[str, str]:
     """A tag's letter (B, I, E, S or O) and type; `O` and "" if the tag marks no span."""
     match = _TAG.fullmatch(tag)
     if match is None:
@@ -44,7 +44,7 @@ def parts_of(tag: str) -> tuple[str, str]:
     return letter, kind or ""
 
 
-def tag_of(letter: str, kind: str) -> str:
+def join_tag(letter: str, kind: str) -> str:
     """The tag with a letter and a type, which may be empty."""
     return f"{letter}-{kind}" if kind else letter
 
@@ -55,7 +55,7 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     start: int | None = None
     previous_letter, previous_kind = "O", ""
     for index, tag in enumerate([*tags, "O"]):
-        letter, kind = parts_of(tag)
+        letter, kind = split_tag(tag)
         changes = kind != previous_kind
         ends = previous_letter in "ES" or (previous_letter in "BI" and (letter in "BSO" or changes))
         if start is not None and ends:
@@ -78,7 +78,7 @@ def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]
             letters = "B" + "I" * (size - 1)
             if scheme == "bioes":
                 letters = letters[:-1] + "E"
-        tags[span.start : span.end] = [tag_of(letter, span.type) for letter in letters]
+        tags[span.start : span.end] = [join_tag(letter, span.type) for letter in letters]
     return tags
 
 
@@ -87,22 +87,22 @@ def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
     return write_spans(find_spans(tags), len(tags), scheme)
 
 
-def labels_of(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
+def build_labels(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
     """All tags of a scheme for spans of these types."""
     letters = "BI" if scheme == "bio" else "BIES"
     return (
         OUTSIDE_TAG,
-        *(tag_of(letter, kind) for kind in sorted(set(types)) for letter in letters),
+        *(join_tag(letter, kind) for kind in sorted(set(types)) for letter in letters),
     )
 
 
-def legal_transitions(labels: Sequence[str]) -> np.ndarray:
+def find_legal_transitions(labels: Sequence[str]) -> np.ndarray:
     """Which tag may follow which: bool `[labels + 1, labels + 1]`, from row to column.
 
     The last row stands for the start of a text, the last column for its end. In the bio scheme,
     `I-X` must follow `B-X` or `I-X`; in bioes, a span that is started must also be ended.
     """
-    parts = [*map(parts_of, labels), ("O", "")]
+    parts = [*map(split_tag, labels), ("O", "")]
     has_ends = any(letter in "ES" for letter, _ in parts)
     is_legal = np.ones((len(parts), len(parts)), bool)
     for row, (previous_letter, previous_kind) in enumerate(parts):
@@ -116,12 +116,13 @@ def legal_transitions(labels: Sequence[str]) -> np.ndarray:
     return is_legal
 
 
-def best_path(scores: np.ndarray, is_legal: np.ndarray) -> list[int]:
+def find_best_path(scores: np.ndarray, is_legal: np.ndarray) -> list[int]:
     """The legal tags with the greatest sum of scores (Viterbi 1967).
 
     Args:
         scores: `[words, labels]`, such as logarithms of probabilities.
-        is_legal: as returned by `legal_transitions`. From every tag, the end must be reachable.
+        is_legal: the result of `find_legal_transitions`. From every tag, the end must be
+            reachable.
     """
     if not len(scores):
         return []

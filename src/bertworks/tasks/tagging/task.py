@@ -35,16 +35,16 @@ from .columns import (
     SCHEMA,
     WordColumns,
     add_context,
-    columns_of_table,
+    find_columns,
     find_document_column,
-    strings_of,
+    read_strings,
 )
 from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
-from .notation import find_notation, span_warning
+from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
 from .settings import TaggingOptions, TaggingSettings
-from .tags import best_path, find_spans, labels_of, legal_transitions
+from .tags import build_labels, find_best_path, find_legal_transitions, find_spans
 from .text_words import Spellings, find_spellings
 from .windows import TaggingExample, make_windows
 
@@ -64,7 +64,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         super().__init__(tokenizer, settings)
         self._transitions = None
         if settings.spans and settings.decoding == "constrained":
-            self._transitions = legal_transitions(settings.tags)
+            self._transitions = find_legal_transitions(settings.tags)
         self._reader = RowReader(tokenizer, settings)
         self.best_metric = "f1" if settings.spans else "accuracy"
 
@@ -80,19 +80,19 @@ class TaggingTask(LabelledTask[TaggingExample]):
         counts: Counter[str] = Counter()
         words: set[str] = set()
         for where, row in rows:
-            counts.update(strings_of(row, column, where))
-            words.update(strings_of(row, word_column, where))
+            counts.update(read_strings(row, column, where))
+            words.update(read_strings(row, word_column, where))
         if not counts:
-            raise DataError("there is not a single tag", where=rows.name)
+            raise DataError("the table has no tags", where=rows.name)
         document = None
         if options.document_context:
             document = find_document_column(rows, options.document_column, required=True)
         labels, notation = tuple(sorted(counts)), None
         if options.scheme != "plain":
             notation = find_notation(counts)
-            _warn(span_warning(counts), rows.name)
+            _warn(find_span_warning(counts), rows.name)
             if notation is not None:
-                labels = labels_of(notation.types, options.scheme)
+                labels = build_labels(notation.types, options.scheme)
         return {
             "labels": labels,
             "spans": notation is not None,
@@ -107,7 +107,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             return None
         labels = checkpoint.labels(cls.head)
         notation = find_notation(labels)
-        _warn(span_warning(Counter(labels)), "the model's labels")
+        _warn(find_span_warning(Counter(labels)), "the model's labels")
         settings = TaggingSettings.parse(
             {
                 "labels": labels,
@@ -156,7 +156,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         settings = self.settings
-        columns = columns_of_table(
+        columns = find_columns(
             rows, settings.columns, labelled=labelled, document_context=settings.document_context
         )
         if columns != settings.columns:
@@ -306,7 +306,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             path = (
                 scores.argmax(1).tolist()
                 if self._transitions is None
-                else best_path(scores, self._transitions)
+                else find_best_path(scores, self._transitions)
             )
             yield example, path, np.exp(scores)
 
@@ -330,7 +330,7 @@ def _notation_of(rows: Rows, column: str | None) -> str | None:
     """How a table writes tags that mark spans, judged by its first rows."""
     if column is None:
         return None
-    tags = {tag for row in rows.sample for tag in strings_of(row, column, rows.name)}
+    tags = {tag for row in rows.sample for tag in read_strings(row, column, rows.name)}
     notation = find_notation(tags)
     return None if notation is None else notation.remark
 
