@@ -234,7 +234,7 @@ def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder:
     start_model = load(model)
     task = kind.from_table(start_model.tokenizer, rows, options)
     seed_everything(run_settings.seed)
-    network = Start.of(start_model, task, run_settings).network
+    network = Start.from_model(start_model, task, run_settings).network
     return str(Model(task.tokenizer, task, network).save(folder / "start"))
 
 

@@ -72,7 +72,7 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     batch = module._batch(objective, settings, settings.phases[0], 8)
     assert batch.packed.num_tokens == found.batch == 8 * settings.phases[0].max_seq_length
     assert found.tokens == settings.steps * found.batch
-    if objective.network is not objective.kept["model"].network:
+    if objective.network is not objective.models["model"].network:
         return  # PyTorch cannot count where one network's output has no gradient
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(network(batch.to(torch.device("cpu"))).values())).sum().backward()

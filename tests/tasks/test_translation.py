@@ -65,7 +65,7 @@ def test_a_toy_language_is_learned_saved_and_opened(tmp_path: Path) -> None:
     further = finetune(
         model, "translation", train=dev, dev=dev, out=tmp_path / "b", epochs=1, **FAST
     )
-    assert not further.initialized  # the decoder is taken over
+    assert not further.new_parameters  # the decoder is copied
 
 
 def test_bleu_is_of_the_corpus_and_losses_are_means_of_tokens() -> None:

@@ -18,7 +18,7 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import process_group
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
-from bertworks.training.signals import Interrupted
+from bertworks.training.signals import RunInterrupted
 
 from .letters import SETTINGS as LETTERS
 from .letters import TASK, examples, letters_network
@@ -103,9 +103,9 @@ if __name__ == "__main__":
     with process_group("cpu"):
         try:
             distributed_run(Path(sys.argv[1]), blocks=4)
-        except Interrupted as stopped:
+        except RunInterrupted as stopped:
             print(stopped.status, stopped)
         _, result = distributed_run(Path(sys.argv[1]))
-        print("went on from", result.resumed_from)
+        print("went on from", result.resumed_step)
         result = unfreezing_run(Path(sys.argv[1]) / "unfreezing")
         print("unfroze until", result.state.step)

@@ -61,7 +61,7 @@ def main(out: Path, kind: str) -> None:
                 toy_network(), ToyTask(), phases, settings=settings, run=run, evaluate=measure
             )
         if group.is_main:
-            print("resumed from", result.resumed_from, "ended at", result.state.step, flush=True)
+            print("resumed from", result.resumed_step, "ended at", result.state.step, flush=True)
 
 
 if __name__ == "__main__":

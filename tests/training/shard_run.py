@@ -121,7 +121,7 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
         )
         if group.is_main:
             save_weights(out / f"after-{steps}.safetensors", network)
-            print(case, values, "resumed from", result.resumed_from, flush=True)
+            print(case, values, "resumed from", result.resumed_step, flush=True)
 
 
 if __name__ == "__main__":

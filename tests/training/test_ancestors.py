@@ -39,7 +39,7 @@ def test_a_language_model_learns_resumes_exactly_and_is_used_further(
     assert whole.metrics["lm_loss"] < first["metrics"]["lm_loss"] - 0.2
     with pytest.raises(RuntimeError, match="switched off"):
         tiny_run(prepared, tmp_path / "run", **settings, progress=Lines(stop_after=12))
-    assert tiny_run(prepared, tmp_path / "run", **settings).resumed_from == 10
+    assert tiny_run(prepared, tmp_path / "run", **settings).resumed_step == 10
     assert_same(tmp_path / "whole", tmp_path / "run")
     model = load(whole.run.model)
     text = "return the number of items"

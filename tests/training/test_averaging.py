@@ -48,7 +48,7 @@ def test_a_broken_run_has_the_same_averages(tmp_path: Path, stop_at: int) -> Non
     assert equal(weights_of(whole), weights_of(again))
     finished = letters_network(seed=5)
     _, result = fit_letters(tmp_path / "broken", finished, **OPTIONS)
-    assert result.resumed_from == 10
+    assert result.resumed_step == 10
     assert equal(weights_of(whole), weights_of(finished))
     frozen = "encoder.embeddings.word_embeddings.weight"
     assert torch.equal(seen[-1][frozen], weights_of(letters_network())[frozen])

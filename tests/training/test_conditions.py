@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.training.machine import recomputing
+from bertworks.training.machine import activation_checkpointing
 
 from .letters import TASK, equal, fit_letters, letters_network, weights_of
 
@@ -44,7 +44,7 @@ def kept_bytes(network: torch.nn.Module, *, recomputes: bool) -> int:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with recomputing(network, recomputes), hooks:
+    with activation_checkpointing(network, recomputes), hooks:
         loss = network(batch.to("cpu"))["classification"]
     assert loss.requires_grad
     return sum(kept.values())

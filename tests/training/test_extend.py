@@ -81,7 +81,7 @@ def test_an_extended_run_is_the_one_planned_longer(tmp_path: Path) -> None:
     assert kept(path) == [15, 16, 20], "two are kept, and that before the decay"
     assert not torch.equal(weights(short), weights(whole))
     long, result = train(path, settings(), phases=phases(40), evaluate=measure)
-    assert result.resumed_from == 16, "the newest that no decay has touched"
+    assert result.resumed_step == 16, "the newest that no decay has touched"
     assert torch.equal(weights(long), weights(whole))
     assert journal(path) == journal(tmp_path / "whole")
     assert kept(path) == kept(tmp_path / "whole") == [30, 36, 40]
@@ -94,7 +94,7 @@ def test_a_run_stopped_before_its_decay_is_extended(tmp_path: Path) -> None:
     with pytest.raises(StopError):
         train(path, settings(), phases=[Phase(StoppingSource(1, 10), 24, "1")])
     long, result = train(path, settings(), phases=phases(40))
-    assert result.resumed_from == 12
+    assert result.resumed_step == 12
     assert torch.equal(weights(long), weights(whole))
     assert journal(path) == journal(tmp_path / "whole")
 
@@ -120,7 +120,7 @@ def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", constant, phases=phases(40))
     train(tmp_path / "run", constant, phases=phases(15))
     long, result = train(tmp_path / "run", constant, phases=phases(40))
-    assert result.resumed_from == 15
+    assert result.resumed_step == 15
     assert torch.equal(weights(long), weights(whole))
 
 
@@ -145,7 +145,7 @@ def test_a_plan_that_changes_the_past_is_refused(
     changed = {file for file, content in files.items() if file.read_bytes() != content}
     assert changed <= {path / "sessions.jsonl"}
     _, result = train(path, settings(**optimizer), phases=phases(*before))
-    assert result.resumed_from == sum(before)
+    assert result.resumed_step == sum(before)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> 
     path = tmp_path / "run"
     tiny_run(prepared, path, steps=20, phases=ONE, **SHORT)
     result = tiny_run(prepared, path, steps=40, phases=ONE, **SHORT)
-    assert (result.resumed_from, result.steps) == (15, 40)
+    assert (result.resumed_step, result.steps) == (15, 40)
     models = [out / "model" / "model.safetensors" for out in (path, tmp_path / "whole")]
     assert models[0].read_bytes() == models[1].read_bytes()
     assert journal(path) == journal(tmp_path / "whole")
@@ -198,7 +198,7 @@ def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> N
     ):
         tiny_run(prepared, path, steps=8, **values)
     assert read_run(path).settings()["steps"] == 4
-    assert tiny_run(prepared, path, steps=4, **values).resumed_from == 4
+    assert tiny_run(prepared, path, steps=4, **values).resumed_step == 4
 
 
 @pytest.mark.long
@@ -244,7 +244,7 @@ def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -
     _, result = train(
         path, settings(), phases=phases(40), evaluate=evaluate, best=BestMetric("score")
     )
-    assert (result.resumed_from, result.state.best_step) == (16, 10)
+    assert (result.resumed_step, result.state.best_step) == (16, 10)
     kept = toy_network(3)
     load_weights(RunDirectory(path).best_weights(10), kept)
     assert torch.equal(weights(kept), measured[1])

@@ -37,7 +37,7 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     assert {line["kind"] for line in result.history} == {"train", "eval"}
     assert result.confusion.matrix.sum() == result.data.dev.rows
     assert result.report.startswith("loss ")
-    assert result.initialized == ("head.linear.weight", "head.linear.bias")
+    assert result.new_parameters == ("head.linear.weight", "head.linear.bias")
     said = "\n".join(progress.lines)
     assert "columns: text = 'text', label = 'label'" in said
     assert "200 rows\n  labels: 'no' 100 (50.0%), 'yes' 100 (50.0%)\n" in said
@@ -70,7 +70,7 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
     start = run(model, tmp_path / "start", epochs=0.1).run.model
     result = run(load(start), tmp_path / "run", eval_every=1000, weight_decay=0.1)
-    assert not result.initialized
+    assert not result.new_parameters
     assert result.metrics["accuracy"] > 0.9, "it has learned"
 
     peer = AutoModelForSequenceClassification.from_pretrained(start)
@@ -189,13 +189,13 @@ def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
 def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> None:
     first = run(model, tmp_path / "first")
     second = run(first.model, tmp_path / "second", epochs=0.01, learning_rate=1e-9)
-    assert not second.initialized
+    assert not second.new_parameters
     assert second.metrics["accuracy"] == first.metrics["accuracy"]
     random = run(first.model, tmp_path / "third", epochs=0.01, reinitialize=True)
     assert random.metrics["accuracy"] < 0.9
     other = [{"text": row["text"], "label": row["label"] * 2} for row in TRAIN]
     fourth = run(first.model, tmp_path / "fourth", epochs=0.01, train=other, dev=None)
-    assert fourth.initialized == ("head.linear.weight", "head.linear.bias")
+    assert fourth.new_parameters == ("head.linear.weight", "head.linear.bias")
 
 
 @pytest.mark.long
@@ -207,10 +207,10 @@ def test_a_classifier_on_the_mean_stays_one(model: Model, tmp_path: Path) -> Non
     # What it stands on is the checkpoint's, where nothing else is said; its head goes on.
     second = run(first.model, tmp_path / "2", epochs=1)
     assert second.model.encoder.config.classifier_pooling == "mean"
-    assert second.initialized == ()
+    assert second.new_parameters == ()
     other = run(first.model, tmp_path / "3", epochs=1, classifier_pooling="cls")
-    assert "encoder.pooler.dense.weight" in other.initialized
-    assert "head.linear.weight" in other.initialized
+    assert "encoder.pooler.dense.weight" in other.new_parameters
+    assert "head.linear.weight" in other.new_parameters
 
 
 @pytest.mark.long

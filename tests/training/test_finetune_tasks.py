@@ -124,7 +124,7 @@ def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.Monk
     # Going on from the result keeps its head.
     given["epochs"] = 0.1
     more = finetune(again, task, train=train, dev=dev, out=tmp_path / "more", **given)
-    assert more.initialized == ()
+    assert more.new_parameters == ()
 
 
 @pytest.mark.long

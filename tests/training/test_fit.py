@@ -26,7 +26,7 @@ from bertworks.training.distributed import ProcessGroup
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
 from bertworks.training.progress import Progress
 from bertworks.training.settings import OptimizerSettings
-from bertworks.training.signals import Interrupted
+from bertworks.training.signals import RunInterrupted
 from bertworks.training.stream import BatchSize, stream
 
 from .toy import ToyNegatives, ToyNetwork, ToySource, ToyTask, measure, toy_network
@@ -127,7 +127,7 @@ def test_updates_are_those_of_the_plainest_loop(tmp_path: Path) -> None:
         assert line["loss"] == pytest.approx(sum(line["losses"].values()))
     assert lines[-1]["examples"] == 14 * 16 + 6 * 8 == result.state.examples
     assert result.state.step == 20
-    assert result.resumed_from is None
+    assert result.resumed_step is None
 
 
 @pytest.mark.parametrize("micro", [{"micro_batch_size": 5}, {"micro_batch_tokens": 30}])
@@ -173,7 +173,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, name: str, workers
         torch.rand(5)
     helped = settings.with_values(loader_workers=workers)
     again, result = train(broken, helped, evaluate=measure)
-    assert result.resumed_from == 8
+    assert result.resumed_step == 8
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(broken)
     assert torch.rand(1).item() >= 0  # the generator still works
@@ -183,7 +183,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     first, _ = train(tmp_path / "run", evaluate=measure)
     before = journal(tmp_path / "run")
     second, result = train(tmp_path / "run", network=toy_network(5), evaluate=measure)
-    assert result.resumed_from == 20
+    assert result.resumed_step == 20
     assert result.metrics == before[-1]["metrics"]
     assert torch.equal(weights(first), weights(second))
     assert journal(tmp_path / "run") == before
@@ -225,14 +225,14 @@ def test_a_signal_saves_and_stops_after_the_step(tmp_path: Path, number: int, st
     whole, _ = train(tmp_path / "whole", evaluate=measure)
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(
-        Interrupted, match=r"^stopped after step 10 of 20 \(saved; the same command resumes\)$"
+        RunInterrupted, match=r"^stopped after step 10 of 20 \(saved; the same command resumes\)$"
     ) as info:
         train(tmp_path / "run", evaluate=signalling(2, number))
     assert info.value.status == status
     assert handlers == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].name == "step-00000010"
     again, result = train(tmp_path / "run", evaluate=measure)
-    assert result.resumed_from == 10
+    assert result.resumed_step == 10
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(tmp_path / "run")
 
@@ -247,7 +247,7 @@ def test_a_second_ctrl_c_aborts_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", evaluate=evaluate)
     _, result = train(tmp_path / "run", evaluate=measure)
-    assert result.resumed_from == 4
+    assert result.resumed_step == 4
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
     values = iter([0.3, 0.2])
     phases = [phases[0], Phase(ToySource(2), 6)]
     _, result = train(path, settings, phases=phases, evaluate=evaluate, best=best)
-    assert (result.resumed_from, result.state.best_step, result.state.best_value) == (14, 10, 0.5)
+    assert (result.resumed_step, result.state.best_step, result.state.best_value) == (14, 10, 0.5)
     scores = {line["step"]: line["metrics"]["score"] for line in journal(path) if "metrics" in line}
     assert scores == {5: 0.1, 10: 0.5, 15: 0.3, 20: 0.2}
     kept = toy_network(3)
@@ -405,7 +405,7 @@ def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None
     with pytest.raises(StopError):
         train(run, settings, evaluate=dying, **options)
     again, result = train(run, settings, evaluate=scores(*values[2:]), **options)
-    assert (result.resumed_from, result.state.step, result.state.best_step) == (14, 20, 10)
+    assert (result.resumed_step, result.state.step, result.state.best_step) == (14, 20, 10)
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(run)
     reported: list[str] = []
@@ -415,7 +415,7 @@ def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None
             reported.append(text)
 
     last, result = train(run, settings, evaluate=scores(), progress=Lines(), **options)
-    assert result.resumed_from == result.state.step == 20
+    assert result.resumed_step == result.state.step == 20
     assert torch.equal(weights(whole), weights(last))
     assert journal(tmp_path / "whole") == journal(run)
     assert reported == [
@@ -437,10 +437,10 @@ def test_metrics_that_are_not_finite_stop_nothing(tmp_path: Path) -> None:
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     settings = SETTINGS.with_values(eval_first=True)
     whole, _ = train(tmp_path / "whole", settings, evaluate=measure)
-    with pytest.raises(Interrupted, match="after step 0 of 20"):
+    with pytest.raises(RunInterrupted, match="after step 0 of 20"):
         train(tmp_path / "run", settings, evaluate=signalling(1, signal.SIGTERM))
     again, result = train(tmp_path / "run", settings, evaluate=measure)
-    assert result.resumed_from == 0
+    assert result.resumed_step == 0
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(tmp_path / "run")
 

@@ -11,7 +11,7 @@ import torch
 
 from bertworks.errors import SettingsError
 from bertworks.model import BareEncoder
-from bertworks.training.freezing import frozen, thaw
+from bertworks.training.freezing import frozen_parameters, unfreeze
 from bertworks.training.settings import FreezingSettings
 
 from .letters import TASK, StopError, equal, fit_letters, letters_network, weights_of
@@ -47,18 +47,18 @@ def test_frozen_parts_keep_every_bit(
 
 
 @pytest.mark.parametrize(
-    ("more", "starts"),
+    ("more", "unfreeze_steps"),
     [({}, [8, 6, 4, 2, 0]), ({"freeze_layers": 1}, [99, 99, 4, 2, 0])],
 )
 def test_a_layer_more_learns_each_time(
-    tmp_path: Path, more: dict[str, int], starts: list[int]
+    tmp_path: Path, more: dict[str, int], unfreeze_steps: list[int]
 ) -> None:
     network = letters_network()
     seen = [weights_of(network)]
     seen += fit_letters(tmp_path / "run", network, unfreeze_every=2, **more)[0]
     for name in seen[0]:
         changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(seen)]
-        start = starts[part_of(name)]
+        start = unfreeze_steps[part_of(name)]
         assert changes == [step >= start for step in range(10)], name
 
 
@@ -78,14 +78,14 @@ def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
         fit_letters(tmp_path / "broken", letters_network(), stop_at=stop_at, **options)
     again = letters_network()
     _, result = fit_letters(tmp_path / "broken", again, **options)
-    assert result.resumed_from == (stop_at - 1) // 3 * 3
+    assert result.resumed_step == (stop_at - 1) // 3 * 3
     assert equal(weights_of(whole), weights_of(again))
 
 
 def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
     network = letters_network()
     batch = TASK.collate(TASK.examples([{"text": "a b x", "label": "yes"}], 0)).to("cpu")
-    with frozen(network, FreezingSettings(freeze_layers=2)):
+    with frozen_parameters(network, FreezingSettings(freeze_layers=2)):
         needs = [hidden.requires_grad for hidden in network.encoder.hidden_states(batch.packed)]
     assert needs == [False, False, False, True]
 
@@ -93,11 +93,11 @@ def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
 def test_what_took_no_gradient_before_takes_none_after() -> None:
     network = letters_network()
     network.encoder.embeddings.requires_grad_(False)
-    with frozen(network, FreezingSettings(unfreeze_every=2)) as starts:
-        thaw(starts, 100)
+    with frozen_parameters(network, FreezingSettings(unfreeze_every=2)) as unfreeze_steps:
+        unfreeze(unfreeze_steps, 100)
         assert not network.encoder.embeddings.word_embeddings.weight.requires_grad
         assert network.encoder.layers[0].attention.output.weight.requires_grad
-        thaw(starts, 1)
+        unfreeze(unfreeze_steps, 1)
         assert not network.encoder.layers[2].attention.output.weight.requires_grad
         assert network.encoder.pooler.dense.weight.requires_grad
     assert not network.encoder.embeddings.word_embeddings.weight.requires_grad
@@ -111,6 +111,6 @@ def test_what_cannot_be_frozen_is_said(tmp_path: Path) -> None:
     for settings in (FreezingSettings(freeze_layers=3), FreezingSettings(unfreeze_every=1)):
         with (
             pytest.raises(SettingsError, match="the whole network is frozen"),
-            frozen(bare, settings),
+            frozen_parameters(bare, settings),
         ):
             raise AssertionError("not reached")

@@ -105,7 +105,7 @@ def test_a_run_that_goes_on_does_not_begin_again(
     (start / "model.safetensors").write_bytes(b"changed since")
     shutil.rmtree(max(whole.checkpoints.glob("step-*")))
     again = go_on(start, prepared, tmp_path / "run")
-    assert again.resumed_from == 2
+    assert again.resumed_step == 2
     assert again.start is None
     assert (again.run.model / "model.safetensors").read_bytes() == weights
 

@@ -28,7 +28,7 @@ def test_lines_come_back_exactly_and_without_nan(tmp_path: Path) -> None:
     length = run.sync_journal()
     run.write({**STOP, "step": 2, "who": "ä"})
     assert [line["step"] for line in run.lines()] == [1, 2]
-    run.cut_journal(length)
+    run.truncate_journal(length)
     run.write({**STOP, "step": 3, "loss": math.inf})
     run.close()
     lines = list(read_run(tmp_path / "run").lines())
@@ -47,13 +47,13 @@ def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
 def test_a_line_goes_on_no_line_that_was_cut_short(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, SETTINGS)
     run.write(STOP)
-    run.note_session("start")
+    run.log_session("start")
     run.close()
     for file in (run.journal_file, run.sessions_file):
         file.write_bytes(file.read_bytes() + b'{"st')
     run = RunDirectory.open(tmp_path, SETTINGS)
     run.write({**STOP, "step": 2})
-    run.note_session("stop")
+    run.log_session("stop")
     run.close()
     assert list(run.lines()) == [STOP, {**STOP, "step": 2}]
     assert [line["event"] for line in run.sessions()] == ["start", "stop"]
@@ -92,7 +92,7 @@ def test_run_in_another_format_is_refused(tmp_path: Path, version: object) -> No
 @pytest.mark.parametrize("made", ["checkpoints", "states.npy"])
 def test_settings_may_change_until_something_was_learned(tmp_path: Path, made: str) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
-    run.note_session("start")
+    run.log_session("start")
     run.close()
     for name in ("data.json", ".data.json.new"):
         (run.path / name).write_text("{}")
@@ -132,16 +132,16 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS, is_main=False)
     run.write(STOP)
-    run.note_session("start")
+    run.log_session("start")
     assert run.sync_journal() == 0
-    run.cut_journal(100)
+    run.truncate_journal(100)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_journal_that_was_shortened_is_said(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     with pytest.raises(TrainingError, match="shorter than the 10 bytes"):
-        run.cut_journal(10)
+        run.truncate_journal(10)
     run.close()
 
 
@@ -168,7 +168,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 def test_sessions_are_noted_with_their_time(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
-    run.note_session("start", step=0, threads=2)
+    run.log_session("start", step=0, threads=2)
     run.close()
     (line,) = read_run(tmp_path / "run").sessions()
     assert (line["event"], line["threads"]) == ("start", 2)

@@ -101,8 +101,8 @@ def test_killed_while_training_and_while_writing_a_checkpoint(
     assert killed(prepared, out, has_logged(out, 27), slowness=0.01)
     assert list_checkpoints(out / "checkpoints")[-1].name > before
     result = tiny_run(prepared, out)
-    assert result.resumed_from is not None
-    assert result.resumed_from >= 20
+    assert result.resumed_step is not None
+    assert result.resumed_step >= 20
     assert_same(unbroken, out)
 
 

@@ -22,7 +22,7 @@ def teacher(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-def taught(data: Path, out: Path, *, width: int, **distillation: Any) -> PretrainResult:
+def pretrain_student(data: Path, out: Path, *, width: int, **distillation: Any) -> PretrainResult:
     return tiny_run(
         data,
         out,
@@ -50,7 +50,9 @@ def test_students_of_any_width_learn(
     cosine_weight: float,
     losses: set[str],
 ) -> None:
-    result = taught(prepared, tmp_path, width=width, teacher=teacher, cosine_weight=cosine_weight)
+    result = pretrain_student(
+        prepared, tmp_path, width=width, teacher=teacher, cosine_weight=cosine_weight
+    )
     assert result.steps == 6
     lines = [line for line in result.run.lines() if line["kind"] == "train"]
     assert lines[0]["losses"].keys() == losses
@@ -62,7 +64,7 @@ def test_a_teacher_must_have_room_for_the_phases(prepared: Path, tmp_path: Path)
     tiny_run(prepared, tmp_path / "short", steps=1, phases=phases, model=geometry)
     short = str(tmp_path / "short")
     with pytest.raises(SettingsError, match="max_seq_length=48 is longer than the 24 tokens that"):
-        taught(prepared, tmp_path / "run", width=16, teacher=short)
+        pretrain_student(prepared, tmp_path / "run", width=16, teacher=short)
 
 
 def test_a_causal_teacher_is_refused(prepared: Path, tmp_path: Path) -> None:
@@ -70,4 +72,4 @@ def test_a_causal_teacher_is_refused(prepared: Path, tmp_path: Path) -> None:
     causal = {"objective": "causal", "instances": {"format": "full-sentences"}}
     tiny_run(prepared, tmp_path / "causal", steps=1, model=geometry, **causal)
     with pytest.raises(SettingsError, match="the teacher is causal"):
-        taught(prepared, tmp_path / "run", width=16, teacher=str(tmp_path / "causal"))
+        pretrain_student(prepared, tmp_path / "run", width=16, teacher=str(tmp_path / "causal"))

@@ -143,7 +143,7 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     assert result.steps == STEPS
     assert f"{STEPS} steps, " in repr(result)
     assert f"Pre-trained for {STEPS} steps, " in result._repr_html_()
-    assert result.resumed_from is None
+    assert result.resumed_step is None
     lines = list(run.lines())
     evaluations = [line for line in lines if line["kind"] == "eval"]
     assert [line["step"] for line in evaluations] == [0, 8, 16, 24, 32, 40]
@@ -189,7 +189,7 @@ def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Pat
     summary = tmp_path / "run" / "data.json"
     written = summary.read_bytes()
     summary.write_bytes(written.replace(b"documents", b"dokuments"))  # nobody reads it but people
-    assert tiny_run(moved, tmp_path / "run", **short).resumed_from == 2
+    assert tiny_run(moved, tmp_path / "run", **short).resumed_step == 2
     assert summary.read_bytes() == written
     other = tmp_path / "other-data"
     shutil.copytree(prepared, other)

@@ -41,7 +41,7 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     progress = Progress(stream, every=1000)
     shown(progress)
     shown(progress)
-    progress.evaluated(500, {f"some_metric_{i}": i / 7 for i in range(9)})
+    progress.show_metrics(500, {f"some_metric_{i}": i / 7 for i in range(9)})
     shown(progress, 1_000_000)
     progress.close()
     lines = stream.getvalue().splitlines()

@@ -79,7 +79,7 @@ def test_gone_on_with_it_ends_in_the_same_bits(
         if checkpoint.name > "step-00000015":
             shutil.rmtree(checkpoint)
     result = electra_run(prepared, out)
-    assert result.resumed_from == 15
+    assert result.resumed_step == 15
     assert result.steps == STEPS
     assert_same(unbroken, out)
     files = [run / "generator" / "model.safetensors" for run in (unbroken, out)]
@@ -111,7 +111,7 @@ def test_the_discriminator_is_the_model_and_the_generator_lies_beside_it(unbroke
 def test_a_classifier_begins_with_the_discriminator(unbroken: Path, tmp_path: Path) -> None:
     rows = [{"text": text, "label": text[0]} for text in ("a name", "the value") for _ in range(8)]
     result = bw.finetune(str(unbroken), train=rows, out=tmp_path / "tuned", epochs=1)
-    assert all(name.startswith("head.") for name in result.initialized)
+    assert all(name.startswith("head.") for name in result.new_parameters)
     assert bw.load(tmp_path / "tuned", device="cpu").predict(["a name"])[0]["label"] in ("a", "t")
 
 

@@ -90,7 +90,7 @@ def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> No
         more = finetune(again, "retrieval", train=ROWS, out=tmp_path / name, **asked, **FAST)
         assert more.model.sentence is not None
         assert more.model.sentence.pooling == expected
-        assert more.initialized == ()
+        assert more.new_parameters == ()
 
 
 @pytest.mark.long

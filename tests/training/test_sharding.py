@@ -21,11 +21,11 @@ from bertworks.training.settings import FinetuneSettings, FitSettings, Optimizer
 from bertworks.training.sharding import (
     check_can_shard,
     full,
+    gather_full_weights,
     is_sharded,
     local,
-    put_together,
     shard,
-    spread_like,
+    shard_like,
 )
 
 from .letters import letters_network
@@ -72,14 +72,14 @@ def test_a_process_alone_has_a_part_that_is_the_whole() -> None:
         assert all(isinstance(layer, FSDPModule) for layer in sharded.encoder.layers)
         for name, part in parts.items():
             assert torch.equal(full(part), wholes[name])
-            again = spread_like(part, wholes[name].detach() + 1)
+            again = shard_like(part, wholes[name].detach() + 1)
             assert again.placements == part.placements
             assert torch.equal(local(again), wholes[name] + 1)
             count = torch.tensor(3.0)  # an optimizer's state that is one number stays as it is
-            assert torch.equal(spread_like(part, count), count)
+            assert torch.equal(shard_like(part, count), count)
             with torch.no_grad():
                 local(part).add_(1)
-        put_together(sharded, network)
+        gather_full_weights(sharded, network)
         for name, part in parts.items():
             assert torch.equal(full(part), wholes[name])
     finally:
@@ -97,7 +97,7 @@ def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
             set_step(optimizer, settings, 0, 10)
             torch.manual_seed(0)
             for parameter in one.parameters():
-                parameter.grad = spread_like(parameter, torch.randn(parameter.shape))
+                parameter.grad = shard_like(parameter, torch.randn(parameter.shape))
             optimizer.step()
         wholes = dict(network.named_parameters())
         for name, part in sharded.named_parameters():

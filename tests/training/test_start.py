@@ -25,7 +25,7 @@ def given(**geometry: Any) -> Model:
 
 def begin(model: Model, seed: int = 0, **settings: Any) -> Start:
     torch.manual_seed(seed)
-    return Start.of(model, TASK, FinetuneSettings.parse(settings))
+    return Start.from_model(model, TASK, FinetuneSettings.parse(settings))
 
 
 def of_the_model(start: Start, model: Model) -> set[str]:
@@ -51,8 +51,8 @@ def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None
         fresh += ("encoder.pooler.",)
     kept = {name for name in matrices if not name.startswith(fresh or "-")}
     assert of_the_model(start, model) == kept
-    assert kept.isdisjoint(start.initialized)
-    assert set(start.initialized) >= matrices - kept
+    assert kept.isdisjoint(start.new_parameters)
+    assert set(start.new_parameters) >= matrices - kept
     layers = [f"encoder.layers.{number}" for number in range(3 - count, 3)]
     assert [name for name in start.fresh if name.startswith("encoder.layers")] == layers
     std = start.network.encoder.layers[2].feed_forward.output.weight.std().item()
@@ -70,9 +70,9 @@ def test_fresh_weights_are_drawn_by_the_seed() -> None:
 def test_a_head_on_fresh_layers_is_fresh() -> None:
     network = begin(given()).network
     model = Model(TASK.tokenizer, TASK, network)
-    assert not begin(model).initialized
+    assert not begin(model).new_parameters
     assert {"head.linear.weight", "encoder.pooler.dense.weight"} <= set(
-        begin(model, reinitialize_layers=1).initialized
+        begin(model, reinitialize_layers=1).new_parameters
     )
 
 
@@ -105,4 +105,6 @@ def test_a_classifier_is_not_by_default_on_a_token_that_sees_nothing() -> None:
     assert begin(given(attention="causal", classifier_pooling="last")).network is not None
     settings = settings_of(type(TASK)).parse({"classifier_pooling": "mean", "max_seq_length": 32})
     task = TASK.from_table(TASK.tokenizer, ROWS, settings)
-    assert Start.of(model, task, settings).network.encoder.config.classifier_pooling == "mean"
+    assert (
+        Start.from_model(model, task, settings).network.encoder.config.classifier_pooling == "mean"
+    )

@@ -30,7 +30,7 @@ from bertworks.training.checkpoint import ResumeWarning
 from bertworks.training.finetune import finetune
 from bertworks.training.progress import Progress
 from bertworks.training.settings import settings_of
-from bertworks.training.signals import Interrupted
+from bertworks.training.signals import RunInterrupted
 from bertworks.tuning.grid import GridResult, GridRun, PointResult, finetune_grid
 from bertworks.tuning.loop import Job, do_here, do_in_processes, slots
 from bertworks.tuning.space import Range, Space, name_of, propose
@@ -535,7 +535,7 @@ def test_what_was_not_learned_is_told(run: Run) -> None:
 
 
 def test_an_interrupted_process_can_say_so() -> None:
-    error = Interrupted("stopped", signal_number=15)
+    error = RunInterrupted("stopped", signal_number=15)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.status) == (str(error), 143)
 

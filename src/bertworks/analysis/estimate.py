@@ -30,8 +30,8 @@ from ..tasks.pretraining.source import PretrainingExample
 from ..text.definition import ORIGINAL_SPECIAL_PIECES
 from ..text.tokenizer import Tokenizer
 from ..training import machine as this_machine
-from ..training.freezing import frozen
-from ..training.machine import recomputing
+from ..training.freezing import frozen_parameters
+from ..training.machine import activation_checkpointing
 from ..training.objective import Objective, with_geometry
 from ..training.optimizer import build_optimizer
 from ..training.recipe import PhaseSettings, PretrainSettings, find_recipe, read_recipe
@@ -138,7 +138,7 @@ def estimate(
     else:
         computes_in = None if precision == "fp32" else torch.bfloat16
     devices = 1 if target is None else target.devices
-    with frozen(network, settings):
+    with frozen_parameters(network, settings):
         num_trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
         sharded = None
         if settings.sharding == "full" and devices > 1:
@@ -286,7 +286,7 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
         tokenizer = Tokenizer.from_vocabulary(made_up)
     # A teacher's weights are read from its files.
     with without_weights() if on_meta and teacher is None else nullcontext():
-        objective = Objective.of(settings, tokenizer, None)
+        objective = Objective.from_settings(settings, tokenizer, None)
     if on_meta:
         _drop_weights(objective.network)
     return objective
@@ -333,7 +333,7 @@ def _batch(
     objective: Objective, settings: PretrainSettings, phase: PhaseSettings, sequences: int
 ) -> Batch:
     """Return a micro-batch of full-length sequences of random tokens."""
-    tokenizer, length = objective.kept["model"].tokenizer, phase.max_seq_length
+    tokenizer, length = objective.models["model"].tokenizer, phase.max_seq_length
     draw = np.random.default_rng(0)
     first = len(ORIGINAL_SPECIAL_PIECES)
     examples = []
@@ -364,7 +364,7 @@ def _activation_bytes(
     With gradient checkpointing, autograd keeps the inputs of all layers, and all tensors of one.
     """
     saved_bytes: float = _saved_bytes(objective.network, batch, dtype, recompute=False)
-    layer = saved_bytes / max(1, objective.kept["model"].encoder.config.num_hidden_layers)
+    layer = saved_bytes / max(1, objective.models["model"].encoder.config.num_hidden_layers)
     if settings.gradient_checkpointing:
         saved_bytes = layer + _saved_bytes(objective.network, batch, dtype, recompute=True)
     return saved_bytes, layer
@@ -385,7 +385,7 @@ def _saved_bytes(
     network.train()
     with (
         autocast_to(network, dtype),
-        recomputing(network, recompute),
+        activation_checkpointing(network, recompute),
         torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
     ):
         network(batch.to(torch.device("meta")))
@@ -404,9 +404,9 @@ def _measure_speed(
     flops = this_machine.flops_of_batch(network, batch)
     micro_batches = step_tokens / batch.packed.num_tokens
     with (
-        frozen(network, settings),
+        frozen_parameters(network, settings),
         autocast_to(network, dtype),
-        recomputing(network, settings.gradient_checkpointing),
+        activation_checkpointing(network, settings.gradient_checkpointing),
     ):
         optimizer = build_optimizer(network, settings)
 
@@ -425,9 +425,9 @@ def _time_of(work: Any, device: torch.device, seconds: float) -> float:
     """Return the time of a call in seconds: the median of three calls or more."""
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
-        this_machine.wait_for(device)
+        this_machine.synchronize(device)
         start = time.perf_counter()
         work()
-        this_machine.wait_for(device)
+        this_machine.synchronize(device)
         times.append(time.perf_counter() - start)
     return float(np.median(times))

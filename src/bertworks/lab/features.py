@@ -41,7 +41,7 @@ from ..tasks.tagging.windows import TaggingExample
 from ..tasks.task_options import check_length
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
-from ..training.machine import settled_precision
+from ..training.machine import resolve_precision
 from ..training.progress import Progress, say
 from ..training.settings import FinetuneSettings, settings_of
 from ..utils.atomic_writes import write_file
@@ -83,9 +83,9 @@ class FeatureAblationSettings(TaggingOptions):
 
     def in_precision_of(self, out: str | Path | None, device: torch.device) -> Self:
         """Return a copy with `precision=auto` resolved: as in the run that `out` may contain."""
-        found: dict[str, Any] = {"precision": settled_precision(self.precision, out, device)}
+        found: dict[str, Any] = {"precision": resolve_precision(self.precision, out, device)}
         if (tuning := self.finetune) is not None:
-            how = settled_precision(tuning.precision, out, device, "finetune")
+            how = resolve_precision(tuning.precision, out, device, "finetune")
             found["finetune"] = tuning.model_copy(update={"precision": how})
         return self.model_copy(update=found)
 
@@ -183,7 +183,7 @@ def ablate_features(
         inputs=inputs,
         overwrite=overwrite,
     ) as run:
-        data.note_in(run)
+        data.write_summary(run)
         for line in data.lines():
             say(progress, line)
         results = Results(run.path, TITLE, data.task.best_metric, PAPER)

@@ -314,7 +314,7 @@ def train_probe(
         out: the run directory.
 
     Raises:
-        TrainingError, OutputError, Interrupted: as in `fit`.
+        TrainingError, OutputError, RunInterrupted: as in `fit`.
     """
     pieces = [piece for example in train for piece in task.training_examples(example)]
     seed_everything(seed)

@@ -94,7 +94,7 @@ class RunDirectory:
         self.outcome_file = self.path / "outcome.json"
         self.report = self.path / "report.html"
         self._journal: LineFile | None = None
-        self._claimed = ExitStack()
+        self._lock = ExitStack()
         self._is_new = False
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class RunDirectory:
         settings: Settings | Mapping[str, Any] | None = None,
         *,
         may_change: frozenset[str] = MAY_CHANGE,
-        refusals: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
+        resume_checks: Mapping[str, Callable[[RunDirectory], str | None]] | None = None,
         check: Callable[[RunDirectory], None] | None = None,
         inputs: Iterable[object] = (),
         is_main: bool = True,
@@ -148,8 +148,8 @@ class RunDirectory:
         Args:
             path: the directory; created if absent.
             may_change: the settings that may differ when the run is resumed.
-            refusals: functions for settings that may change in some runs: each returns why the run
-                cannot be resumed with the new value, or None if it can.
+            resume_checks: functions for settings that may change in some runs: each returns why
+                the run cannot be resumed with the new value, or None if it can.
             check: called for a run that is resumed, before anything is written; raises an error if
                 the run cannot be resumed.
             inputs: paths of inputs, which must not overlap with the directory.
@@ -172,14 +172,14 @@ class RunDirectory:
         if not is_main:
             return run
         tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-        run._claimed.enter_context(
+        run._lock.enter_context(
             locked_output(path, inputs, kind="directory", overwrite=overwrite or None)
         )
         try:
             run._is_new = not run.settings_file.exists()
             run.check_free()
             if run.is_begun:
-                run._check_settings(tree or {}, may_change, refusals or {})
+                run._check_settings(tree or {}, may_change, resume_checks or {})
                 if check is not None:
                     check(run)
             content = {"format_version": RUN_FORMAT, **(tree or {})}
@@ -205,7 +205,7 @@ class RunDirectory:
         if self._journal is not None:
             self._journal.close()
         self._journal = None
-        self._claimed.close()
+        self._lock.close()
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line to the journal. Numbers that are not finite become null."""
@@ -225,7 +225,7 @@ class RunDirectory:
         """Return the CRC-32 of the journal."""
         return 0 if self._journal is None else zlib.crc32(self._journal.read())
 
-    def cut_journal(self, length: int, checksum: int | None = None) -> None:
+    def truncate_journal(self, length: int, checksum: int | None = None) -> None:
         """Truncate the journal to `length` bytes: the run repeats the later steps.
 
         Args:
@@ -253,7 +253,7 @@ class RunDirectory:
                 fix="Something else changed it; restore it, or start a new run.",
             )
 
-    def note_session(self, event: str, **facts: Any) -> None:
+    def log_session(self, event: str, **facts: Any) -> None:
         """Append a line to the sessions: `event` is "start", "stop", "note" or "failure"."""
         if self._journal is None:
             return
@@ -262,7 +262,7 @@ class RunDirectory:
         with suppress(OutputError), LineFile(self.sessions_file) as file:
             file.append(_json({"event": event, "at": now, **facts}))
 
-    def note_outcome(self, **facts: Any) -> None:
+    def write_outcome(self, **facts: Any) -> None:
         """Write how the model was selected; this marks the run as finished."""
         write_file(self.outcome_file, _json(with_checksum(facts)))
 
@@ -277,14 +277,14 @@ class RunDirectory:
         facts = read_sealed_json(self.outcome_file, OUTCOME)
         if not self.evaluation.is_file():
             return {**facts}
-        measured = read_sealed_json(self.evaluation, EVALUATION)
-        if facts["best_metric"] not in measured["metrics"]:
+        evaluation = read_sealed_json(self.evaluation, EVALUATION)
+        if facts["best_metric"] not in evaluation["metrics"]:
             raise DataError(
                 f"has no {facts['best_metric']!r}, by which the weights were chosen (outcome.json)",
                 where=str(self.evaluation),
                 fix="Evaluate the model again.",
             )
-        return {**measured, **facts}
+        return {**evaluation, **facts}
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the journal's lines, in order.
@@ -314,29 +314,29 @@ class RunDirectory:
         self,
         tree: Mapping[str, Any],
         may_change: frozenset[str],
-        refusals: Mapping[str, Callable[[RunDirectory], str | None]],
+        resume_checks: Mapping[str, Callable[[RunDirectory], str | None]],
     ) -> None:
         settings = self.settings()
-        held, asked = _kind_of(settings), _kind_of(tree)
-        if held != asked:
+        existing_kind, new_kind = _kind_of(settings), _kind_of(tree)
+        if existing_kind != new_kind:
             raise OtherRunError(
-                f"the directory holds {held}, and this would be {asked}",
+                f"the directory holds {existing_kind}, and this would be {new_kind}",
                 where=str(self.path),
                 fix="Give another directory, or start again with --overwrite (overwrite=True).",
             )
-        before, now = _flatten(settings), _flatten(tree)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key) and key.split(".")[0] not in may_change:
-                difference = f"{key}={before.get(key)}, not {now.get(key)}"
-                if key in refusals:
-                    reason = refusals[key](self)
+        existing, now = _flatten(settings), _flatten(tree)
+        for key in sorted(existing.keys() | now.keys()):
+            if existing.get(key) != now.get(key) and key.split(".")[0] not in may_change:
+                difference = f"{key}={existing.get(key)}, not {now.get(key)}"
+                if key in resume_checks:
+                    reason = resume_checks[key](self)
                     if reason is None:
                         continue
                     difference += f", and {reason}"
                 *parents, name = key.split(".")
-                if name == "fingerprint" and key in before:
+                if name == "fingerprint" and key in existing:
                     difference = "another model: its weights or its vocabulary are not the same"
-                elif name == "sha256" and key in before:
+                elif name == "sha256" and key in existing:
                     difference = f"other rows for {'.'.join(parents)}"
                 raise OtherRunError(
                     f"the run was started with {difference}",
@@ -365,9 +365,9 @@ def read_run(path: str | Path) -> RunDirectory:
     return run
 
 
-def _others(directory: Path, known: set[str]) -> Iterator[Path]:
+def _others(directory: Path, names: set[str]) -> Iterator[Path]:
     """Yield the entries of a directory whose names are not in `known`."""
-    return (child for child in directory.iterdir() if child.name not in known)
+    return (child for child in directory.iterdir() if child.name not in names)
 
 
 def _json(line: Mapping[str, Any]) -> bytes:

@@ -210,7 +210,7 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     Raises:
         DataError: the file cannot be read, is damaged, or does not fit the schema.
     """
-    return _checked(_parsed(_content(file), str(file)), schema, str(file))
+    return _validate(_parse(_content(file), str(file)), schema, str(file))
 
 
 def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
@@ -219,12 +219,12 @@ def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     Raises:
         DataError: as in `read_json`; or its checksum is missing or wrong.
     """
-    tree = _parsed(_content(file), str(file))
+    tree = _parse(_content(file), str(file))
     try:
         tree = verify_checksum(tree) if isinstance(tree, dict) else tree
     except ValueError as error:
-        raise _damaged(str(file), error) from None
-    return _checked(tree, schema, str(file))
+        raise _damage_error(str(file), error) from None
+    return _validate(tree, schema, str(file))
 
 
 def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]:
@@ -240,7 +240,7 @@ def read_lines(file: Path, schema: TypeAdapter[Any]) -> Iterator[dict[str, Any]]
     for number, line in enumerate(_content(file).splitlines(keepends=True), start=1):
         if line.endswith(b"\n"):
             where = f"{file}:{number}"
-            yield _checked(_parsed(line, where), schema, where)
+            yield _validate(_parse(line, where), schema, where)
 
 
 def read_data(file: Path) -> dict[str, Any]:
@@ -249,9 +249,9 @@ def read_data(file: Path) -> dict[str, Any]:
     Raises:
         DataError: the file cannot be read, or contains neither.
     """
-    tree: dict[str, Any] = _parsed(_content(file), str(file))
+    tree: dict[str, Any] = _parse(_content(file), str(file))
     is_labelled = isinstance(tree, Mapping) and isinstance(tree.get("train"), Mapping)
-    found: dict[str, Any] = _checked(tree, LABELLED_DATA if is_labelled else DATA, str(file))
+    found: dict[str, Any] = _validate(tree, LABELLED_DATA if is_labelled else DATA, str(file))
     return found
 
 
@@ -264,8 +264,8 @@ def read_settings(file: Path) -> dict[str, Any]:
     try:
         tree = load_yaml(_content(file).decode())
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _damaged(str(file), error) from None
-    return without_format_version(_checked(tree, _SETTINGS, str(file)), file)
+        raise _damage_error(str(file), error) from None
+    return without_format_version(_validate(tree, _SETTINGS, str(file)), file)
 
 
 def _content(file: Path) -> bytes:
@@ -275,12 +275,12 @@ def _content(file: Path) -> bytes:
         raise DataError(f"cannot be read ({error.strerror})", where=str(file)) from None
 
 
-def _parsed(text: bytes, where: str) -> Any:
+def _parse(text: bytes, where: str) -> Any:
     try:
         tree = json.loads(text.decode(), parse_int=_int, parse_float=_float, parse_constant=_float)
         return _printable(tree) if b"\\ud" in text.lower() else tree
     except (ValueError, RecursionError) as error:
-        raise _damaged(where, error) from None
+        raise _damage_error(where, error) from None
 
 
 def _printable(value: Any) -> Any:
@@ -307,7 +307,7 @@ def _float(text: str) -> float:
     return number
 
 
-def _checked(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
+def _validate(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
     """Validate a tree and return it unchanged, without the conversions of the schema."""
     try:
         schema.validate_python(tree, strict=True)
@@ -319,6 +319,6 @@ def _checked(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
     return tree
 
 
-def _damaged(where: str, error: Exception) -> DataError:
+def _damage_error(where: str, error: Exception) -> DataError:
     reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
     return DataError(f"the file is damaged ({' '.join(reason.split())})", where=where, fix=_FIX)

@@ -36,7 +36,7 @@ from ..utils.atomic_writes import atomic_write, write_file, writing
 from ..utils.directories import make_directory, new_directory, remove_directory
 from ..utils.memory import is_memory_short
 from ..utils.regular_files import read_bytes, sha256_of
-from .sharding import is_sharded, read_shards, spread_like, write_shards
+from .sharding import is_sharded, read_shards, shard_like, write_shards
 
 _WEIGHTS, _OPTIMIZER, _STATE = "weights", "optimizer", "state.json"
 _ONE_FILE = ".safetensors"
@@ -218,7 +218,7 @@ def restore(
         if name not in parameters:
             raise CheckpointError(f"unknown parameter {name!r}", where=str(checkpoint.path))
         parameter = parameters[name]
-        optimizer.state[parameter][kind] = spread_like(parameter, value)
+        optimizer.state[parameter][kind] = shard_like(parameter, value)
 
 
 @torch.no_grad()
@@ -228,17 +228,17 @@ def restore_weights(weights: Mapping[str, Tensor], network: nn.Module, *, where:
     Raises:
         CheckpointError: a tensor is missing, unknown, or of another shape.
     """
-    named = unique_tensors(network)
-    for name in sorted(named.keys() ^ weights.keys()):
-        problem = "is missing" if name in named else "is unknown to this network"
+    own = unique_tensors(network)
+    for name in sorted(own.keys() ^ weights.keys()):
+        problem = "is missing" if name in own else "is unknown to this network"
         raise CheckpointError(f"the tensor {name!r} {problem}", where=where)
     for name, value in weights.items():
-        if named[name].shape != value.shape:
+        if own[name].shape != value.shape:
             raise CheckpointError(
-                f"the tensor {name!r} is {list(value.shape)}, not {list(named[name].shape)}",
+                f"the tensor {name!r} is {list(value.shape)}, not {list(own[name].shape)}",
                 where=where,
             )
-        named[name].copy_(spread_like(named[name], value))
+        own[name].copy_(shard_like(own[name], value))
 
 
 def save_weights(file: Path, network: nn.Module) -> str:

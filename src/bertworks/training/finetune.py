@@ -44,10 +44,10 @@ from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
 from .labelled_data import LabelledData, RowSource
-from .machine import seed_everything, settled_precision
+from .machine import resolve_precision, seed_everything
 from .progress import Progress, say, usual_progress
 from .settings import FinetuneSettings, FitSettings, settings_of
-from .state import Phase, Plan, refusal
+from .state import Phase, Plan, find_plan_conflict
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FinetuneResult(HasResults):
         metrics: metrics of the model on dev, in the run's precision; empty without dev.
         best_step: the step of the model's weights; None without dev (then the last step).
         remarks: remarks for the user, in addition to the metrics.
-        initialized: the newly initialised parameters, which the given model does not have.
+        new_parameters: the newly initialised parameters, which the given model does not have.
         breakdown: details of the evaluation on dev.
     """
 
@@ -71,7 +71,7 @@ class FinetuneResult(HasResults):
     metrics: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
     remarks: list[str] = field(default_factory=list)
-    initialized: tuple[str, ...] = ()
+    new_parameters: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=Breakdown)
 
     @property
@@ -126,74 +126,79 @@ def finetune(
     """
     progress = usual_progress(progress)
     kind = find_labelled_task(task)
-    resolved = settings_of(kind).parse(settings)
-    resolved.check_together()
+    run_settings = settings_of(kind).parse(settings)
+    run_settings.check_together()
     for option in ("early_stopping", "best_metric", "eval_every"):
-        if dev is None and (value := getattr(resolved, option)) is not None:
+        if dev is None and (value := getattr(run_settings, option)) is not None:
             raise SettingsError(
                 f"{option}={value}: there are no evaluation rows",
                 fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
             )
-    if not isinstance(dev, float) and resolved.dev_seed != FinetuneSettings().dev_seed:
+    if not isinstance(dev, float) and run_settings.dev_seed != FinetuneSettings().dev_seed:
         raise SettingsError(
-            f"dev_seed={resolved.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
+            f"dev_seed={run_settings.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
         )
-    with process_group(device, resolved.rank_timeout) as group:
+    with process_group(device, run_settings.rank_timeout) as group:
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
-        given = model if isinstance(model, Model) else load(model)
-        taken = {
+        start_model = model if isinstance(model, Model) else load(model)
+        inherited = {
             option: value
-            for option, value in kind.inherit_options(given.sentence).items()
-            if option not in resolved.model_fields_set
+            for option, value in kind.inherit_options(start_model.sentence).items()
+            if option not in run_settings.model_fields_set
         }
         is_carried = (
-            given.learning_rate is not None and "learning_rate" not in resolved.model_fields_set
+            start_model.learning_rate is not None
+            and "learning_rate" not in run_settings.model_fields_set
         )
         if is_carried:
-            taken["learning_rate"] = given.learning_rate
-        resolved = resolved.with_values(**taken) if taken else resolved
-        precision = settled_precision(resolved.precision, None if overwrite else out, group.device)
-        resolved = resolved.model_copy(update={"precision": precision})
-        shown = progress if group.is_main else None
+            inherited["learning_rate"] = start_model.learning_rate
+        run_settings = run_settings.with_values(**inherited) if inherited else run_settings
+        precision = resolve_precision(
+            run_settings.precision, None if overwrite else out, group.device
+        )
+        run_settings = run_settings.model_copy(update={"precision": precision})
+        main_progress = progress if group.is_main else None
         data = LabelledData.read(
             kind,
-            given.tokenizer,
+            start_model.tokenizer,
             train,
             dev,
-            resolved,
+            run_settings,
             group.device,
             run=Path(out) if group.is_main and not overwrite else None,
-            progress=shown,
+            progress=main_progress,
         )
         description = {
             "task": kind.name,
             "model": str(name),
-            "fingerprint": fingerprint(given.encoder, given.tokenizer),
+            "fingerprint": fingerprint(start_model.encoder, start_model.tokenizer),
             **tables,
-            **resolved.model_dump(mode="json"),
-            "best_metric": resolved.best_metric or data.reader.best_metric,
+            **run_settings.model_dump(mode="json"),
+            "best_metric": run_settings.best_metric or data.reader.best_metric,
         }
-        seed_everything(resolved.seed)  # every rank starts with the same weights
-        start = Start.of(given, data.task, resolved)
-        source = _source(data, resolved)
-        phase = Phase(source, source.steps(resolved.epochs), batch_size=source.batch_size)
-        fit_settings = resolved.fit_settings(source.steps(1))
-        plan = Plan.of([phase], fit_settings)
-        models = [one and local_directory(one) for one in (name, resolved.teacher)]
+        seed_everything(run_settings.seed)  # every rank starts with the same weights
+        start = Start.from_model(start_model, data.task, run_settings)
+        source = _source(data, run_settings)
+        phase = Phase(source, source.steps(run_settings.epochs), batch_size=source.batch_size)
+        fit_settings = run_settings.fit_settings(source.steps(1))
+        plan = Plan.from_phases([phase], fit_settings)
+        models = [one and local_directory(one) for one in (name, run_settings.teacher)]
         with RunDirectory.open(
             out,
             description,
-            refusals={"epochs": lambda run: refusal(run, plan)},
+            resume_checks={"epochs": lambda run: find_plan_conflict(run, plan)},
             check=data.check,
             inputs=[train, dev, *models],
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
             if is_carried:
-                rate = f"learning_rate={resolved.learning_rate:g}"
-                say(shown, f"{rate}, the rate that the model carries")
-            return _finetune(start, data, phase, resolved, fit_settings, run, group, shown)
+                rate = f"learning_rate={run_settings.learning_rate:g}"
+                say(main_progress, f"{rate}, the rate that the model carries")
+            return _finetune(
+                start, data, phase, run_settings, fit_settings, run, group, main_progress
+            )
 
 
 def _name_of(table: Any) -> str | None:
@@ -234,11 +239,11 @@ def _finetune(
 ) -> FinetuneResult:
     task, network = data.task, start.network
     if group.is_main:
-        data.note_in(run)
+        data.write_summary(run)
         for line in data.lines():
             say(progress, line)
-        if start.initialized:
-            say(progress, f"newly initialised: {', '.join(start.fresh)}")
+        if start.new_parameters:
+            say(progress, f"newly initialised: {', '.join(start.new_parameter_names)}")
         if phase.batch_size != settings.batch_size:
             say(
                 progress,
@@ -246,19 +251,21 @@ def _finetune(
                 "examples: each step takes all of them",
             )
 
-    thaw = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
-    if thaw is not None:
-        say(progress, thaw)
+    shortfall = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
+    if shortfall is not None:
+        say(progress, shortfall)
     metric = settings.best_metric or data.reader.best_metric
     best = BestMetric(metric, metric in task.lower_is_better, settings.early_stopping)
     engine = EngineSettings(precision=settings.precision)
 
-    def measure(network: Network) -> Mapping[str, float]:
+    def compute_metrics(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
-        found = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=group)
-        for remark in found.remarks or filter(None, [no_better_than_guessing(found.metrics)]):
+        evaluation = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=group)
+        for remark in evaluation.remarks or filter(
+            None, [no_better_than_guessing(evaluation.metrics)]
+        ):
             say(progress, remark)
-        return found.metrics
+        return evaluation.metrics
 
     result = fit(
         network,
@@ -266,30 +273,30 @@ def _finetune(
         [phase],
         settings=fit_settings,
         run=run,
-        evaluate=measure if data.dev is not None else None,
+        evaluate=compute_metrics if data.dev is not None else None,
         best=None if data.dev is None else best,
         device=group.device,
         progress=progress,
     )
     if data.dev is not None:
-        ended = result.state
-        assert ended.best_step is not None, "it was measured at the end, if not before"
-        load_weights(run.best_weights(ended.best_step), network, ended.best_sha256)
+        state = result.state
+        assert state.best_step is not None, "it was evaluated at the end, if not before"
+        load_weights(run.best_weights(state.best_step), network, state.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
-    final, task = _evaluated(network, data, engine, group)
+    final, task = _evaluate_and_tune(network, data, engine, group)
     if group.is_main:
         prior = task.baseline_losses(data.summary.train.labels)
         width = network.encoder.config.hidden_size
-        failed = failures(final.metrics, run.lines(), prior, settings, width)
-        for sign in failed:
-            run.note_session("failure", text=sign)
-        final = replace(final, remarks=[*failed, *final.remarks, *data.remarks])
+        failure_signs = failures(final.metrics, run.lines(), prior, settings, width)
+        for sign in failure_signs:
+            run.log_session("failure", text=sign)
+        final = replace(final, remarks=[*failure_signs, *final.remarks, *data.remarks])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
             write_json(run.evaluation, with_checksum(tree), indent=1)
     network.eval()
-    made = Model(
+    final_model = Model(
         task.tokenizer,
         task,
         network,
@@ -297,36 +304,36 @@ def _finetune(
         learning_rate=start.learning_rate,
     )
     if group.is_main:
-        made.save(run.model, overwrite=True, keep_others=True)
+        final_model.save(run.model, overwrite=True, keep_others=True)
         write_report(run.path)
-        run.note_outcome(
+        run.write_outcome(
             best_metric=metric,
             lower_is_better=best.lower_is_better,
             best_step=result.state.best_step,
         )
     return FinetuneResult(
-        model=made,
+        model=final_model,
         run=run,
         data=data.summary,
         metrics=final.metrics,
         best_step=result.state.best_step,
         remarks=final.remarks,
-        initialized=start.initialized,
+        new_parameters=start.new_parameters,
         breakdown=final.breakdown,
     )
 
 
-def _evaluated(
+def _evaluate_and_tune(
     network: Network, data: LabelledData, engine: EngineSettings, group: ProcessGroup
 ) -> tuple[Evaluation, LabelledTask[Any]]:
     """Return the evaluation on dev, and the task with the settings that are chosen there."""
     if data.dev is None:
         return Evaluation({}, 0), data.task
-    found = evaluate(network, data.reader, data.dev, engine, team=group)
-    tuned = data.reader.with_tuned_settings(found.metrics)
+    evaluation = evaluate(network, data.reader, data.dev, engine, team=group)
+    tuned = data.reader.with_tuned_settings(evaluation.metrics)
     if tuned.settings != data.reader.settings:  # the figures are those of the saved model
-        found = evaluate(network, tuned, data.dev, engine, team=group)
-    return found, data.task.with_tuned_settings(found.metrics)
+        evaluation = evaluate(network, tuned, data.dev, engine, team=group)
+    return evaluation, data.task.with_tuned_settings(evaluation.metrics)
 
 
 @dataclass(frozen=True)
@@ -337,11 +344,11 @@ class Start:
     adapters: Adapters | None  # the adapters in the network, if any
     # parameters that the given model does not have or the settings reinitialise; empty if the
     # settings reinitialise all
-    initialized: tuple[str, ...]
+    new_parameters: tuple[str, ...]
     learning_rate: float | None = None  # the rate that the given model carries
 
     @classmethod
-    def of(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
+    def from_model(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
         """Prepare a network from a given model; new weights use the global random generator.
 
         Raises:
@@ -351,25 +358,25 @@ class Start:
         _check_layers(model.encoder, settings)
         network = task.network(model.encoder.config)
         check_layout(network, network.encoder.config, task.model_class)
-        thaws = settings.unfreeze_epochs or settings.unfreeze_every
-        if thaws is not None and not _has_head(network):
+        unfreeze_interval = settings.unfreeze_epochs or settings.unfreeze_every
+        if unfreeze_interval is not None and not _has_head(network):
             raise SettingsError(
                 f"unfreeze_epochs: {task.name} has no head to train first",
                 fix="Leave it out.",
             )
         _check_pooling(network, settings)
-        initialized = _take_over(model, task, network, settings)
+        new_parameters = _copy_pretrained_weights(model, task, network, settings)
         adapters = None if settings.lora_rank is None else Adapters(network, settings)
-        return cls(network, adapters, initialized, model.learning_rate)
+        return cls(network, adapters, new_parameters, model.learning_rate)
 
     @property
-    def fresh(self) -> list[str]:
-        """`initialized` for the user: the parameters of a layer are one entry."""
-        kept = (
+    def new_parameter_names(self) -> list[str]:
+        """`new_parameters` for the user: the parameters of a layer are one entry."""
+        names = (
             ".".join(name.split(".")[:3]) if name.startswith("encoder.layers.") else name
-            for name in self.initialized
+            for name in self.new_parameters
         )
-        return list(dict.fromkeys(kept))
+        return list(dict.fromkeys(names))
 
 
 def _check_pooling(network: Network, settings: FinetuneSettings) -> None:
@@ -385,12 +392,12 @@ def _check_pooling(network: Network, settings: FinetuneSettings) -> None:
 
 
 def _check_layers(encoder: Encoder, settings: FinetuneSettings) -> None:
-    frozen, fresh = settings.freeze_layers, settings.reinitialize_layers
-    check_layers(encoder, "freeze_layers", frozen)
+    num_frozen, fresh = settings.freeze_layers, settings.reinitialize_layers
+    check_layers(encoder, "freeze_layers", num_frozen)
     check_layers(encoder, "reinitialize_layers", fresh)
-    if frozen + fresh > len(encoder.layers):
+    if num_frozen + fresh > len(encoder.layers):
         raise SettingsError(
-            f"freeze_layers={frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
+            f"freeze_layers={num_frozen} and reinitialize_layers={fresh}: of {len(encoder.layers)} "
             "layers some would be random and never trained"
         )
 
@@ -401,7 +408,7 @@ def _has_head(network: Network) -> bool:
     return not below.issuperset(network.parameters())
 
 
-def _take_over(
+def _copy_pretrained_weights(
     model: Model, task: LabelledTask[Any], network: Network, settings: FinetuneSettings
 ) -> tuple[str, ...]:
     """Copy the given model's encoder weights into a new network, and those of a matching head.

@@ -38,14 +38,21 @@ from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
 from .distributed import ProcessGroup, process_group
-from .freezing import frozen, thaw
-from .machine import check_can_split, determinism, recomputing, unchanged_random_state
+from .freezing import frozen_parameters, unfreeze
+from .machine import activation_checkpointing, check_can_split, determinism, unchanged_random_state
 from .optimizer import Average, build_optimizer, set_step
 from .progress import Progress
 from .recorder import Recorder
 from .settings import FitSettings
-from .sharding import check_can_shard, full, is_sharded, local, put_together, shard
-from .signals import Interrupted, StopRequest, stop_request
+from .sharding import (
+    check_can_shard,
+    full_tensor,
+    gather_full_weights,
+    is_sharded,
+    local_tensor,
+    shard,
+)
+from .signals import RunInterrupted, StopRequest, stop_request
 from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of
 from .stream import GlobalBatch, Position, stream
 
@@ -84,7 +91,7 @@ def fit(
         TrainingError: a loss, gradient or weight is not finite; or another process has ended, or
             hangs.
         OutputError: the disk is full.
-        Interrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
+        RunInterrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
         CheckpointError: there are checkpoints, but all are damaged or belong to another network.
         SettingsError: batches would be split, but the task's losses cannot be summed over parts
             of a batch.
@@ -95,37 +102,39 @@ def fit(
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory(of_any_size=True)
         dtype = dtype_of(settings.precision, group.device)
-        starts = stack.enter_context(frozen(network, settings))
-        trained = network.to(group.device)
+        unfreeze_steps = stack.enter_context(frozen_parameters(network, settings))
+        trained_network = network.to(group.device)
         if settings.sharding == "full" and group.world > 1:
             check_can_shard(settings)
-            trained = shard(network.to("cpu"), group.device, group.world)
-        stack.enter_context(autocast_to(trained, dtype))
-        stack.enter_context(recomputing(trained, settings.gradient_checkpointing))
-        recorder = Recorder(run, progress, trained, sum(phase.steps for phase in phases))
+            trained_network = shard(network.to("cpu"), group.device, group.world)
+        stack.enter_context(autocast_to(trained_network, dtype))
+        stack.enter_context(
+            activation_checkpointing(trained_network, settings.gradient_checkpointing)
+        )
+        recorder = Recorder(run, progress, trained_network, sum(phase.steps for phase in phases))
         loop = _Loop(
             whole=network,
-            network=trained,
+            network=trained_network,
             task=task,
             phases=phases,
             settings=settings,
             dtype=dtype or torch.float32,
             group=group,
             recorder=recorder,
-            starts=starts,
+            unfreeze_steps=unfreeze_steps,
             evaluate=evaluate,
             best=best,
         )
-        resumed_from = loop.begin()
+        resumed_step = loop.start_or_resume()
         # Objects that exist now live until the run ends: the garbage collector can skip them.
         gc.collect()
         gc.freeze()
         stack.callback(gc.unfreeze)
         stack.callback(lambda: recorder.end(loop.state.step))
-        loop.go(stack.enter_context(stop_request()))
-        loop.average.keep()
-        loop.put_together()
-        return FitResult(loop.state, resumed_from)
+        loop.train(stack.enter_context(stop_request()))
+        loop.average.apply()
+        loop.gather_full_weights()
+        return FitResult(loop.state, resumed_step)
 
 
 @dataclass(eq=False)
@@ -140,7 +149,7 @@ class _Loop:
     dtype: torch.dtype
     group: ProcessGroup
     recorder: Recorder
-    starts: Mapping[torch.Tensor, int]  # first update of parameters unfrozen later
+    unfreeze_steps: Mapping[torch.Tensor, int]  # first update of parameters unfrozen later
     evaluate: Evaluate | None
     best: BestMetric | None
     state: TrainState = field(default_factory=TrainState)
@@ -149,12 +158,12 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.run, device = self.recorder.run, self.group.device
-        self.plan = Plan.of(self.phases, self.settings)
+        self.plan = Plan.from_phases(self.phases, self.settings)
         self.total = self.plan.total
-        thaws = (start for start in self.starts.values() if start < self.total)
-        self.last_thaw = max(thaws, default=0)  # early stopping waits for it
-        self.trained = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimizer = build_optimizer(self.network, self.settings, self.starts)
+        steps = (step for step in self.unfreeze_steps.values() if step < self.total)
+        self.last_unfreeze_step = max(steps, default=0)  # early stopping waits for it
+        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer = build_optimizer(self.network, self.settings, self.unfreeze_steps)
         self.average = Average(self.optimizer, self.settings.ema)
         self.model = self.group.wrap(self.network)
         self.facts = {
@@ -173,7 +182,7 @@ class _Loop:
             self.settings.keep_checkpoints,
         )
 
-    def begin(self) -> int | None:
+    def start_or_resume(self) -> int | None:
         """Start the run, or resume it from the newest checkpoint; return that checkpoint's step."""
         state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
@@ -185,16 +194,16 @@ class _Loop:
             events=self.settings.tensorboard and self.group.is_main,
             peak=(self.dtype, self.group.device),
         )
-        self.is_over = self.waited_enough()
+        self.is_over = self.is_patience_exceeded()
         if self.is_over:
-            self.recorder.note(self.early_end())
+            self.recorder.note(self.early_stop_message())
         return None if state is None else state.step
 
-    def go(self, request: StopRequest) -> None:
+    def train(self, request: StopRequest) -> None:
         """Train for all remaining steps."""
         self.network.train()
         if self.saved_step < 0 and self.settings.eval_first:
-            self.measure()
+            self.run_evaluation()
         end = 0
         for number, phase in enumerate(self.phases):
             end += phase.steps
@@ -218,7 +227,7 @@ class _Loop:
     def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
         """Update the weights once, and return the learning rate of the update."""
         start = time.perf_counter()
-        thaw(self.starts, self.state.step)
+        unfreeze(self.unfreeze_steps, self.state.step)
         self.group.report_activity(f"the data of step {self.state.step + 1}")
         batch = next(batches)
         self.group.report_activity(f"the computation of step {self.state.step + 1}")
@@ -240,13 +249,13 @@ class _Loop:
         state.examples += totals["examples"]
         for name, value in {"loss": loss, "grad_norm": grad_norm, "steps": 1, **losses}.items():
             state.recent[name] = state.recent.get(name, 0) + value
-        self.recorder.stepped(
+        self.recorder.record_step(
             state.step,
             phase=self.phases[state.phase].name,
             loss=loss,
             tokens=totals["tokens"],
             batch=batch,
-            took=time.perf_counter() - start,
+            seconds=time.perf_counter() - start,
         )
         return lr
 
@@ -254,7 +263,7 @@ class _Loop:
         """Write the journal line, evaluation and checkpoint that are due after an update."""
         state, settings = self.state, self.settings
         is_last = state.step == self.total
-        is_measured = is_last or state.step % settings.eval_every == 0
+        is_evaluated = is_last or state.step % settings.eval_every == 0
         is_saved = (
             is_last
             or state.step % settings.checkpoint_every == 0
@@ -262,15 +271,15 @@ class _Loop:
         )
         if is_last or state.step % settings.log_every == 0:
             self.log(lr)
-        if is_measured or is_saved:
+        if is_evaluated or is_saved:
             self.check_weights()
-        if is_measured:
-            self.measure()
-            self.is_over = self.waited_enough()
+        if is_evaluated:
+            self.run_evaluation()
+            self.is_over = self.is_patience_exceeded()
         if self.is_over:
             if state.recent:
                 self.log(lr)
-            self.recorder.write_stop(state.step, self.early_end())
+            self.recorder.write_stop(state.step, self.early_stop_message())
         if is_saved or self.is_over:
             self.save()
 
@@ -298,11 +307,13 @@ class _Loop:
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
         values = self.group.sum_tensor(torch.stack(list(sums.values())))
-        norm = full(torch.nn.utils.clip_grad_norm_(self.trained, self.settings.max_grad_norm))
+        norm = full_tensor(
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
+        )
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         loss = sum(parts)
         if not math.isfinite(loss + grad_norm):
-            self.complain(batch, "gradient" if math.isfinite(loss) else "loss")
+            self.raise_non_finite(batch, "gradient" if math.isfinite(loss) else "loss")
         return loss, dict(zip(sums, parts, strict=True)), grad_norm
 
     def log(self, lr: float) -> None:
@@ -324,14 +335,14 @@ class _Loop:
             }
         )
 
-    def measure(self) -> None:
+    def run_evaluation(self) -> None:
         """Evaluate, and save the weights if they are the best; random states do not change."""
         if self.evaluate is None:
             return
         state = self.state
         self.group.report_activity(f"the evaluation after step {state.step}")
         with torch.no_grad(), self.average.in_place():
-            self.put_together()
+            self.gather_full_weights()
             self.whole.to(self.group.device)
             with unchanged_random_state(self.group.device):
                 self.whole.eval()
@@ -348,12 +359,12 @@ class _Loop:
                 if self.group.is_main:
                     state.best_sha256 = save_weights(self.run.best_weights(state.step), self.whole)
 
-    def put_together(self) -> None:
+    def gather_full_weights(self) -> None:
         """Copy the trained weights to the whole network if it is sharded for training."""
         if self.whole is not self.network:
-            put_together(self.network, self.whole.to("cpu"))
+            gather_full_weights(self.network, self.whole.to("cpu"))
 
-    def waited_enough(self) -> bool:
+    def is_patience_exceeded(self) -> bool:
         """Return whether to stop early because the metric has stopped improving.
 
         Every rank has the same metrics, so all ranks decide alike.
@@ -361,11 +372,11 @@ class _Loop:
         state, best, every = self.state, self.best, self.settings.eval_every
         if best is None or best.patience is None or state.best_step is None:
             return False
-        since = max(state.best_step, self.last_thaw)
-        has_waited = state.step // every - since // every >= best.patience
-        return has_waited and state.step < self.total
+        reference_step = max(state.best_step, self.last_unfreeze_step)
+        is_exceeded = state.step // every - reference_step // every >= best.patience
+        return is_exceeded and state.step < self.total
 
-    def early_end(self) -> str:
+    def early_stop_message(self) -> str:
         """Return the message that the run has stopped early, and why."""
         best_step, every = self.state.best_step, self.settings.eval_every
         assert self.best is not None and best_step is not None
@@ -385,10 +396,10 @@ class _Loop:
         self.saved_step = self.state.step
 
     def stop(self, signal_number: int) -> None:
-        """Save a checkpoint and raise `Interrupted`."""
+        """Save a checkpoint and raise `RunInterrupted`."""
         self.check_weights()
         self.save()
-        raise Interrupted(
+        raise RunInterrupted(
             f"stopped after step {self.state.step} of {self.total} "
             "(saved; the same command resumes)",
             signal_number=signal_number,
@@ -396,7 +407,7 @@ class _Loop:
 
     def check_weights(self) -> None:
         """Raise `TrainingError` if weights are not finite, before they are evaluated or saved."""
-        bad = not all(is_finite(local(parameter)) for parameter in self.trained)
+        bad = not all(is_finite(local_tensor(parameter)) for parameter in self.parameters)
         if self.group.sum_counts({"bad": bad})["bad"]:
             raise TrainingError(
                 f"the weights are not finite after step {self.state.step}",
@@ -404,7 +415,7 @@ class _Loop:
                 "untouched.",
             )
 
-    def complain(self, batch: GlobalBatch, what: str) -> None:
+    def raise_non_finite(self, batch: GlobalBatch, what: str) -> None:
         """Raise `TrainingError` for a value that is not finite, before it changes the weights."""
         phase = self.phases[self.state.phase].name
         raise TrainingError(

@@ -24,45 +24,47 @@ from .settings import AdapterSettings, FreezingSettings
 
 
 @contextmanager
-def frozen(network: nn.Module, settings: FreezingSettings) -> Iterator[dict[Tensor, int]]:
+def frozen_parameters(
+    network: nn.Module, settings: FreezingSettings
+) -> Iterator[dict[Tensor, int]]:
     """Freeze parameters according to the settings, until the block ends.
 
     The context value gives, for each parameter that is unfrozen later, the number of its first
-    update, from 0 (see `thaw`). These parameters still require gradients when the block starts,
+    update, from 0 (see `unfreeze`). These parameters still require gradients when the block starts,
     because the optimizer and `DistributedDataParallel` must know them.
 
     Raises:
         SettingsError: the encoder has fewer layers than the settings freeze, or nothing remains
             trainable.
     """
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    starts: dict[Tensor, int] = {}
-    never: set[Tensor] = set()
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    unfreeze_steps: dict[Tensor, int] = {}
+    frozen_forever: set[Tensor] = set()
     lowest = settings.freeze_layers or (0 if settings.freeze_embeddings else -1)  # 0: embeddings
     for encoder in (module for module in network.modules() if isinstance(module, Encoder)):
         check_layers(encoder, "freeze_layers", settings.freeze_layers)
         for number, part in enumerate(encoder.parts):
-            above = len(encoder.parts) - number
+            num_above = len(encoder.parts) - number
             parameters = [parameter for parameter in part.parameters() if parameter.requires_grad]
             if number <= lowest:
-                never.update(parameters)
+                frozen_forever.update(parameters)
             elif settings.unfreeze_every is not None:
-                starts |= dict.fromkeys(parameters, above * settings.unfreeze_every)
-    if never.union(starts).issuperset(trained):
+                unfreeze_steps |= dict.fromkeys(parameters, num_above * settings.unfreeze_every)
+    if frozen_forever.union(unfreeze_steps).issuperset(trainable):
         raise SettingsError("the whole network is frozen", fix="Freeze less.")
     try:
-        for parameter in never:
+        for parameter in frozen_forever:
             parameter.requires_grad_(False)
-        yield {one: start for one, start in starts.items() if one not in never}
+        yield {one: step for one, step in unfreeze_steps.items() if one not in frozen_forever}
     finally:
-        for parameter in trained:
+        for parameter in trainable:
             parameter.requires_grad_(True)
 
 
-def thaw(starts: Mapping[Tensor, int], step: int) -> None:
-    """Of the parameters in `starts`, make only those trainable that update number `step` trains."""
-    for parameter, start in starts.items():
-        parameter.requires_grad_(step >= start)
+def unfreeze(unfreeze_steps: Mapping[Tensor, int], step: int) -> None:
+    """Make those of the parameters trainable that update number `step` trains."""
+    for parameter, first_step in unfreeze_steps.items():
+        parameter.requires_grad_(step >= first_step)
 
 
 def check_layers(encoder: Encoder, key: str, count: int) -> None:
@@ -98,8 +100,8 @@ class Adapters:
         assert rank is not None
         peft: Any = import_optional("peft", "peft", "Training low-rank adapters")
         parts = network.encoder.parts
-        self._trained = [one for one in network.parameters() if one.requires_grad]
-        frozen = {parameter for part in parts for parameter in part.parameters()}
+        self._trainable = [one for one in network.parameters() if one.requires_grad]
+        encoder_parameters = {parameter for part in parts for parameter in part.parameters()}
         config = peft.LoraConfig(
             r=rank,
             lora_alpha=settings.lora_alpha or 2.0 * rank,
@@ -107,19 +109,19 @@ class Adapters:
             target_modules=_targets(network, settings.lora_targets),
         )
         self._model = peft.LoraModel(network, config, "default")
-        for parameter in self._trained:  # peft has frozen all but its own
-            parameter.requires_grad_(parameter not in frozen)
+        for parameter in self._trainable:  # peft has frozen all but its own
+            parameter.requires_grad_(parameter not in encoder_parameters)
 
     def merge(self) -> None:
         """Add the products to the matrices, and remove the adapters from the network."""
         self._model.merge_and_unload()
-        for parameter in self._trained:
+        for parameter in self._trainable:
             parameter.requires_grad_(True)
 
 
 def _targets(network: Network, names: tuple[str, ...]) -> list[str]:
     """Return the full names of the matrices that have these names within their layer."""
-    found = []
+    paths = []
     for number, layer in enumerate(network.encoder.layers):
         matrices = {path for path, part in layer.named_modules() if isinstance(part, nn.Linear)}
         for name in names:
@@ -128,5 +130,5 @@ def _targets(network: Network, names: tuple[str, ...]) -> list[str]:
                     f"lora_targets: a layer has no matrix {name!r}",
                     fix=did_you_mean(name, sorted(matrices)),
                 )
-            found.append(f"encoder.layers.{number}.{name}")
-    return found
+            paths.append(f"encoder.layers.{number}.{name}")
+    return paths

@@ -56,11 +56,11 @@ def no_better_than_guessing(metrics: Mapping[str, float]) -> str | None:
 
 def _loss_no_better(journal: Iterable[Mapping[str, Any]], prior: Mapping[str, float]) -> str | None:
     """Return a message if the final training loss is no better than guessing, else None."""
-    trained = [line["losses"] for line in journal if line["kind"] == "train"]
-    if trained and not any(loss for losses in trained for loss in losses.values()):
+    losses_by_line = [line["losses"] for line in journal if line["kind"] == "train"]
+    if losses_by_line and not any(loss for losses in losses_by_line for loss in losses.values()):
         return "the run learned nothing: its loss was 0 from the first step on"
     for name, guessing in prior.items():
-        last = [losses[name] for losses in trained[-max(1, len(trained) // 5) :]]
+        last = [losses[name] for losses in losses_by_line[-max(1, len(losses_by_line) // 5) :]]
         if last and (mean := sum(last) / len(last)) > _LESS * guessing:
             is_that = "is that" if mean < guessing * (2 - _LESS) else "is above that"
             return (

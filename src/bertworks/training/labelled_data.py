@@ -31,7 +31,7 @@ from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from .progress import Progress
 from .settings import FinetuneSettings
-from .teachers import taught
+from .teachers import read_with_teacher
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ class LabelledData:
         if settings.teacher is None:
             task, train_examples = kind.from_table(tokenizer, rows, options), None
         else:
-            task, train_examples = taught(
+            task, train_examples = read_with_teacher(
                 kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
         reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
         rows, dev_rows, golds = _with_labels(
-            task, reader, rows, dev_rows, is_taught=train_examples is not None
+            task, reader, rows, dev_rows, has_teacher=train_examples is not None
         )
         reader.evaluator()  # fails now, not after training, if its package is missing
         if (metric := settings.best_metric) not in (None, *reader.metrics):
@@ -176,7 +176,7 @@ class LabelledData:
                     fix=f"Give the same, or another directory than {run.path}.",
                 )
 
-    def note_in(self, run: RunDirectory) -> None:
+    def write_summary(self, run: RunDirectory) -> None:
         """Write the summary to the run directory."""
         split = None if self.split is None else asdict(self.split)
         content = {**asdict(self.summary), "checksums": self.checksums, "split": split}
@@ -189,14 +189,14 @@ def _with_labels(
     rows: Rows,
     dev_rows: Rows | None,
     *,
-    is_taught: bool,
+    has_teacher: bool,
 ) -> tuple[Rows, Rows | None, list[GoldRows]]:
     """Return the tables without rows that have no gold label, and what was left out.
 
     Args:
-        is_taught: whether a teacher labels the training rows, so that all of them are used.
+        has_teacher: whether a teacher labels the training rows, so that all of them are used.
     """
-    train_gold = [] if is_taught else [GoldRows(task, rows)]
+    train_gold = [] if has_teacher else [GoldRows(task, rows)]
     labelled = train_gold[0].rows if train_gold else rows
     if dev_rows is None or dev_rows is rows:
         return labelled, dev_rows and labelled, train_gold

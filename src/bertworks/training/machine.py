@@ -55,10 +55,10 @@ def _measure_peak(dtype: torch.dtype, device: torch.device | str, seconds: float
     deadline = time.perf_counter() + seconds
     with torch.no_grad():
         while time.perf_counter() < deadline or not best:
-            wait_for(device)
+            synchronize(device)
             start = time.perf_counter()
             torch.mm(left, right)
-            wait_for(device)
+            synchronize(device)
             best = max(best, 2 * size**3 / (time.perf_counter() - start))
     return best
 
@@ -120,7 +120,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def wait_for(device: torch.device | str) -> None:
+def synchronize(device: torch.device | str) -> None:
     """Wait until a device has finished its queued work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
@@ -137,11 +137,11 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 def get_random_state(device: torch.device) -> dict[str, Any]:
     """Return the states of all random generators that training on `device` may use."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached_gauss = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "torch": _to_text(torch.get_rng_state()),
         "python": [version, list(words), gauss],
-        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, cached],
+        "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, cached_gauss],
     }
     if device.type == "cuda":
         state["cuda"] = _to_text(torch.cuda.get_rng_state(device))
@@ -177,8 +177,8 @@ def _to_tensor(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-def settled_precision(
-    asked: Precision, out: str | Path | None, device: torch.device, *within: str
+def resolve_precision(
+    precision: Precision, out: str | Path | None, device: torch.device, *keys: str
 ) -> Precision:
     """Return a run's precision; `auto` is that of the run to resume, else it fits the device.
 
@@ -186,33 +186,33 @@ def settled_precision(
         out: the run directory, which may not exist yet; None: no run is resumed.
         within: keys of the nested group of settings that contains the precision, if any.
     """
-    if asked != "auto":
-        return asked
+    if precision != "auto":
+        return precision
     run = None if out is None else RunDirectory(out)
     if run is None or not run.settings_file.is_file():
-        return "fp32" if dtype_of(asked, device) is None else "bf16"
-    begun: Any = run.settings()
-    for name in within:
-        begun = begun.get(name) or {}
-    found: Precision = begun.get("precision", asked)
+        return "fp32" if dtype_of(precision, device) is None else "bf16"
+    settings: Any = run.settings()
+    for name in keys:
+        settings = settings.get(name) or {}
+    found: Precision = settings.get("precision", precision)
     return found
 
 
 @contextmanager
 def determinism(is_on: bool) -> Iterator[None]:
     """Use only deterministic kernels in the block; operations without one raise an error."""
-    before = torch.are_deterministic_algorithms_enabled()
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
     if is_on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(was_deterministic)
 
 
 @contextmanager
-def recomputing(network: nn.Module, is_on: bool) -> Iterator[None]:
+def activation_checkpointing(network: nn.Module, is_on: bool) -> Iterator[None]:
     """If `is_on`, enable gradient checkpointing in every encoder until the block ends."""
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     for encoder in encoders:

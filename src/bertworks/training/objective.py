@@ -43,10 +43,10 @@ class Objective:
     task: Task[PretrainingExample]  # makes the batches and evaluates
     network: Network  # the network to train
     # the models to save, by their directory in the run; fine-tuning starts from `model`
-    kept: dict[str, Model]
+    models: dict[str, Model]
 
     @classmethod
-    def of(
+    def from_settings(
         cls, settings: PretrainSettings, tokenizer: Tokenizer, progress: Progress | None
     ) -> Objective:
         """Return the objective of a recipe, with newly initialised networks.
@@ -57,22 +57,22 @@ class Objective:
         """
         config = settings.model.config(tokenizer.vocab_size)
         if settings.objective == "skip_gram":
-            made = _skip_gram(settings, config, tokenizer)
+            objective = _skip_gram(settings, config, tokenizer)
         elif settings.objective == "replaced_tokens":
-            made = _replaced_tokens(settings, config, tokenizer)
+            objective = _replaced_tokens(settings, config, tokenizer)
         else:
-            made = _masked_lm(settings, config, tokenizer, progress)
+            objective = _masked_lm(settings, config, tokenizer, progress)
         if settings.initial_attention == "neighbours":
-            initialize_neighbour_attention(made.kept["model"].encoder)
-        for model in made.kept.values():
+            initialize_neighbour_attention(objective.models["model"].encoder)
+        for model in objective.models.values():
             kind = "encoder" if model.task is None else model.task.model_class
             check_layout(model.network, model.encoder.config, kind)
-        return made
+        return objective
 
     @property
     def masked_lm(self) -> tuple[PretrainingTask, PretrainingNetwork] | None:
         """The task and network that predict masked tokens, if any: the model's or generator's."""
-        for model in self.kept.values():
+        for model in self.models.values():
             task, network = model.task, model.network
             if isinstance(task, PretrainingTask) and isinstance(network, PretrainingNetwork):
                 return None if task.causal else (task, network)
@@ -88,11 +88,11 @@ def _masked_lm(
     """Return the objective of masked or next tokens and next sentences, possibly with a teacher."""
     parts = (tokenizer, settings.instances, settings.masking)
     causal, max_length = settings.objective == "causal", config.max_seqlen
-    kept = PretrainingTask(*parts, causal=causal, max_length=max_length)
-    student = kept.network(config)
-    models = {"model": Model(tokenizer, kept, student)}
+    pretraining_task = PretrainingTask(*parts, causal=causal, max_length=max_length)
+    student = pretraining_task.network(config)
+    models = {"model": Model(tokenizer, pretraining_task, student)}
     if settings.distillation is None:
-        return Objective(kept, student, models)
+        return Objective(pretraining_task, student, models)
     network = _with_teacher(
         student, tokenizer, settings.distillation, settings.max_seq_length, progress
     )
@@ -218,36 +218,38 @@ def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport
         return None
     if settings.init_generator is not None:
         # First, because the embeddings must be those of the discriminator, which is loaded next.
-        generator = objective.kept["generator"]
+        generator = objective.models["generator"]
         config, _ = read_config(locate(settings.init_generator))
-        expected, found = generator.encoder.config.model_dump(), config.model_dump()
-        if (key := first_difference(expected, found)) is not None:
+        expected, values = generator.encoder.config.model_dump(), config.model_dump()
+        if (key := first_difference(expected, values)) is not None:
             raise SettingsError(
-                f"the generator has {key}={found[key]}, not {expected[key]}",
+                f"the generator has {key}={values[key]}, not {expected[key]}",
                 where=settings.init_generator,
                 fix="Set replaced_tokens.generator_share and generator_layers to what it is.",
             )
         _fill(generator.network, settings.init_generator)
-    return _fill(objective.kept["model"].network, settings.init_checkpoint)
+    return _fill(objective.models["model"].network, settings.init_checkpoint)
 
 
 def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
     family = family_of(network.encoder.config)
     directory = locate(name)
-    tensors, dropped = read_tensors(directory, family)
+    tensors, dropped_tensors = read_tensors(directory, family)
     described = read_task(directory)
     heads = () if described is None else described.heads
     report = load_weights(network, tensors, family, name, unused_heads=heads)
-    return replace(report, dropped_tensors={**dropped, **report.dropped_tensors})
+    return replace(report, dropped_tensors={**dropped_tensors, **report.dropped_tensors})
 
 
 def initial_lines(name: str, report: LoadReport) -> list[str]:
     """Return messages about an initial checkpoint: new tensors, and unused ones."""
-    said = [f"starts from {name}"]
+    messages = [f"starts from {name}"]
     if report.new_tensors:
-        said.append(f"newly initialised: {', '.join(report.new_tensors)}")
-    unused: dict[str, list[str]] = {}
+        messages.append(f"newly initialised: {', '.join(report.new_tensors)}")
+    tensors_by_reason: dict[str, list[str]] = {}
     for tensor, reason in report.dropped_tensors.items():
-        unused.setdefault(reason, []).append(tensor)
-    said += [f"not used: {', '.join(names)} ({reason})" for reason, names in unused.items()]
-    return said
+        tensors_by_reason.setdefault(reason, []).append(tensor)
+    messages += [
+        f"not used: {', '.join(names)} ({reason})" for reason, names in tensors_by_reason.items()
+    ]
+    return messages

@@ -18,36 +18,45 @@ from torch import Tensor, nn
 from ..checkpoints.families import family_of
 from ..nn.encoder import Encoder
 from .settings import OptimizerSettings
-from .sharding import full, spread_like
+from .sharding import full_tensor, shard_like
 
 
 def parameter_groups(
     network: nn.Module,
     weight_decay: float,
     layer_decay: float = 1.0,
-    starts: Mapping[Tensor, int] | None = None,
+    unfreeze_steps: Mapping[Tensor, int] | None = None,
 ) -> list[dict[str, Any]]:
     """Group the trainable parameters, each once, by weight decay, learning rate and first step.
 
     Weight decay does not apply to biases and to parameters of normalization layers.
 
     Args:
-        starts: the first step with a gradient, from 0, of the parameters that are unfrozen later.
+        unfreeze_steps: for each parameter that is unfrozen later, the first step with a
+            gradient, from 0.
     """
-    decayed: list[Tensor] = []
-    plain: list[Tensor] = []
-    seen: set[Tensor] = set()
+    with_decay: list[Tensor] = []
+    without_decay: list[Tensor] = []
+    all_parameters: set[Tensor] = set()
     for module in network.modules():
         is_norm = isinstance(module, nn.LayerNorm | nn.RMSNorm)
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and parameter not in seen:
-                seen.add(parameter)
-                (plain if is_norm or name.startswith("bias") else decayed).append(parameter)
+            if parameter.requires_grad and parameter not in all_parameters:
+                all_parameters.add(parameter)
+                (without_decay if is_norm or name.startswith("bias") else with_decay).append(
+                    parameter
+                )
     scales = _scales(network, layer_decay)
-    kinds = {parameter: (scales[parameter], (starts or {}).get(parameter, 0)) for parameter in seen}
+    kinds = {
+        parameter: (scales[parameter], (unfreeze_steps or {}).get(parameter, 0))
+        for parameter in all_parameters
+    }
     groups: list[dict[str, Any]] = []
     for scale, start in sorted(set(kinds.values()), key=lambda kind: (-kind[0], kind[1])):
-        for decay, is_adapted, parameters in ((weight_decay, True, decayed), (0.0, False, plain)):
+        for decay, is_adapted, parameters in (
+            (weight_decay, True, with_decay),
+            (0.0, False, without_decay),
+        ):
             members = [one for one in parameters if kinds[one] == (scale, start)]
             if members:
                 group = {"params": members, "lr_scale": scale, "start": start}
@@ -72,7 +81,7 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 def _stacks(network: nn.Module) -> dict[Tensor, int]:
     """Return the encoder parameters that combine several published tensors, with their number."""
-    found: dict[Tensor, int] = {}
+    counts: dict[Tensor, int] = {}
     for module in network.modules():
         if isinstance(module, Encoder):
             keys = family_of(module.config).keys
@@ -80,15 +89,17 @@ def _stacks(network: nn.Module) -> dict[Tensor, int]:
                 with suppress(KeyError):  # an adapter's matrices have no published name
                     count = len(keys.theirs(f"encoder.{name}"))
                     if count > 1:
-                        found[parameter] = count
-    return found
+                        counts[parameter] = count
+    return counts
 
 
 def build_optimizer(
-    network: nn.Module, settings: OptimizerSettings, starts: Mapping[Tensor, int] | None = None
+    network: nn.Module,
+    settings: OptimizerSettings,
+    unfreeze_steps: Mapping[Tensor, int] | None = None,
 ) -> torch.optim.Optimizer:
     """Return an optimizer of the network's trainable parameters, on their device."""
-    groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, starts)
+    groups = parameter_groups(network, settings.weight_decay, settings.layer_decay, unfreeze_steps)
     if settings.optimizer == "lamb":
         return Lamb(groups, settings, _stacks(network))
     return torch.optim.AdamW(
@@ -197,9 +208,9 @@ def _by_row(parameter: Tensor, direction: Tensor, count: int) -> Tensor:
     only a part of a matrix, and only the norms of rows are exchanged.
     """
     rows = [torch.linalg.vector_norm(matrix, dim=1) for matrix in (parameter, direction)]
-    size, length = (full(norms).view(count, -1).norm(dim=1, keepdim=True) for norms in rows)
+    size, length = (full_tensor(norms).view(count, -1).norm(dim=1, keepdim=True) for norms in rows)
     ratios = _ratio(size, length).expand(count, len(parameter) // count).flatten()
-    return spread_like(rows[0], ratios).unsqueeze(1)
+    return shard_like(rows[0], ratios).unsqueeze(1)
 
 
 def _ratio(size: Tensor, length: Tensor) -> Tensor:
@@ -241,24 +252,24 @@ class Average:
     def in_place(self) -> Iterator[None]:
         """Replace the network's weights by their averages until the block ends."""
         weights = self._pairs()[0]
-        before = [weight.clone() for weight in weights]
-        self.keep()
+        original_weights = [weight.clone() for weight in weights]
+        self.apply()
         try:
             yield
         finally:
-            for weight, value in zip(weights, before, strict=True):
+            for weight, value in zip(weights, original_weights, strict=True):
                 weight.copy_(value)
 
-    def keep(self) -> None:
+    def apply(self) -> None:
         """Replace the network's weights by their averages."""
         for weight, average in zip(*self._pairs(), strict=True):
             weight.copy_(average)
 
     def _pairs(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights that have an average, and the averages."""
-        found = [
+        pairs = [
             (parameter.detach(), state["average"])
             for parameter, state in self._state.items()
             if "average" in state
         ]
-        return [weight for weight, _ in found], [average for _, average in found]
+        return [weight for weight, _ in pairs], [average for _, average in pairs]

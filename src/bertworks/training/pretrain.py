@@ -39,7 +39,7 @@ from ..utils.json_files import write_json
 from .checkpoint import list_checkpoints
 from .distributed import ProcessGroup, process_group
 from .fit import fit
-from .machine import seed_everything, settled_precision
+from .machine import resolve_precision, seed_everything
 from .objective import (
     Objective,
     check_shapes,
@@ -51,7 +51,7 @@ from .objective import (
 from .progress import Progress, say, usual_progress
 from .recipe import PretrainSettings, read_recipe
 from .settings import suitable_rate
-from .state import Phase, Plan, batch_of, refusal
+from .state import Phase, Plan, batch_of, find_plan_conflict
 
 # Data are identified by their checksum, not by their path.
 _MAY_CHANGE = MAY_CHANGE | {"data"}
@@ -66,7 +66,7 @@ class PretrainResult:
         metrics: metrics of the last evaluation on held-out documents.
         steps: number of updates done.
         tokens: number of tokens trained on.
-        resumed_from: the step from which this session resumed; None if it started the run.
+        resumed_step: the step from which this session resumed; None if it started the run.
         start: how each tensor of `init_checkpoint` was used, if this session started from it.
     """
 
@@ -74,7 +74,7 @@ class PretrainResult:
     metrics: dict[str, float]
     steps: int
     tokens: int
-    resumed_from: int | None
+    resumed_step: int | None
     start: LoadReport | None = None
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ def pretrain(
         TrainingError: the run directory holds another run, or a loss is not finite.
         OutputError: the run directory cannot be written (the disk is full), or another process
             uses it.
-        Interrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
+        RunInterrupted: SIGTERM or Ctrl-C was received; the run is saved and can be resumed.
         CheckpointError: the run's checkpoints, the corpus, or `init_checkpoint` are damaged.
     """
     progress = usual_progress(progress)
@@ -126,11 +126,11 @@ def pretrain(
         check_shapes(settings)
     data = PretrainingData.open(settings)
     check_vocabulary(settings, data.tokenizer)
-    plan = Plan.of(data.phases, settings)
+    plan = Plan.from_phases(data.phases, settings)
     for phase in data.phases:
         batch_of(phase, settings)  # raises for a phase without a size, before anything is written
     with process_group(device, settings.rank_timeout) as group:
-        precision = settled_precision(settings.precision, None if overwrite else out, group.device)
+        precision = resolve_precision(settings.precision, None if overwrite else out, group.device)
         settings = settings.model_copy(update={"precision": precision})
         teacher = settings.distillation and settings.distillation.teacher
         models = [name and local_directory(name) for name in (settings.init_checkpoint, teacher)]
@@ -138,14 +138,14 @@ def pretrain(
             out,
             settings,
             may_change=_MAY_CHANGE,
-            refusals={"steps": lambda run: refusal(run, plan)},
+            resume_checks={"steps": lambda run: find_plan_conflict(run, plan)},
             check=data.check,
             inputs=[settings.data, *models],
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
             if group.is_main:
-                data.note_in(run)
+                data.write_data_summary(run)
             return _pretrain(settings, data, run, group, progress if group.is_main else None)
 
 
@@ -216,7 +216,7 @@ class PretrainingData:
                 fix="Give the same prepared corpus, or another run directory.",
             )
 
-    def note_in(self, run: RunDirectory) -> None:
+    def write_data_summary(self, run: RunDirectory) -> None:
         """Write `data.json`."""
         manifest = self.corpus.manifest
         counts: Mapping[str, Any] = {
@@ -247,17 +247,17 @@ def _pretrain(
     progress: Progress | None,
 ) -> PretrainResult:
     seed_everything(settings.seed)  # every rank starts with the same weights
-    objective = Objective.of(settings, data.tokenizer, progress)
+    objective = Objective.from_settings(settings, data.tokenizer, progress)
     is_new = not list_checkpoints(run.checkpoints)
     start = load_initial(settings, objective) if is_new else None
     if start is not None:
         for line in initial_lines(str(settings.init_checkpoint), start):
-            run.note_session("note", text=line)
+            run.log_session("note", text=line)
             say(progress, line)
     held_out = list(data.held_out.examples(limit=settings.held_out.sequences))
     inference = EngineSettings(precision=settings.precision)
 
-    def measure(network: Network) -> dict[str, float]:
+    def compute_metrics(network: Network) -> dict[str, float]:
         return evaluate(network, objective.task, held_out, inference, team=group).metrics
 
     result = fit(
@@ -266,14 +266,14 @@ def _pretrain(
         data.phases,
         settings=settings,
         run=run,
-        evaluate=measure,
+        evaluate=compute_metrics,
         device=group.device,
         progress=progress,
     )
     if group.is_main:
         _finish(objective, data, run, inference)
     state = result.state
-    return PretrainResult(run, result.metrics, state.step, state.tokens, result.resumed_from, start)
+    return PretrainResult(run, result.metrics, state.step, state.tokens, result.resumed_step, start)
 
 
 def _finish(
@@ -288,7 +288,7 @@ def _finish(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
     write_json(run.path / "samples.json", samples, indent=1)
-    for name, model in reversed(objective.kept.items()):  # `model` last: it marks the end
+    for name, model in reversed(objective.models.items()):  # `model` last: it marks the end
         model.learning_rate = suitable_rate(model.encoder.config.hidden_size)
         model.save(run.path / name, overwrite=True, keep_others=True)
     write_report(run.path)

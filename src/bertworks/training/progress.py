@@ -62,22 +62,22 @@ class Progress:
         It shows them with the rate and the time left; not every call is shown.
         """
         left, start = TimeLeft(), time.monotonic()
-        before: int | None = None  # done by an earlier run
+        first_count: int | None = None  # done by an earlier run
 
-        def update(done: int, total: int) -> None:
-            nonlocal before
-            before = done if before is None else before
-            left.update(done, total)
-            if self._is_due(done == total):
-                rate = (done - before) / max(time.monotonic() - start, 1e-6)
+        def update(count: int, total: int) -> None:
+            nonlocal first_count
+            first_count = count if first_count is None else first_count
+            left.update(count, total)
+            if self._is_due(count == total):
+                rate = (count - first_count) / max(time.monotonic() - start, 1e-6)
                 self._show(
-                    f"{work} {done:,}/{total:,} · {format_number(rate)} rows/s · "
+                    f"{work} {count:,}/{total:,} · {format_number(rate)} rows/s · "
                     f"{format_clock(left.seconds)} left"
                 )
 
         return update
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def show_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation on a permanent line."""
         shown = [f"{name} {value:.4g}" for name, value in metrics.items()]
         self.parts([f"step {step}: {shown[0]}" if shown else f"step {step}", *shown[1:]])

@@ -63,23 +63,23 @@ class ModelSettings(EncoderConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
-        return cls.filled_in(values) if isinstance(values, Mapping) else values
+        return cls.fill_in_values(values) if isinstance(values, Mapping) else values
 
     @classmethod
-    def filled_in(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def fill_in_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the given settings and those that follow from the family and the size."""
-        known: dict[str, Any] = {}
+        settings: dict[str, Any] = {}
         family = None
         if isinstance(name := values.get("family"), str) and name != "bert":
             from ..checkpoints.families import find_family  # loads torch
 
             family = find_family(name)
             usual = family.read_config({}, where=name)
-            known |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
+            settings |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
         if isinstance(size := values.get("size"), str):
-            known |= EncoderConfig.from_size(size).model_dump(exclude_unset=True)
-        known |= values
-        return known if family is None else dict(family.adjust_settings(known))
+            settings |= EncoderConfig.from_size(size).model_dump(exclude_unset=True)
+        settings |= values
+        return settings if family is None else dict(family.adjust_settings(settings))
 
     def config(self, tokenizer_size: int) -> EncoderConfig:
         """Return the encoder's geometry for a tokenizer with `tokenizer_size` pieces.
@@ -103,21 +103,23 @@ class ModelSettings(EncoderConfig):
         Raises:
             SettingsError: a setting of the geometry is given and differs from the checkpoint's.
         """
-        asked, theirs = self.model_dump(include=self.model_fields_set), config.model_dump()
-        if (key := first_difference(asked, theirs)) is not None:
+        own_values, theirs = self.model_dump(include=self.model_fields_set), config.model_dump()
+        if (key := first_difference(own_values, theirs)) is not None:
             raise SettingsError(
-                f"model.{key}={asked[key]}, but the checkpoint has {theirs[key]}",
+                f"model.{key}={own_values[key]}, but the checkpoint has {theirs[key]}",
                 where=where,
                 fix="Use a recipe that does not set it, such as adapt.",
             )
-        free = {key: asked[key] for key in asked.keys() & _NO_GEOMETRY}
+        free = {key: own_values[key] for key in own_values.keys() & _NO_GEOMETRY}
         return ModelSettings.parse({**theirs, **free})
 
 
-def first_difference(asked: Mapping[str, Any], found: Mapping[str, Any]) -> str | None:
-    """Return the first setting of the geometry that differs from `found`; None if none does."""
-    keys = sorted(asked.keys() - _NO_GEOMETRY)
-    return next((key for key in keys if asked[key] != found[key]), None)
+def first_difference(
+    own_values: Mapping[str, Any], checkpoint_values: Mapping[str, Any]
+) -> str | None:
+    """Return the first setting of the geometry that differs; None if none does."""
+    keys = sorted(own_values.keys() - _NO_GEOMETRY)
+    return next((key for key in keys if own_values[key] != checkpoint_values[key]), None)
 
 
 class PhaseSettings(Settings):
@@ -203,18 +205,21 @@ class PretrainSettings(FitSettings):
         """Add the settings and groups that the objective needs, unless they are given."""
         if not isinstance(values, Mapping):
             return values
-        completed = dict(values)
-        objective, model = completed.get("objective"), completed.get("model") or {}
-        if objective == "replaced_tokens" and completed.get("replaced_tokens") is None:
-            completed["replaced_tokens"] = {}
+        settings = dict(values)
+        objective, model = settings.get("objective"), settings.get("model") or {}
+        if objective == "replaced_tokens" and settings.get("replaced_tokens") is None:
+            settings["replaced_tokens"] = {}
         if objective == "skip_gram":
-            completed["skip_gram"] = completed.get("skip_gram") or {}
+            settings["skip_gram"] = settings.get("skip_gram") or {}
         if isinstance(model, Mapping):
-            if objective == "causal" and ModelSettings.filled_in(model).get("attention") is None:
-                completed["model"] = {**model, "attention": "causal"}
+            if (
+                objective == "causal"
+                and ModelSettings.fill_in_values(model).get("attention") is None
+            ):
+                settings["model"] = {**model, "attention": "causal"}
             if objective == "skip_gram":
-                completed["model"] = {**STATIC_SETTINGS, **model}
-        return completed
+                settings["model"] = {**STATIC_SETTINGS, **model}
+        return settings
 
     @model_validator(mode="wrap")
     @classmethod
@@ -355,10 +360,10 @@ def find_recipe(name: str | Path) -> Path:
         return Path(name)
     package = Path(str(resources.files("bertworks")))  # an installation, or a source checkout
     folders = (package.parents[1] / "recipes", package / "recipes")
-    found = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
-    if str(name) in found:
-        return found[str(name)]
-    fix = did_you_mean(str(name), found) if not str(name).endswith(".yaml") else None
+    recipes = {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+    if str(name) in recipes:
+        return recipes[str(name)]
+    fix = did_you_mean(str(name), recipes) if not str(name).endswith(".yaml") else None
     raise SettingsError("no such recipe", where=str(name), fix=fix)
 
 

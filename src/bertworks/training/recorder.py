@@ -53,16 +53,14 @@ class Recorder:
             events: whether to write the journal also as TensorBoard events.
             peak: the precision and the device for which to measure the peak rate of matmuls.
         """
-        self.run.note_session("start", step=step, **facts)
+        self.run.log_session("start", step=step, **facts)
         if events and importlib.util.find_spec("tensorboard") is not None:
             from torch.utils.tensorboard import SummaryWriter
 
             # Hides later events of a killed run: these steps are done again.
             self._events = SummaryWriter(str(self.run.tensorboard), purge_step=step + 1)
         elif events:
-            self.run.note_session(
-                "note", text="no TensorBoard events: TensorBoard is not installed"
-            )
+            self.run.log_session("note", text="no TensorBoard events: TensorBoard is not installed")
         if self.progress is not None:
             self._peak = machine.matmul_peak(*peak)
         self._seconds = seconds
@@ -73,22 +71,22 @@ class Recorder:
         """The time of the run so far, over all sessions."""
         return self._seconds + time.perf_counter() - self._start
 
-    def stepped(
-        self, step: int, *, phase: str, loss: float, tokens: int, batch: GlobalBatch, took: float
+    def record_step(
+        self, step: int, *, phase: str, loss: float, tokens: int, batch: GlobalBatch, seconds: float
     ) -> None:
         """Record a step.
 
         Args:
             tokens: number of tokens in the whole global batch.
             batch: this rank's share of the global batch.
-            took: seconds of the step.
+            seconds: seconds of the step.
         """
         flops = 0.0
         if self._peak is not None:
             parts = batch.micro_batches
             flops = sum(machine.flops_of_batch(self._network, part) for part in parts)
-        self._meter.add(tokens, flops, took)
-        self._left.update(step, self._total, took)
+        self._meter.add(tokens, flops, seconds)
+        self._left.update(step, self._total, seconds)
         if self.progress is not None:
             self.progress.train(
                 step,
@@ -115,7 +113,7 @@ class Recorder:
         line = {"kind": "eval", "step": step, "tokens": tokens, "metrics": dict(metrics)}
         self._write({**line, "time": {"seconds": round(self.seconds, 3)}})
         if self.progress is not None:
-            self.progress.evaluated(step, metrics)
+            self.progress.show_metrics(step, metrics)
 
     def write_stop(self, step: int, why: str) -> None:
         """Write a journal line that says why the run ends before its last step, and show it."""
@@ -128,7 +126,7 @@ class Recorder:
 
     def end(self, step: int) -> None:
         """End the session, also after an error."""
-        self.run.note_session("stop", step=step, seconds=round(self.seconds, 3))
+        self.run.log_session("stop", step=step, seconds=round(self.seconds, 3))
         if self._events is not None:
             with suppress(OSError):  # the journal contains everything
                 self._events.close()

@@ -148,13 +148,15 @@ class OptimizerSettings(Settings):
         return total - max(1, round((self.decay_share or _DECAY_SHARE) * total))
 
 
-def _slanted_triangle(step: int, cut: int, total: int) -> float:
+def _slanted_triangle(step: int, peak_step: int, total: int) -> float:
     """The rate as a share of the highest one: it rises for `cut` steps, then falls to 1/32.
 
     Howard and Ruder (2018), equation 3. Its `cut · (1/cut_frac - 1)` is `total - cut`, apart from
     rounding.
     """
-    height = step / cut if step < cut else 1 - (step - cut) / max(1, total - cut)
+    height = (
+        step / peak_step if step < peak_step else 1 - (step - peak_step) / max(1, total - peak_step)
+    )
     return (1 + height * (_RATIO - 1)) / _RATIO
 
 
@@ -184,10 +186,10 @@ class FreezingSettings(Settings):
         if self.unfreeze_every is None:
             return None
         with_embeddings = not self.freeze_layers and not self.freeze_embeddings
-        thawed = (steps - 1) // self.unfreeze_every
-        if thawed >= layers - self.freeze_layers + with_embeddings:
+        num_unfrozen = (steps - 1) // self.unfreeze_every
+        if num_unfrozen >= layers - self.freeze_layers + with_embeddings:
             return None
-        return f"gradual unfreezing reaches only the top {thawed} of {layers} layers"
+        return f"gradual unfreezing reaches only the top {num_unfrozen} of {layers} layers"
 
 
 class TrainingSettings(OptimizerSettings, FreezingSettings):
@@ -277,7 +279,7 @@ class FitSettings(TrainingSettings):
         return self
 
 
-_NEEDED = {
+_DEPENDENT_SETTINGS = {
     "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
     "teacher": ("temperature",),
 }
@@ -403,7 +405,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
                 "only the head would learn",
                 fix="Lower it, or give more epochs.",
             )
-        for key, others in _NEEDED.items():
+        for key, others in _DEPENDENT_SETTINGS.items():
             for other in others:
                 value = getattr(self, other)
                 is_given = value != type(self).model_fields[other].default
@@ -418,10 +420,10 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         unfreeze_every = self.unfreeze_every
         if self.unfreeze_epochs is not None:
             unfreeze_every = max(1, round(self.unfreeze_epochs * steps_per_epoch))
-        shared = self.model_dump(include=set(TrainingSettings.model_fields))
+        training_values = self.model_dump(include=set(TrainingSettings.model_fields))
         return FitSettings.parse(
             {
-                **shared,
+                **training_values,
                 "eval_every": eval_every,
                 "checkpoint_every": self.checkpoint_every or min(eval_every, 500),
                 "unfreeze_every": unfreeze_every,

@@ -68,36 +68,36 @@ def _is_part(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def put_together(sharded: nn.Module, network: nn.Module) -> None:
+def gather_full_weights(sharded: nn.Module, network: nn.Module) -> None:
     """Copy the weights of a sharded copy to the whole network; every process must call it."""
-    whole = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    full_weights = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name, part in (*sharded.named_parameters(), *sharded.named_buffers()):
-        whole[name].copy_(full(part))
+        full_weights[name].copy_(full_tensor(part))
 
 
-def full(tensor: Any) -> Tensor:
+def full_tensor(tensor: Any) -> Tensor:
     """Return the whole of a tensor that may be sharded; every process must call it."""
     whole: Tensor = tensor.full_tensor() if _is_part(tensor) else tensor
     return whole
 
 
-def local(tensor: Any) -> Tensor:
+def local_tensor(tensor: Any) -> Tensor:
     """Return this process's part of a tensor that may be sharded."""
     part: Tensor = tensor.to_local() if _is_part(tensor) else tensor
     return part
 
 
-def spread_like(parameter: Any, value: Tensor) -> Tensor:
+def shard_like(parameter: Any, value: Tensor) -> Tensor:
     """Copy a whole tensor to a parameter's device; shard it like the parameter if shapes match."""
     value = value.to(parameter.device, copy=True)
     if not _is_part(parameter) or value.shape != parameter.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    placed: Tensor = distribute_tensor(
+    sharded: Tensor = distribute_tensor(
         value, parameter.device_mesh, parameter.placements, src_data_rank=None
     )
-    return placed
+    return sharded
 
 
 def write_shards(directory: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -131,8 +131,8 @@ def read_shards(directory: Path) -> dict[str, Tensor]:
     reader: Any = HuggingFaceStorageReader(str(directory))
     try:
         tensors: dict[str, Tensor] = {
-            name: torch.empty(kept.size, dtype=kept.properties.dtype)
-            for name, kept in reader.read_metadata().state_dict_metadata.items()
+            name: torch.empty(metadata.size, dtype=metadata.properties.dtype)
+            for name, metadata in reader.read_metadata().state_dict_metadata.items()
         }
         with warnings.catch_warnings():  # each process reads independently, on purpose
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")

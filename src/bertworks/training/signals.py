@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import TrainingError
 
 
-class Interrupted(TrainingError):  # noqa: N818 - a stop on request is not an error
+class RunInterrupted(TrainingError):  # noqa: N818 - a stop on request is not an error
     """The run was asked to stop; it is saved and can be resumed.
 
     Attributes:
@@ -48,9 +48,9 @@ def stop_request() -> Iterator[StopRequest]:
         yield request
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, request._handle) for number in numbers]
+    handlers = [signal.signal(number, request._handle) for number in numbers]
     try:
         yield request
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)

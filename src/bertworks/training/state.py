@@ -56,7 +56,7 @@ class FitResult:
     """The final state of a run, and the step from which this session resumed, if any."""
 
     state: TrainState
-    resumed_from: int | None
+    resumed_step: int | None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -144,30 +144,30 @@ class Checkpointer:
             seed_everything(seed, group.rank)
             if group.is_main:  # of an earlier run
                 run.outcome_file.unlink(missing_ok=True)
-            run.cut_journal(0)
+            run.truncate_journal(0)
             return None
         restore(checkpoint, self.network, self.optimizer)
-        saved = checkpoint.state
-        position = Position(*saved["train"]["position"])
-        state = TrainState(**{**saved["train"], "position": position})
+        saved_state = checkpoint.state
+        position = Position(*saved_state["train"]["position"])
+        state = TrainState(**{**saved_state["train"], "position": position})
         if group.is_main:
-            _warn_of_changes(saved["facts"], self.facts)
-        if group.rank < len(saved["random"]):
-            set_random_state(saved["random"][group.rank], group.device)
+            _warn_of_changes(saved_state["facts"], self.facts)
+        if group.rank < len(saved_state["random"]):
+            set_random_state(saved_state["random"][group.rank], group.device)
         else:
             seed_everything(seed + state.step, group.rank)
         if group.is_main:
             remove_after(run.checkpoints, state.step)
             if state.step < plan.total:  # a finished run is extended
                 run.outcome_file.unlink(missing_ok=True)
-        run.cut_journal(saved["journal_bytes"], saved["journal_crc32"])
+        run.truncate_journal(saved_state["journal_bytes"], saved_state["journal_crc32"])
         if group.is_main:  # also what a killed `save` did not delete
             remove_old(run.checkpoints, keep=self.keep, keep_step=plan.decay_start)
             _forget_best(run, state.step)
         return state
 
 
-def refusal(run: RunDirectory, plan: Plan) -> str | None:
+def find_plan_conflict(run: RunDirectory, plan: Plan) -> str | None:
     """Return why a run cannot be resumed with a plan of other steps; None if it can."""
     differences = [plan.difference(state) for state in checkpoint_states(run.checkpoints)]
     if not differences or None in differences:
@@ -184,9 +184,11 @@ def _forget_best(run: RunDirectory, step: int) -> None:
             file.unlink()
 
 
-def _warn_of_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _warn_of_changes(previous_facts: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     changes = [
-        f"{key} {before[key]} → {now[key]}" for key in now if before.get(key, now[key]) != now[key]
+        f"{key} {previous_facts[key]} → {now[key]}"
+        for key in now
+        if previous_facts.get(key, now[key]) != now[key]
     ]
     if changes:
         warnings.warn(
@@ -214,11 +216,11 @@ def batch_of(phase: Phase | PhaseSettings, settings: FitSettings) -> BatchSize:
     Raises:
         SettingsError: neither gives one.
     """
-    of = phase if phase.batch_size is not None or phase.batch_tokens is not None else settings
-    if of.batch_size is None and of.batch_tokens is None:
+    owner = phase if phase.batch_size is not None or phase.batch_tokens is not None else settings
+    if owner.batch_size is None and owner.batch_tokens is None:
         raise SettingsError("no batch size", fix="Give batch_size or batch_tokens.")
     return BatchSize(
-        of.batch_size, of.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
+        owner.batch_size, owner.batch_tokens, settings.micro_batch_size, settings.micro_batch_tokens
     )
 
 
@@ -233,7 +235,7 @@ class Plan:
     optimizer: OptimizerSettings  # determines the learning rate
 
     @classmethod
-    def of(cls, phases: Sequence[Phase], optimizer: OptimizerSettings) -> Self:
+    def from_phases(cls, phases: Sequence[Phase], optimizer: OptimizerSettings) -> Self:
         """Return the plan of these phases.
 
         Raises:
@@ -259,17 +261,19 @@ class Plan:
         Args:
             state: the checkpoint's state, as `Checkpointer` writes it.
         """
-        done = state["train"]["step"]
-        before = type(self)(tuple(state["plan"]["phase_steps"]), self.optimizer)
-        if before == self:
+        num_done = state["train"]["step"]
+        previous_plan = type(self)(tuple(state["plan"]["phase_steps"]), self.optimizer)
+        if previous_plan == self:
             return None
-        if done > self.total:
-            return f"the earliest checkpoint is of step {done} already"
-        for end_before, end in zip_longest(before._ends(), self._ends(), fillvalue=done):
-            if min(end_before, done) != min(end, done):
+        if num_done > self.total:
+            return f"the earliest checkpoint is of step {num_done} already"
+        for end_before, end in zip_longest(
+            previous_plan._phase_ends(), self._phase_ends(), fillvalue=num_done
+        ):
+            if min(end_before, num_done) != min(end, num_done):
                 return f"that puts step {min(end_before, end) + 1} into another phase"
-        for step in range(done):
-            was, now = (self.optimizer.rate(step, plan.total) for plan in (before, self))
+        for step in range(num_done):
+            was, now = (self.optimizer.rate(step, plan.total) for plan in (previous_plan, self))
             if was != now:
                 return (
                     f"that changes the learning rate from step {step + 1} on "
@@ -277,5 +281,5 @@ class Plan:
                 )
         return None
 
-    def _ends(self) -> list[int]:
+    def _phase_ends(self) -> list[int]:
         return list(accumulate(self.phase_steps))

@@ -148,15 +148,15 @@ def _global_batches(
 def _examples(
     source: Source[Any], start: Position, workers: int
 ) -> Iterator[tuple[Position, Example]]:
-    epoch, seen = start.epoch, start.offset
+    epoch, num_examples = start.epoch, start.offset
     for position, examples in _blocks(source, start, workers):
         if position.epoch != epoch:
-            if not seen:
+            if not num_examples:
                 raise TrainingError(
                     "the data holds not a single example", fix="Give more or longer documents."
                 )
-            epoch, seen = position.epoch, 0
-        seen += len(examples)
+            epoch, num_examples = position.epoch, 0
+        num_examples += len(examples)
         for offset in range(position.offset, len(examples)):
             yield position._replace(offset=offset), examples[offset]
 

@@ -36,10 +36,10 @@ from ..text.tokenizer import Tokenizer
 from .progress import Progress
 from .settings import FinetuneSettings
 
-_AT_ONCE = 4096  # rows that are tokenised at a time
+_CHUNK_ROWS = 4096  # rows that are tokenised at a time
 
 
-def taught(
+def read_with_teacher(
     kind: type[LabelledTask[Any]],
     tokenizer: Tokenizer,
     rows: Rows,
@@ -71,14 +71,16 @@ def taught(
     """
     match kind.teacher_outputs:
         case "probabilities":
-            return _by_classifier(tokenizer, rows, dev, options, settings, device, progress)
+            return _student_of_classifier(tokenizer, rows, dev, options, settings, device, progress)
         case "vectors":
-            return _by_sentence_encoder(tokenizer, rows, options, settings, device, run, progress)
+            return _student_of_sentence_encoder(
+                tokenizer, rows, options, settings, device, run, progress
+            )
         case None:
             raise SettingsError(f"teacher={settings.teacher}: {kind.name} takes no teacher")
 
 
-def _by_classifier(
+def _student_of_classifier(
     tokenizer: Tokenizer,
     rows: Rows,
     dev: Rows | None,
@@ -97,12 +99,12 @@ def _by_classifier(
     for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
-    found = _columns(rows, dev, options.columns_by_role(TEXTS))
-    reader = teacher.task.with_columns(found, rows.name)
+    columns = _columns(rows, dev, options.columns_by_role(TEXTS))
+    reader = teacher.task.with_columns(columns, rows.name)
     task = DistilledTask(
         tokenizer,
         teacher.task.settings.with_values(
-            columns=found,
+            columns=columns,
             is_pair_optional=False,
             **options.values_for(TextSettings),
             positive_label=options.positive_label or teacher.task.settings.positive_label,
@@ -123,20 +125,20 @@ def _by_classifier(
     return task, examples
 
 
-def _columns(rows: Rows, dev: Rows | None, named: dict[str, str | None]) -> Columns:
+def _columns(rows: Rows, dev: Rows | None, names: dict[str, str | None]) -> Columns:
     """Return the columns of a student's training rows; that of the labels may be in dev alone.
 
     Raises:
         DataError: a named column does not exist, or a column of texts cannot be detected.
     """
-    label = named["label"]
+    label = names["label"]
     if label is None or dev is None or rows.has(label):
-        return Columns.parse(TEXTS.find(rows, named, labelled=False))
-    found = Columns.parse(TEXTS.find(rows, {**named, "label": None}, labelled=False))
+        return Columns.parse(TEXTS.find(rows, names, labelled=False))
+    found = Columns.parse(TEXTS.find(rows, {**names, "label": None}, labelled=False))
     return found.with_values(label=dev.column(label))
 
 
-def _by_sentence_encoder(
+def _student_of_sentence_encoder(
     tokenizer: Tokenizer,
     rows: Rows,
     options: TaskOptions,
@@ -154,8 +156,8 @@ def _by_sentence_encoder(
             f"temperature={settings.temperature} is for classifiers, but this teacher gives vectors"
         )
     teacher = load(settings.teacher, device=device)
-    found = find_columns(rows, text=options.text_column, labelled=False)
-    if found.pair is not None:
+    text_columns = find_columns(rows, text=options.text_column, labelled=False)
+    if text_columns.pair is not None:
         fix = "Name the column of the texts: text_column=NAME."
         raise DataError(
             "a student learns from texts, and these are pairs", where=rows.name, fix=fix
@@ -167,12 +169,12 @@ def _by_sentence_encoder(
     )
     values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
     vectors = _vectors(
-        teacher, Texts(rows, found.text, is_repeatable=True), settings, run, progress
+        teacher, Texts(rows, text_columns.text, is_repeatable=True), settings, run, progress
     )
     task = StudentTask(
         tokenizer,
         RetrievalSettings.parse(values | {"columns": columns}),
-        found.text,
+        text_columns.text,
         principal_axes(vectors),
     )
     examples = [replace(one, target=vectors[one.index]) for one in _unlabelled(task, rows)]
@@ -192,11 +194,11 @@ def _vectors(
     RunDirectory(run).check_free()
     run.mkdir(parents=True, exist_ok=True)
     file = run / TEACHER_VECTORS
-    written = teacher.embed_to(
+    embeddings = teacher.embed_to(
         file, texts, normalize=True, precision=settings.precision, progress=_counter(progress)
     )
-    if written.cut:
-        what = f"teacher={settings.teacher}: {written.cut:,} texts were truncated to its length"
+    if embeddings.cut:
+        what = f"teacher={settings.teacher}: {embeddings.cut:,} texts were truncated to its length"
         warnings.warn(what, BertworksWarning, stacklevel=2)
     return np.asarray(np.load(file, mmap_mode="r"))
 
@@ -207,8 +209,8 @@ def _counter(progress: Progress | None) -> Callable[[int, int], None] | None:
 
 def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
     """Yield the rows as the task's examples, without targets."""
-    done = 0
-    for chunk in engine.chunks(rows, _AT_ONCE):
+    num_rows = 0
+    for chunk in engine.chunks(rows, _CHUNK_ROWS):
         values, places = [row.values for row in chunk], [row.where for row in chunk]
-        yield from task.examples(values, done, where=places, labelled=False)
-        done += len(chunk)
+        yield from task.examples(values, num_rows, where=places, labelled=False)
+        num_rows += len(chunk)

@@ -35,7 +35,7 @@ from ..tasks import find_labelled_task
 from ..tasks.dev_share import Dev, check_share
 from ..tasks.labelled import LabelledTask
 from ..training.finetune import finetune
-from ..training.machine import settled_precision
+from ..training.machine import resolve_precision
 from ..training.progress import Progress
 from ..training.settings import settings_of
 from ..utils.regular_files import sha256_of
@@ -100,7 +100,7 @@ def finetune_grid(
             settings or other tables; or every run failed.
         OutputError: the directory cannot be written, another process uses it, or it is, contains
             or is inside an input.
-        Interrupted: SIGTERM or Ctrl-C was received; finished work is saved, and the same call
+        RunInterrupted: SIGTERM or Ctrl-C was received; finished work is saved, and the same call
             resumes.
         DataError, BertworksError: as in `finetune`.
     """
@@ -149,13 +149,13 @@ def finetune_grid(
     inputs = [train, dev, source]
     # A resumed grid keeps the precision of its first run.
     runs = sorted(file.parent for file in folder.glob("*/settings.yaml")) if is_resumed else []
-    precision = settled_precision("auto", runs[0] if runs else None, computes_on)
+    precision = resolve_precision("auto", runs[0] if runs else None, computes_on)
     settings = {"precision": precision, **settings}
     with RunDirectory.open(
         out, description, may_change=may_change, inputs=inputs, overwrite=overwrite
     ) as run:
         if not is_begun:
-            run.cut_journal(0)
+            run.truncate_journal(0)
         # With several GPUs, each process sees only its own.
         place = computes_on if len(places) == 1 else computes_on.type
         do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)

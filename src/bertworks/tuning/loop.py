@@ -37,7 +37,7 @@ from ..tasks.best_metric import BestMetric
 from ..training.checkpoint import ResumeWarning
 from ..training.finetune import FinetuneResult
 from ..training.progress import Progress, say
-from ..training.signals import Interrupted, stop_request
+from ..training.signals import RunInterrupted, stop_request
 from ..utils.formatting import format_duration
 from ..utils.json_files import parse_json, to_json
 from ..utils.memory import is_memory_short, start_thread
@@ -250,7 +250,7 @@ class _RunProgress(Progress):
         self._is_first = False
         self._shown.train(step, total, **{**facts, "phase": self._title})
 
-    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+    def show_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         pass
 
     def note(self, text: str) -> None:
@@ -307,7 +307,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
         Why the run failed; None if it did not.
 
     Raises:
-        Interrupted: it was asked to stop, and can be resumed.
+        RunInterrupted: it was asked to stop, and can be resumed.
         OtherRunError: its directory contains another run.
         DataError, BertworksError: a table is wrong, or a package is missing. Every other run would
             fail too, except runs with another `reading`, which the error therefore names.
@@ -322,7 +322,7 @@ def do_here(job: Job, progress: Progress | None) -> str | None:
             for folder in (run.checkpoints, run.best):
                 shutil.rmtree(folder, ignore_errors=True)
             job.finetune(progress=progress)
-    except (Interrupted, OtherRunError):
+    except (RunInterrupted, OtherRunError):
         raise
     except TrainingError as error:
         return error.what
@@ -350,7 +350,7 @@ def do_in_processes(
     """Do each run in its own process; yield it with why it failed, or None, when it ends.
 
     Raises:
-        Interrupted: SIGTERM or Ctrl-C was received; the running runs are saved.
+        RunInterrupted: SIGTERM or Ctrl-C was received; the running runs are saved.
         DataError, BertworksError: as in `do_here`; the other runs are stopped.
     """
     waiting, free = list(reversed(jobs)), list(places)
@@ -368,7 +368,7 @@ def do_in_processes(
                     free.append(slot)
                     yield job, _end(ready, process)
                 if request.signal_number:
-                    raise Interrupted(
+                    raise RunInterrupted(
                         "stopped (all runs are saved; the same command resumes)",
                         signal_number=request.signal_number,
                     )

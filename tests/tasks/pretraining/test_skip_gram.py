@@ -196,7 +196,7 @@ def test_words_of_the_same_neighbours_come_near_and_a_run_resumes_exactly(
     whole = tiny_run(sentences, tmp_path / "whole", **SETTINGS)
     with pytest.raises(RuntimeError, match="switched off"):
         tiny_run(sentences, tmp_path / "run", **SETTINGS, progress=Lines(stop_after=80))
-    assert tiny_run(sentences, tmp_path / "run", **SETTINGS).resumed_from == 50
+    assert tiny_run(sentences, tmp_path / "run", **SETTINGS).resumed_step == 50
     assert_same(tmp_path / "whole", tmp_path / "run")
     assert whole.metrics["skip_gram_loss"] < 1.76  # at first log 6 = 1.79, all scores being zero
     model = load(whole.run.model)

@@ -143,7 +143,7 @@ def glue(
 
     Raises:
         DataError: there is no such folder or task, or files of a named task are missing.
-        SettingsError, TrainingError, OutputError, Interrupted: as in `finetune_grid`; settings
+        SettingsError, TrainingError, OutputError, RunInterrupted: as in `finetune_grid`; settings
             that do not fit a task are an error before anything is trained.
     """
     data, out = Path(data), Path(out)

@@ -11,7 +11,7 @@ from bertworks.errors import DataError, TrainingError
 from bertworks.nn import device
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.settings.base import RUN_FORMAT
-from bertworks.training.machine import settled_precision
+from bertworks.training.machine import resolve_precision
 from bertworks.training.settings import FinetuneSettings
 
 CPU = torch.device("cpu")
@@ -20,23 +20,23 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(("fast", "usual"), [(True, "bf16"), (False, "fp32")])
 def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
     monkeypatch.setattr(device, "is_fast_at_bfloat16", lambda _: fast)
-    assert settled_precision("auto", tmp_path / "new", CPU) == usual
+    assert resolve_precision("auto", tmp_path / "new", CPU) == usual
     for begun in ("fp32", "bf16", "auto"):
         settings = FinetuneSettings(precision=begun)
         with RunDirectory.open(tmp_path / begun, settings):
             pass
-        assert settled_precision("auto", tmp_path / begun, CPU) == begun
+        assert resolve_precision("auto", tmp_path / begun, CPU) == begun
         for asked in ("fp32", "bf16"):
-            assert settled_precision(asked, tmp_path / begun, CPU) == asked
+            assert resolve_precision(asked, tmp_path / begun, CPU) == asked
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "settings.yaml").write_text(
         f"format_version: {RUN_FORMAT}\nprecision: bf16\nfinetune:\n  precision: fp32"
     )
-    assert settled_precision("auto", tmp_path / "group", CPU) == "bf16"
-    assert settled_precision("auto", tmp_path / "group", CPU, "finetune") == "fp32"
+    assert resolve_precision("auto", tmp_path / "group", CPU) == "bf16"
+    assert resolve_precision("auto", tmp_path / "group", CPU, "finetune") == "fp32"
 
 
 def test_damaged_settings_are_told(tmp_path: Path):
     (tmp_path / "settings.yaml").write_text("precision: [")
     with pytest.raises((DataError, TrainingError), match=r"settings\.yaml"):
-        settled_precision("auto", tmp_path, CPU)
+        resolve_precision("auto", tmp_path, CPU)
