@@ -54,7 +54,9 @@ def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None
     assert kept.isdisjoint(start.new_parameters)
     assert set(start.new_parameters) >= matrices - kept
     layers = [f"encoder.layers.{number}" for number in range(3 - count, 3)]
-    assert [name for name in start.fresh if name.startswith("encoder.layers")] == layers
+    assert [
+        name for name in start.new_parameter_names if name.startswith("encoder.layers")
+    ] == layers
     std = start.network.encoder.layers[2].feed_forward.output.weight.std().item()
     assert std == pytest.approx(CONFIG.initializer_range * 0.88, rel=0.15)  # cut at two of them
 
