@@ -27,7 +27,7 @@ from bertworks.checkpoints import weights
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.checkpoints.store import read_tensors
-from bertworks.checkpoints.weights import _copied, write_weights
+from bertworks.checkpoints.weights import _read_safetensors, write_weights
 from bertworks.convert.export import write_tensorflow
 from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
@@ -203,7 +203,7 @@ def test_a_file_that_was_cut_as_it_was_read_is_named(tmp_path):
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[:-4])
     with pytest.raises(CheckpointError, match=r"cut.safetensors.*was truncated while it was read"):
-        _copied(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
+        _read_safetensors(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
 
 
 @pytest.mark.long
