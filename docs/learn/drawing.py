@@ -29,10 +29,13 @@ COLOURS = {
     "fourth": "#7a4b8f",
     "faint": "#6f96b1",
 }
-"""The explorer's light colours (`static/style.css`)."""
+"""The explorer's light colours (`static/styles/base.css`)."""
 
-_PAGE = """<!doctype html><html data-theme="light"><head>
-<link rel="stylesheet" href="/style.css"></head><body><div id="at"></div></body></html>"""
+_STYLES = "".join(
+    f'<link rel="stylesheet" href="/{name}">' for name in assets() if name.endswith(".css")
+)
+_PAGE = f"""<!doctype html><html data-theme="light"><head>
+{_STYLES}</head><body><div id="at"></div></body></html>"""
 _DRAW = """async ([kind, data, width]) => {
   const {lineChart} = await import("/charts/line-chart.js");
   const {heatmap} = await import("/charts/heatmap.js");

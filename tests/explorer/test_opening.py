@@ -65,7 +65,7 @@ def titles(page: Any) -> dict[str, str]:
     """The views that the model has: the address of each, by its title."""
     return {
         link.inner_text(): link.get_attribute("href")
-        for link in page.locator("nav a:not(.lacking)").all()
+        for link in page.locator("nav a:not(.unavailable)").all()
     }
 
 

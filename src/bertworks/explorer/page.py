@@ -21,7 +21,8 @@ from ..reports import page as html
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 _IMPORT = re.compile(r'(?<=from ")(\.{1,2}/[^"]+)(?=";)')
-_STYLE = '<link rel="stylesheet" href="./explore/static/style.css">'
+_STYLE = re.compile(r'<link rel="stylesheet" href="\./explore/static/([^"]+)">')
+_CHARSET = '<meta charset="utf-8">'
 _SCRIPT = '<script type="module" src="./explore/static/app.js"></script>'
 _NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 _FILE_POLICY = (
@@ -65,7 +66,8 @@ def page(data: Mapping[str, Any]) -> str:
     embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     tables = "\n".join(_tables(data))
     text = files["index.html"]
-    text = text.replace(_STYLE, f"{policy}\n<style>\n{files['style.css']}</style>")
+    text = text.replace(_CHARSET, f"{_CHARSET}\n{policy}")
+    text = _STYLE.sub(lambda match: f"<style>\n{files[match[1]]}</style>", text)
     text = _NOSCRIPT.sub(lambda _: f"<noscript>\n{tables}\n</noscript>", text)
     text = text.replace(_SCRIPT, script)
     embedded = f'<script type="application/json" id="data">{embedded}</script>'

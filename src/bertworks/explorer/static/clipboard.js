@@ -25,7 +25,7 @@ async function writeClipboard(text) {
       () => true,
       () => false,
     );
-  const textArea = h("textarea", { class: "hidden", value: text });
+  const textArea = h("textarea", { class: "visually-hidden", value: text });
   document.body.append(textArea);
   textArea.select();
   const isCopied = document.execCommand("copy");

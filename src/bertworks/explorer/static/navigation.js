@@ -18,11 +18,12 @@ export function drawNavigation(current, values, isMissing) {
       "a",
       {
         href: formatLink(view.id, values),
-        class: isMissing(view) ? "lacking" : null,
+        class: isMissing(view) ? "unavailable" : null,
         "aria-current": view === current ? "page" : null,
       },
       view.title,
-      isMissing(view) && h("span", { class: "hidden" }, " (not available with this model)"),
+      isMissing(view) &&
+        h("span", { class: "visually-hidden" }, " (not available with this model)"),
     );
   const list = (group) =>
     h(

@@ -107,7 +107,7 @@ export function headEffects(ctx, { getHead, onpick }) {
       ),
       h(
         "div",
-        { class: "cards apart" },
+        { class: "cards spaced" },
         h("section", { class: "card" }, h("h3", {}, "With all heads"), predictionBars(base)),
         prediction && changedPrediction(prediction, base, headsOff),
       ),
@@ -144,7 +144,7 @@ function headRanking({ effects, ranked, prediction: { target } }, onpick) {
   ];
   return h(
     "div",
-    { class: "cards apart" },
+    { class: "cards spaced" },
     headHeatmap(effects, {
       title: "Effect of switching each head off",
       name: "head-effects",

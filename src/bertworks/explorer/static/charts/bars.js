@@ -19,20 +19,20 @@ export function bars(
   return h(
     "table",
     { class: "bars" },
-    caption && h("caption", { class: "hidden" }, caption),
-    h("thead", { class: "hidden" }, h("tr", {}, headers)),
+    caption && h("caption", { class: "visually-hidden" }, caption),
+    h("thead", { class: "visually-hidden" }, h("tr", {}, headers)),
     h(
       "tbody",
       {},
       items.map(({ text, value, isMarked, note }) =>
         h(
           "tr",
-          { class: isMarked ? "known" : null },
+          { class: isMarked ? "marked" : null },
           h(
             "th",
             { scope: "row" },
             text,
-            isMarked && h("span", { class: "hidden" }, ` (${mark})`),
+            isMarked && h("span", { class: "visually-hidden" }, ` (${mark})`),
             note && h("span", { class: "soft small" }, ` ${note}`),
           ),
           h("td", { class: "track" }, bar(value, max)),

@@ -246,7 +246,7 @@ function headCard({ data, steps, pieces, head, set, piece }) {
     const strongest = weights.indexOf(Math.max(...weights));
     return h(
       "div",
-      { class: `vec${index === head ? " chosen" : ""}` },
+      { class: `vector-row${index === head ? " chosen" : ""}` },
       button(`Head ${index + 1}`, () => set({ head: index }), {
         class: "small name",
         "aria-pressed": index === head,
@@ -273,7 +273,7 @@ function headCard({ data, steps, pieces, head, set, piece }) {
           `${data.hidden_size} numbers. Press a head to follow it.`,
       ),
       formula("c = [c of head 1, …, c of head h]"),
-      h("div", { class: "vecs" }, rows),
+      h("div", { class: "vector-strips" }, rows),
     ],
   };
 }

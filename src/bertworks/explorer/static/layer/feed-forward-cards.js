@@ -58,7 +58,7 @@ function expansionCard({ ctx, data, steps }) {
       ),
       vectorStrips([["z", intermediate], ...(gate ? [["g", gate]] : [])]),
       vectorStrips([["a", activated]]),
-      h("h3", { class: "apart" }, "The largest"),
+      h("h3", { class: "spaced" }, "The largest"),
       activationTable(steps),
       weightSum(ctx, data.layer, [
         map("z", "intermediate", intermediate),

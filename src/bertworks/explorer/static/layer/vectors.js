@@ -26,7 +26,7 @@ export const findLargest = (...vectors) =>
 export function strip(values, scale = findLargest(values), name = "") {
   const range = `from ${formatShort(Math.min(...values))} to ${formatShort(Math.max(...values))}`;
   const canvas = h("canvas", {
-    class: "strip-of",
+    class: "vector-strip",
     role: "img",
     width: values.length,
     height: 1,
@@ -57,11 +57,11 @@ export function vectorStrips(rows) {
   addReadingKeys(strips, vectors);
   return h(
     "div",
-    { class: "vecs" },
+    { class: "vector-strips" },
     rows.map(([name, values], row) =>
       h(
         "div",
-        { class: "vec" },
+        { class: "vector-row" },
         h("span", { class: "name" }, name),
         strips[row],
         firstNumbers(values),

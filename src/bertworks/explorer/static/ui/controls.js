@@ -147,7 +147,7 @@ export function table(columns, rows, { caption, className = "" } = {}) {
     h(
       "table",
       { class: className },
-      caption && h("caption", { class: "hidden" }, caption),
+      caption && h("caption", { class: "visually-hidden" }, caption),
       h("thead", {}, h("tr", {}, headerRow)),
       h(
         "tbody",

@@ -57,7 +57,7 @@ function show(root, ctx) {
     const options = { min: 0, max: 100, value: threshold * 100, format: (value) => `${value} %` };
     return h(
       "div",
-      { class: "apart" },
+      { class: "spaced" },
       slider("“No answer” is predicted above this share", options, change),
     );
   }

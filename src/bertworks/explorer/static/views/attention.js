@@ -188,7 +188,7 @@ function show(root, ctx) {
   root.append(
     form.element,
     ctx.status,
-    h("div", { class: "beside" }, gridHolder, headHolder),
+    h("div", { class: "columns" }, gridHolder, headHolder),
     pairHolder,
     measureHolder,
     effects.element,

@@ -74,9 +74,9 @@ function occurrenceCharts(ctx, answer, texts) {
       },
       changeLayer,
     ),
-    h("div", { class: "apart" }, charts),
+    h("div", { class: "spaced" }, charts),
     occurrences.length > 1 &&
-      h("div", { class: "apart" }, similarityChart(answer.similarity, occurrences)),
+      h("div", { class: "spaced" }, similarityChart(answer.similarity, occurrences)),
   ];
 }
 
@@ -119,7 +119,7 @@ function layerCharts(answer, occurrences, layer) {
         caption: "The word’s row of the embedding table: the same in every sentence.",
       }),
     ),
-    h("div", { class: "apart" }, vectorMap(answer, occurrences, layer, place)),
+    h("div", { class: "spaced" }, vectorMap(answer, occurrences, layer, place)),
   ];
 }
 

@@ -119,7 +119,7 @@ function checkpointComparison(ctx, steps, request) {
     );
   };
   const compareButton = button("Compare all checkpoints", compare);
-  return h("div", { class: "apart" }, compareButton);
+  return h("div", { class: "spaced" }, compareButton);
 }
 
 // The answers for the first blank, one after the other, so that the server stays free for others.
@@ -169,7 +169,7 @@ function blankSection(blank, name, guess) {
         }),
     ),
     blank.layers && [
-      h("h3", { class: "apart" }, "Most probable at each layer"),
+      h("h3", { class: "spaced" }, "Most probable at each layer"),
       layerTable(blank.layers, name),
     ],
   );

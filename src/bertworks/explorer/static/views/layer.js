@@ -98,7 +98,7 @@ function controls(data, numLayers, token, head, set) {
   );
   return h(
     "div",
-    { class: "form follow" },
+    { class: "form piece-controls" },
     h(
       "div",
       { class: "row end" },

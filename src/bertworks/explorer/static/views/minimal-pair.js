@@ -106,7 +106,7 @@ function predictions(ctx, { prediction: first, other_prediction: second }) {
     h("div", { class: "card" }, h("h3", {}, title), predictionBars(prediction));
   return h(
     "section",
-    { class: "apart" },
+    { class: "spaced" },
     facts([
       ["Prediction", target],
       ["In the first text", formatTargetValue(first.target, first.probability)],

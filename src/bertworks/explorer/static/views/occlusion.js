@@ -47,7 +47,7 @@ function show(root, ctx) {
       results,
       names.length > 1 && targetField(names, answer.prediction.target.name),
       markedText(answer),
-      h("div", { class: "cards apart" }, effectCard(answer), predictionCard(answer.prediction)),
+      h("div", { class: "cards spaced" }, effectCard(answer), predictionCard(answer.prediction)),
       isFile ? null : explorerCallExamples(ctx, "occlusion", body),
     );
     return describeAnswer(answer);
@@ -110,7 +110,7 @@ function markedText({ pieces, prediction, words }) {
       "--strength": `${Math.round((40 * Math.abs(change)) / maxChange)}%`,
     };
     const title = formatTargetChange(prediction.target, change);
-    return h("mark", { title, style, class: "weighed" }, text);
+    return h("mark", { title, style, class: "influence" }, text);
   };
   return h(
     "div",

@@ -75,7 +75,7 @@ function createVectorCache(ctx) {
 const matchBars = (matches) =>
   h(
     "div",
-    { class: "card found" },
+    { class: "card matches" },
     bars(matches.slice(0, 10), {
       caption: "Nearest texts",
       header: "Text",

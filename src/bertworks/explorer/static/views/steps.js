@@ -153,7 +153,7 @@ function stateCharts(answer, position) {
   const name = quoteToken(answer, position);
   return h(
     "div",
-    { class: "cards apart" },
+    { class: "cards spaced" },
     lineChart({
       title: `Length of the vector of ${name}`,
       name: "norms",
@@ -182,7 +182,7 @@ function vectorTable(caption, rows, size) {
     h(
       "table",
       { class: "vectors" },
-      h("caption", { class: "hidden" }, caption),
+      h("caption", { class: "visually-hidden" }, caption),
       h(
         "tbody",
         {},
