@@ -55,16 +55,16 @@ export function textForm(
   }
 
   function drawWords(pieces, maskedWords) {
-    let pressed = maskedWords;
+    let numbers = maskedWords;
     const press = (number) => {
-      if (pressed.includes(number)) pressed = pressed.filter((other) => other !== number);
-      else pressed = isSingle ? [number] : [...pressed, number];
-      ctx.set({ words: pressed.sort((a, b) => a - b).join(",") });
+      if (numbers.includes(number)) numbers = numbers.filter((other) => other !== number);
+      else numbers = isSingle ? [number] : [...numbers, number];
+      ctx.set({ words: numbers.sort((a, b) => a - b).join(",") });
       onchange();
     };
     replaceKeepingFocus(
       wordsHolder,
-      wordButtons(pieces, { pressed, label: hint, isFixed, onclick: press }),
+      wordButtons(pieces, { pressedNumbers: numbers, label: hint, isFixed, onclick: press }),
     );
   }
 
@@ -126,7 +126,7 @@ function createPiecesCache(ctx) {
 
 // The words of a text as buttons, of which some are pressed; `isFixed(word)` makes a word no
 // button.
-function wordButtons(pieces, { pressed, onclick, label, isFixed }) {
+function wordButtons(pieces, { pressedNumbers, onclick, label, isFixed }) {
   const group = h(
     "div",
     { class: "words", role: "group", "aria-label": label },
@@ -134,7 +134,7 @@ function wordButtons(pieces, { pressed, onclick, label, isFixed }) {
       isFixed(word)
         ? h("span", { class: "plain" }, word.text)
         : button(word.text, () => onclick(word.number), {
-            "aria-pressed": pressed.includes(word.number),
+            "aria-pressed": pressedNumbers.includes(word.number),
             "data-key": `word-${word.number}`,
           }),
     ),

@@ -7,7 +7,7 @@ import { formatPercent } from "../ui/format.js";
 
 const ROW_HEIGHT = 24;
 const NUM_LEVELS = 20;
-const SAVED = { left: 120, width: 560 };
+const SAVED_PICTURE = { left: 120, width: 560 };
 
 // `matrix` is one of `decodeWeights`. `from` and `to` are the pressed words, or -1: with them, only
 // their lines are shown; while the pointer is at a word, only its lines. `onpress(side, index)` is
@@ -29,7 +29,7 @@ export function attentionLines(matrix, title, name, { from = -1, to = -1, onpres
   }
 
   const wordButtons = (side) => {
-    const pressed = side === "from" ? from : to;
+    const pressedIndex = side === "from" ? from : to;
     return addArrowKeys(
       h(
         "div",
@@ -43,7 +43,7 @@ export function attentionLines(matrix, title, name, { from = -1, to = -1, onpres
           return button(word, () => onpress(side, index), {
             onpointerenter: point,
             onfocus: point,
-            "aria-pressed": index === pressed,
+            "aria-pressed": index === pressedIndex,
           });
         }),
       ),
@@ -149,7 +149,11 @@ function describeSelection({ names, value }, { from, to }) {
 }
 
 function drawSavedLines({ count, names, value }, selection) {
-  const [left, right, middle] = [SAVED.left, SAVED.width - SAVED.left, SAVED.width / 2];
+  const [left, right, middle] = [
+    SAVED_PICTURE.left,
+    SAVED_PICTURE.width - SAVED_PICTURE.left,
+    SAVED_PICTURE.width / 2,
+  ];
   const label = (name, index, x, anchor) =>
     s(
       "text",
@@ -178,7 +182,7 @@ function drawSavedLines({ count, names, value }, selection) {
   };
   return s(
     "svg",
-    { viewBox: `0 0 ${SAVED.width} ${count * ROW_HEIGHT}` },
+    { viewBox: `0 0 ${SAVED_PICTURE.width} ${count * ROW_HEIGHT}` },
     names.map((name, index) => [
       label(name, index, left - 8, "end"),
       label(name, index, right + 8, "start"),

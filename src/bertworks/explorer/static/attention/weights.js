@@ -18,8 +18,8 @@ export function decodeWeights({ pieces, weights }) {
     const values = new Float32Array(count * count);
     const [firstHead, lastHead] = options.mean ? [0, numHeads - 1] : [head, head];
     const numMerged = lastHead - firstHead + 1;
-    for (let merged = firstHead; merged <= lastHead; merged++) {
-      let byte = (layer * numHeads + merged) * matrixSize;
+    for (let source = firstHead; source <= lastHead; source++) {
+      let byte = (layer * numHeads + source) * matrixSize;
       for (let from = 0; from < numTokens; from++) {
         const row = groupOfToken[from];
         const unit = row < 0 ? 0 : 1 / (weights.scale * groups[row].tokens.length * numMerged);

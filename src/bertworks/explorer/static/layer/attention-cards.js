@@ -5,11 +5,11 @@ import { h } from "../ui/dom.js";
 import { formatCount, formatPercent } from "../ui/format.js";
 import { canAttend, sliceHead } from "./steps.js";
 import {
+  addSubscripts,
   describeMoments,
   formatMap,
   formatNorm,
   formula,
-  indexed,
   paragraph,
   predictionLink,
 } from "./text.js";
@@ -134,8 +134,8 @@ function scoreCard({ data, steps, pieces, token, piece }) {
       table(
         [
           "Piece j",
-          { text: indexed("q × k_j") },
-          { text: indexed("q · k_j"), number: true },
+          { text: addSubscripts("q × k_j") },
+          { text: addSubscripts("q · k_j"), number: true },
           { text: "score", number: true },
         ],
         scoreRows(data, steps, pieces, token),
@@ -210,7 +210,7 @@ function valueCard({ data, steps, pieces, head, piece }) {
       ),
       formula("c = Σ weight(j) · v_j"),
       table(
-        ["Piece j", "Weight", { text: indexed("Weight × v_j") }],
+        ["Piece j", "Weight", { text: addSubscripts("Weight × v_j") }],
         rows.map(([name, weight, values]) => [name, weight, strip(values, scale)]),
         { caption: "Weighted values", className: "scores" },
       ),

@@ -9,11 +9,11 @@ export const formula = (...lines) =>
   h(
     "p",
     { class: "formula mono" },
-    lines.filter(Boolean).map((line) => h("span", {}, indexed(line))),
+    lines.filter(Boolean).map((line) => h("span", {}, addSubscripts(line))),
   );
 
 // "W_Q x" with its index set low.
-export const indexed = (text) =>
+export const addSubscripts = (text) =>
   text
     .split(/(?<=_\w)|(?=_\w)/)
     .map((part) => (/^_\w$/.test(part) ? h("sub", {}, part.slice(1)) : part));

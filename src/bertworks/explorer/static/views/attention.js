@@ -85,9 +85,9 @@ function show(root, ctx) {
     const [layer, head] = getHead();
     const matrix = weights.getMatrix(layer, head, getOptions());
     const name = nameHeadOrMean(layer, head, getOptions().mean);
-    const hasLines = ctx.get("as", "lines") === "lines";
+    const hasLines = ctx.get("display", "lines") === "lines";
     const changeDisplay = (display) => {
-      ctx.set({ as: display });
+      ctx.set({ display });
       drawHead();
     };
     replaceKeepingFocus(
@@ -99,7 +99,7 @@ function show(root, ctx) {
           ["lines", "Lines"],
           ["matrix", "Matrix"],
         ],
-        ctx.get("as", "lines"),
+        ctx.get("display", "lines"),
         changeDisplay,
       ),
       hasLines ? headLines(matrix, name) : headMatrix(matrix, name),

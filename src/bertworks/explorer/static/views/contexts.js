@@ -97,9 +97,9 @@ function nameOccurrences(points, texts) {
 function excerpt(text, { start, end }) {
   const letters = [...text];
   const splitWords = (part) => part.join("").trim().split(/\s+/);
-  const before = splitWords(letters.slice(0, start)).slice(-2).join(" ");
-  const after = splitWords(letters.slice(end)).slice(0, 3).join(" ");
-  return `${before} ${letters.slice(start, end).join("")} ${after}`.trim();
+  const leftText = splitWords(letters.slice(0, start)).slice(-2).join(" ");
+  const rightText = splitWords(letters.slice(end)).slice(0, 3).join(" ");
+  return `${leftText} ${letters.slice(start, end).join("")} ${rightText}`.trim();
 }
 
 function layerCharts(answer, occurrences, layer) {
@@ -135,13 +135,13 @@ const similarityMap = (occurrences, values, options) =>
   });
 
 function vectorMap(answer, occurrences, layer, place) {
-  const explained = answer.explained[layer].reduce((sum, share) => sum + share, 0);
+  const explainedVariance = answer.explained[layer].reduce((sum, share) => sum + share, 0);
   return scatter({
     title: `A map of ${place}`,
     name: `map-layer-${layer}`,
     caption:
       "The two directions in which the vectors differ most (principal components; " +
-      `${(100 * explained).toFixed(0)} % of the variance).`,
+      `${(100 * explainedVariance).toFixed(0)} % of the variance).`,
     points: answer.map[layer].map(([x, y], index) => ({
       x,
       y,

@@ -153,14 +153,14 @@ function describeAnswer({ blanks }) {
 function fillExamples(ctx, text, pieces, { words, candidates }) {
   if (ctx.model.causal) return generateExamples(ctx, text);
   const inputs = maskWords(text, pieces, words, ctx.model.mask);
-  const quoted = formatPython(inputs);
+  const pythonText = formatPython(inputs);
   return callExamples(ctx, {
     path: "/fill-mask",
     body: { inputs, top_k: 10, candidates },
     python: candidates.length
       ? `import bertworks as bw\n\nclient = bw.Client(${formatPython(ctx.source.origin)})\n` +
-        `client.fill_mask(${quoted}, candidates=${formatPython(candidates)})`
-      : `${formatLoading(ctx)}model.fill_mask(${quoted}, top_k=10)`,
+        `client.fill_mask(${pythonText}, candidates=${formatPython(candidates)})`
+      : `${formatLoading(ctx)}model.fill_mask(${pythonText}, top_k=10)`,
     verb: "fill-mask",
     args: [getModelSource(ctx), inputs],
     options: ["--top-k", "10"],

@@ -54,13 +54,13 @@ function show(root, ctx) {
 
 // The word of a blank; without one, the blank is after the text.
 function sideCards(text, word, { left, both }) {
-  const before = word ? sliceText(text, 0, word.start) : [text, " "];
-  const after = word ? sliceText(text, word.end) : null;
+  const leftText = word ? sliceText(text, 0, word.start) : [text, " "];
+  const rightText = word ? sliceText(text, word.end) : null;
   return h(
     "div",
     { class: "cards" },
-    sideCard("Left side only", [before, gap()], left),
-    both && sideCard("Both sides", [before, gap(), after], both),
+    sideCard("Left side only", [leftText, gap()], left),
+    both && sideCard("Both sides", [leftText, gap(), rightText], both),
   );
 }
 
