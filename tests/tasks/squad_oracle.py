@@ -28,11 +28,11 @@ def words_of(text: str) -> list[str]:
 
 
 def _overlap(true: Sequence[str], predicted: Sequence[str]) -> float:
-    unmatched = list(true)
+    remaining_words = list(true)
     num_shared = 0
     for word in predicted:
-        if word in unmatched:
-            unmatched.remove(word)
+        if word in remaining_words:
+            remaining_words.remove(word)
             num_shared += 1
     if not num_shared:
         return 0.0

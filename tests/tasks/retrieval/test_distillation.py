@@ -65,12 +65,12 @@ def test_axes_keep_the_cosines_of_vectors_that_lie_in_fewer_dimensions() -> None
     narrow = unit_rows(50, 4)
     rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 9)))
     wide = (np.hstack([narrow, np.zeros((50, 5))]) @ rotation).astype(np.float32)
-    projected = wide @ principal_axes(wide)[:, :4]
-    np.testing.assert_allclose(projected @ projected.T, narrow @ narrow.T, atol=1e-6)
+    projection = wide @ principal_axes(wide)[:, :4]
+    np.testing.assert_allclose(projection @ projection.T, narrow @ narrow.T, atol=1e-6)
     remainder = wide @ principal_axes(wide)[:, 4:]
     np.testing.assert_allclose(remainder, 0, atol=1e-6)
     axes = torch.from_numpy(principal_axes(wide))
-    student, teacher = torch.from_numpy(projected), torch.from_numpy(wide)
+    student, teacher = torch.from_numpy(projection), torch.from_numpy(wide)
     assert vector_loss_sum(student, teacher, axes).item() == pytest.approx(0, abs=1e-9)
     assert vector_loss_sum(student.flip(0), teacher, axes).item() > 1
 

@@ -55,7 +55,7 @@ def negatives(row: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_in_batch_loss_is_the_cross_entropy_over_the_possible_negatives(symmetric: bool) -> None:
+def test_loss_with_in_batch_negatives_is_the_cross_entropy_over_them(symmetric: bool) -> None:
     task = task_of(scale=7.0, symmetric=symmetric)
     network = network_of(task)
     loss = network(batch_of(task))["retrieval"]

@@ -1,6 +1,6 @@
 """How tables and published models write tags that mark spans, and conversion to one way.
 
-A tag has a marker (the place of a word in its span) and the type of the span.
+A tag has a marker (the position of a word in its span) and the type of the span.
 
 | notation | examples |
 |---|---|
