@@ -20,10 +20,10 @@ from bertworks.training.optimizer import build_optimizer, set_step
 from bertworks.training.settings import FinetuneSettings, FitSettings, OptimizerSettings
 from bertworks.training.sharding import (
     check_can_shard,
-    full,
+    full_tensor,
     gather_full_weights,
     is_sharded,
-    local,
+    local_tensor,
     shard,
     shard_like,
 )
@@ -71,17 +71,17 @@ def test_a_process_alone_has_a_part_that_is_the_whole() -> None:
         assert parts.keys() == wholes.keys()
         assert all(isinstance(layer, FSDPModule) for layer in sharded.encoder.layers)
         for name, part in parts.items():
-            assert torch.equal(full(part), wholes[name])
+            assert torch.equal(full_tensor(part), wholes[name])
             again = shard_like(part, wholes[name].detach() + 1)
             assert again.placements == part.placements
-            assert torch.equal(local(again), wholes[name] + 1)
+            assert torch.equal(local_tensor(again), wholes[name] + 1)
             count = torch.tensor(3.0)  # an optimizer's state that is one number stays as it is
             assert torch.equal(shard_like(part, count), count)
             with torch.no_grad():
-                local(part).add_(1)
+                local_tensor(part).add_(1)
         gather_full_weights(sharded, network)
         for name, part in parts.items():
-            assert torch.equal(full(part), wholes[name])
+            assert torch.equal(full_tensor(part), wholes[name])
     finally:
         dist.destroy_process_group()
 
@@ -101,7 +101,7 @@ def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
             optimizer.step()
         wholes = dict(network.named_parameters())
         for name, part in sharded.named_parameters():
-            torch.testing.assert_close(full(part), wholes[name], **CLOSE)
+            torch.testing.assert_close(full_tensor(part), wholes[name], **CLOSE)
     finally:
         dist.destroy_process_group()
 
