@@ -29,7 +29,7 @@ from bertworks.inference.native import (
 from bertworks.native import attention_fp32, library
 from bertworks.native import layer as native_layer
 from bertworks.native import training as native
-from bertworks.native.embeddings_and_pooling import means
+from bertworks.native.embeddings_and_pooling import mean_of_sequences
 from bertworks.native.library import has_kernels
 from bertworks.nn.attention import attention
 from bertworks.nn.config import EncoderConfig
@@ -228,23 +228,23 @@ def test_hooks_of_embeddings_are_called():
 def test_means(unit_length):
     packed = pack(1, 2, 7, 7, 300)
     hidden = torch.randn(len(packed.input_ids), 96).bfloat16()
-    found = means(hidden, packed, unit_length=unit_length)
+    found = mean_of_sequences(hidden, packed, unit_length=unit_length)
     edges = packed.cu_seqlens.tolist()
     parts = [hidden[start:end].double() for start, end in pairwise(edges)]
     expected = torch.stack([part.mean(0) for part in parts])
     if unit_length:
         expected = nn.functional.normalize(expected, dim=-1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
-    alone = means(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
+    alone = mean_of_sequences(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
     assert torch.equal(alone[0], found[2])
 
 
 @needs_kernels
 def test_the_mean_of_zeros_has_no_direction():
     zeros = torch.zeros(3, 32, dtype=torch.bfloat16)
-    assert means(zeros, pack(3), unit_length=True).eq(0).all()
+    assert mean_of_sequences(zeros, pack(3), unit_length=True).eq(0).all()
     zeros[1, 5] = torch.nan
-    assert means(zeros, pack(3), unit_length=True).isnan().all()
+    assert mean_of_sequences(zeros, pack(3), unit_length=True).isnan().all()
 
 
 @needs_kernels
@@ -458,7 +458,7 @@ def test_packing():
         rows = torch.randint(-9, 9, (outputs, inputs)).to(dtype)
         if dtype.is_floating_point:
             rows.mul_(1.37)
-        packed = native_layer._packed(rows, group).view(-1, inputs // group, library.PANEL, group)
+        packed = native_layer._pack(rows, group).view(-1, inputs // group, library.PANEL, group)
         rounded = rows.to(packed.dtype).float()
         padded = nn.functional.pad(rounded, (0, 0, 0, -outputs % library.PANEL))
         expected = padded.view(-1, library.PANEL, inputs // group, group).transpose(1, 2)
@@ -727,7 +727,7 @@ def test_norm_of_a_sum_and_its_gradient_beside_float64(bias):
     exact = [part.double().requires_grad_() for part in (x, residual)]
     twin = nn.LayerNorm(80, eps=1e-3, bias=bias).double()
     twin.load_state_dict(norm.state_dict())
-    found, expected = native.added_norm(*given, norm, 0.0), twin(exact[0] + exact[1])
+    found, expected = native.add_and_norm(*given, norm, 0.0), twin(exact[0] + exact[1])
     found.backward(gradient)
     expected.backward(gradient.double())
     assert error(found, expected) < 0.004
@@ -743,7 +743,7 @@ def test_dropout_before_a_norm():
     residual = torch.randn(400, 96).bfloat16().requires_grad_()
     norm = nn.LayerNorm(96)
     torch.manual_seed(1)
-    found = native.added_norm(x, residual, norm, 0.25)
+    found = native.add_and_norm(x, residual, norm, 0.25)
     found.backward(torch.randn(400, 96).bfloat16())
     kept = x.grad != 0
     assert abs(kept.double().mean() - 0.75) < 6 * (0.25 * 0.75 / x.numel()) ** 0.5
@@ -753,8 +753,8 @@ def test_dropout_before_a_norm():
     ratio = (x.grad.float() / residual.grad.float())[kept]
     assert (ratio - scale).abs().max() < 0.02 * scale
     torch.manual_seed(1)
-    assert torch.equal(native.added_norm(x, residual, norm, 0.25), found)
-    assert not torch.equal(native.added_norm(x, residual, norm, 0.25), found)
+    assert torch.equal(native.add_and_norm(x, residual, norm, 0.25), found)
+    assert not torch.equal(native.add_and_norm(x, residual, norm, 0.25), found)
 
 
 @needs_kernels
@@ -768,9 +768,9 @@ def test_all_may_be_dropped(dropout):
     x, residual = torch.randn(2, 50, 96).bfloat16().unbind()
     x.requires_grad_()
     norm = nn.LayerNorm(96)
-    found = native.added_norm(x, residual, norm, dropout)
+    found = native.add_and_norm(x, residual, norm, dropout)
     found.sum().backward()
-    assert torch.equal(found, native.added_norm(torch.zeros_like(x), residual, norm, 0.0))
+    assert torch.equal(found, native.add_and_norm(torch.zeros_like(x), residual, norm, 0.0))
     assert not x.grad.any()
 
 

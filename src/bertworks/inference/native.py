@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..native.embeddings_and_pooling import NativeEmbeddings, means
+from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
 from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
 from ..native.library import PANEL, has_kernels
 from ..nn.config import EncoderConfig
@@ -106,11 +106,13 @@ class FrozenNativeEncoder(Encoder):
         hidden = next(self.hidden_states(packed))
         return self.native(hidden, packed)
 
-    def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
+    def means(
+        self, packed: Packed, *, unit_length: bool
+    ) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
         hidden = self(packed)
         if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
-            return means(hidden, packed, unit_length=unit_length)
+            return mean_of_sequences(hidden, packed, unit_length=unit_length)
         found = pool(hidden.float(), packed, "mean")  # a hook has changed the states
         return nn.functional.normalize(found, dim=-1) if unit_length else found
 
@@ -204,7 +206,7 @@ class _Parts(NamedTuple):
 
 
 def _bfloat16_map(linear: Linear) -> NativeMap:
-    return NativeMap.of_weight(linear.weight, _bias(linear))
+    return NativeMap.from_weight(linear.weight, _bias(linear))
 
 
 def _eight_bit_map(linear: Linear) -> NativeMap:
@@ -213,10 +215,10 @@ def _eight_bit_map(linear: Linear) -> NativeMap:
     if inputs is not None:
         inputs = inputs.to(weight.device)
     if inputs is None or not inputs.match(weight):
-        return NativeMap.of_codes(*quantize_rows(weight), _bias(linear))
+        return NativeMap.from_codes(*quantize_rows(weight), _bias(linear))
     start, slope = (part.expand(linear.in_features) for part in inputs.start_and_slope)
     codes, scales = quantize_rows(weight * inputs.steps)
-    return NativeMap.of_codes(codes, scales, _bias(linear) + inputs.shift, (start, slope))
+    return NativeMap.from_codes(codes, scales, _bias(linear) + inputs.shift, (start, slope))
 
 
 def _bias(part: Linear | LayerNorm) -> Tensor:

@@ -9,32 +9,32 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..packed import Layout
-from .library import PANEL, ExactAttention, has_kernels, library, parallel
+from .library import PANEL, AttentionFp32, has_kernels, library, parallel
 
 
 def can_attend(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, key_layout: Layout
 ) -> bool:
     """Whether `attention` supports such queries, keys and values, and layouts."""
-    of_heads = query.shape[1:]
+    head_shape = query.shape[1:]
     return (
         has_kernels("fp32")
         and all(
-            one.dtype is torch.float32
-            and one.is_cpu
-            and one.shape[1:] == of_heads
-            and one.stride()[1:] == (of_heads[-1], 1)
-            for one in (query, key, value)
+            tensor.dtype is torch.float32
+            and tensor.is_cpu
+            and tensor.shape[1:] == head_shape
+            and tensor.stride()[1:] == (head_shape[-1], 1)
+            for tensor in (query, key, value)
         )
-        and of_heads[-1] % PANEL == 0
+        and head_shape[-1] % PANEL == 0
         and layout.num_sequences == key_layout.num_sequences
-        and _are_in(query, layout)
-        and _are_in(key, key_layout)
-        and _are_in(value, key_layout)
+        and _has_all_tokens(query, layout)
+        and _has_all_tokens(key, key_layout)
+        and _has_all_tokens(value, key_layout)
     )
 
 
-def _are_in(tokens: Tensor, layout: Layout) -> bool:
+def _has_all_tokens(tokens: Tensor, layout: Layout) -> bool:
     """Whether there are all tokens of a layout, whose edges are a tensor on the CPU."""
     edges = layout.cu_seqlens
     is_tensor = isinstance(edges, Tensor) and edges.is_cpu and edges.dtype is torch.int32
@@ -62,15 +62,15 @@ def attention(
     rows, heads, size = query.shape
     result = torch.empty(rows, heads, size, dtype=torch.float32, device="cpu")
     result[layout.groups[-1].tokens.stop :].zero_()
-    described = ExactAttention(
-        *(one.data_ptr() for one in (query, key, value)),
-        (c_int64 * 3)(*(one.stride(0) for one in (query, key, value))),
-        *(one.data_ptr() for one in (result, layout.cu_seqlens, key_layout.cu_seqlens)),
+    arguments = AttentionFp32(
+        *(tensor.data_ptr() for tensor in (query, key, value)),
+        (c_int64 * 3)(*(tensor.stride(0) for tensor in (query, key, value))),
+        *(tensor.data_ptr() for tensor in (result, layout.cu_seqlens, key_layout.cu_seqlens)),
         *(layout.num_sequences, heads, size),
     )
-    failed = library().bertworks_exact_attention(
-        byref(described), torch.get_num_threads(), parallel()
+    error_code = library().bertworks_attention_fp32(
+        byref(arguments), torch.get_num_threads(), parallel()
     )
-    if failed:
+    if error_code:
         raise MemoryError("no memory for the attention of a layer")
     return result

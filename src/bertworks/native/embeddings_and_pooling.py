@@ -11,7 +11,7 @@ from torch import Tensor
 from ..packed import Layout, Packed
 from .library import EmbeddingTables, library, parallel
 
-_IS_OUTSIDE = 2  # what native code returns if an index is not in its table
+_INDEX_ERROR = 2  # what native code returns if an index is not in its table
 
 
 class NativeEmbeddings:
@@ -34,9 +34,9 @@ class NativeEmbeddings:
     ) -> None:
         *weights, epsilon = norm
         tables = (words, positions, types)
-        self._held = (*tables, *weights)
+        self._tensors = (*tables, *weights)
         self._width = words.shape[1]
-        self._described = EmbeddingTables(
+        self._struct = EmbeddingTables(
             (c_void_p * 3)(*(None if table is None else table.data_ptr() for table in tables)),
             (c_void_p * 2)(*(part.data_ptr() for part in weights)),
             (c_int64 * 3)(*(0 if table is None else len(table) for table in tables)),
@@ -63,20 +63,20 @@ class NativeEmbeddings:
             if not (fits and part.is_contiguous()):
                 return None
         result = torch.empty(count, self._width, dtype=torch.bfloat16, device="cpu")
-        failed = self._run(
-            self._described,
+        error_code = self._run(
+            self._struct,
             *map(Tensor.data_ptr, indices),
             count,
             result.data_ptr(),
             torch.get_num_threads(),
             self._parallel,
         )
-        if failed and failed != _IS_OUTSIDE:
+        if error_code and error_code != _INDEX_ERROR:
             raise MemoryError("no memory for the embeddings of tokens")
-        return None if failed else result
+        return None if error_code else result
 
 
-def means(
+def mean_of_sequences(
     hidden: Float[Tensor, "tokens width"], layout: Layout, *, unit_length: bool
 ) -> Float[Tensor, "sequences width"]:
     """The mean of each sequence's bfloat16 vectors, in float32; optionally scaled to length 1.

@@ -30,14 +30,14 @@ class NativeMap:
     slope: Float[Tensor, " inputs"] | None = None
 
     @staticmethod
-    def of_weight(
+    def from_weight(
         weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"]
     ) -> NativeMap:
         """A map with bfloat16 products."""
-        return NativeMap(_packed(weight.detach(), group=2), _floats(bias), weight.shape[1])
+        return NativeMap(_pack(weight.detach(), group=2), _floats(bias), weight.shape[1])
 
     @staticmethod
-    def of_codes(
+    def from_codes(
         codes: Int8[Tensor, "outputs inputs"],
         scales: Float[Tensor, " outputs"],
         bias: Float[Tensor, " outputs"],
@@ -52,7 +52,7 @@ class NativeMap:
         """
         start, slope = (None, None) if line is None else map(_floats, line)
         return NativeMap(
-            _packed(codes, group=4),
+            _pack(codes, group=4),
             _floats(bias),
             codes.shape[1],
             _floats(scales),
@@ -61,8 +61,8 @@ class NativeMap:
             slope,
         )
 
-    def described(self) -> Map:
-        """The struct for native code; this object owns its memory and must outlive the struct."""
+    def to_struct(self) -> Map:
+        """Return the struct for native code; this object owns its memory and must outlive it."""
         values = (self.scales, self.offsets, self.start, self.slope)
         return Map(
             self.packed.data_ptr(),
@@ -92,8 +92,8 @@ class NativeLayer:
     ) -> None:
         self._norms = [_floats(part) for weight, bias, _ in norms for part in (weight, bias)]
         self._maps = maps
-        self.described = Layer(
-            (Map * 4)(*(one.described() for one in maps)),
+        self.struct = Layer(
+            (Map * 4)(*(native_map.to_struct() for native_map in maps)),
             (c_void_p * 4)(*(part.data_ptr() for part in self._norms)),
             (c_float * 2)(*(epsilon for *_, epsilon in norms)),
             heads,
@@ -108,7 +108,7 @@ class NativeLayers:
     def __init__(self, layers: Sequence[NativeLayer]) -> None:
         self._run, self._parallel = library().bertworks_layers, parallel()
         self._layers = layers
-        self._described = (Layer * len(layers))(*(layer.described for layer in layers))
+        self._structs = (Layer * len(layers))(*(layer.struct for layer in layers))
 
     def __call__(
         self, hidden: Float[Tensor, "tokens hidden_size"], layout: Layout
@@ -124,8 +124,8 @@ class NativeLayers:
         result = torch.empty_like(hidden)
         if last < len(hidden):
             result[last:].zero_()
-        failed = self._run(
-            self._described,
+        error_code = self._run(
+            self._structs,
             len(self._layers),
             hidden.data_ptr(),
             result.data_ptr(),
@@ -134,12 +134,12 @@ class NativeLayers:
             torch.get_num_threads(),
             self._parallel,
         )
-        if failed:
+        if error_code:
             raise MemoryError("no memory for a layer of the encoder")
         return result
 
 
-def _packed(rows: Tensor, group: int) -> Tensor:
+def _pack(rows: Tensor, group: int) -> Tensor:
     """Pack rows of 8-bit integers, or of other numbers as bfloat16, into panels; see kernels.h.
 
     Args:

@@ -32,11 +32,11 @@ def has_kernels(precision: Literal["fp32", "bf16", "int8"]) -> bool:
     With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
     of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code.
     """
-    needed = _EIGHT_BITS if precision == "int8" else _AVX512
-    found = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
-    if found is None or (precision != "fp32" and torch.cpu._is_amx_tile_supported()):
+    required_bits = _EIGHT_BITS if precision == "int8" else _AVX512
+    code = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
+    if code is None or (precision != "fp32" and torch.cpu._is_amx_tile_supported()):
         return False
-    return bool(found.bertworks_kernels() & needed)
+    return bool(code.bertworks_kernels() & required_bits)
 
 
 class Map(Structure):
@@ -68,7 +68,7 @@ class Layer(Structure):
 
 
 class EmbeddingTables(Structure):
-    """The struct `embeddings` of ends.c."""
+    """The struct `embeddings` of embeddings_and_pooling.c."""
 
     _fields_ = (
         ("tables", c_void_p * 3),
@@ -96,8 +96,8 @@ class Attention(Structure):
     )
 
 
-class ExactAttention(Structure):
-    """The struct `exact` of exact.c."""
+class AttentionFp32(Structure):
+    """The struct `attention_fp32` of attention_fp32.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("query", "key", "value")),
@@ -107,8 +107,8 @@ class ExactAttention(Structure):
     )
 
 
-class Added(Structure):
-    """The struct `added` of rows.c."""
+class AddAndNorm(Structure):
+    """The struct `add_and_norm` of norms_and_losses.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("x", "residual", "sums", "result", "means", "inverses")),
@@ -124,7 +124,7 @@ class Added(Structure):
 
 
 class Entropy(Structure):
-    """The struct `entropy` of rows.c."""
+    """The struct `entropy` of norms_and_losses.c."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("logits", "bias", "labels", "losses", "inverses")),
@@ -134,65 +134,65 @@ class Entropy(Structure):
 
 @cache
 def library() -> Any:
-    """The compiled library; None if it is missing or was compiled from other sources."""
+    """Return the compiled library; None if it is missing or was compiled from other sources."""
     if not LIBRARY.exists():
         return None
     try:
-        found = ctypes.CDLL(str(LIBRARY))
+        code = ctypes.CDLL(str(LIBRARY))
     except OSError as error:  # for another kind of machine, or not executable there
         warnings.warn(f"native code cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
         return None
-    found.bertworks_source.restype = c_uint32
-    if found.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
+    code.bertworks_source.restype = c_uint32
+    if code.bertworks_source() != zlib.crc32(b"".join(map(Path.read_bytes, SOURCES))):
         what = f"{LIBRARY} was compiled from other source files, and is not used"
         warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
         return None
-    found.bertworks_kernels.restype = c_int
-    found.bertworks_pack.argtypes = (
+    code.bertworks_kernels.restype = c_int
+    code.bertworks_pack.argtypes = (
         *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p),
         *(c_int64, c_void_p),
     )
-    found.bertworks_pack.restype = None
-    found.bertworks_layers.argtypes = (
+    code.bertworks_pack.restype = None
+    code.bertworks_layers.argtypes = (
         *(POINTER(Layer), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
         *(c_int64, c_void_p),
     )
-    found.bertworks_layers.restype = c_int
-    found.bertworks_embeddings.argtypes = (
+    code.bertworks_layers.restype = c_int
+    code.bertworks_embeddings.argtypes = (
         *(POINTER(EmbeddingTables), c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
         *(c_int64, c_void_p),
     )
-    found.bertworks_embeddings.restype = c_int
-    found.bertworks_means.argtypes = (
+    code.bertworks_embeddings.restype = c_int
+    code.bertworks_means.argtypes = (
         *(c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
         *(c_int64, c_void_p),
     )
-    found.bertworks_means.restype = None
-    found.bertworks_attention.argtypes = (
+    code.bertworks_means.restype = None
+    code.bertworks_attention.argtypes = (
         *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
         *(c_int64, c_void_p),
     )
-    found.bertworks_attention.restype = c_int
-    found.bertworks_exact_attention.argtypes = (POINTER(ExactAttention), c_int64, c_void_p)
-    found.bertworks_exact_attention.restype = c_int
-    found.bertworks_added_items.argtypes = (c_int64,)
-    found.bertworks_added_items.restype = c_int64
-    found.bertworks_added.argtypes = (POINTER(Added), c_int64, c_void_p)
-    found.bertworks_added.restype = None
-    found.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
-    found.bertworks_entropy.restype = None
+    code.bertworks_attention.restype = c_int
+    code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64, c_void_p)
+    code.bertworks_attention_fp32.restype = c_int
+    code.bertworks_add_and_norm_items.argtypes = (c_int64,)
+    code.bertworks_add_and_norm_items.restype = c_int64
+    code.bertworks_add_and_norm.argtypes = (POINTER(AddAndNorm), c_int64, c_void_p)
+    code.bertworks_add_and_norm.restype = None
+    code.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
+    code.bertworks_entropy.restype = None
     three = (c_void_p, c_void_p, c_void_p)
-    found.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
-    found.bertworks_gelu.restype = None
-    return found
+    code.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
+    code.bertworks_gelu.restype = None
+    return code
 
 
 @cache
 def parallel() -> int | None:
-    """The address of a function that runs another one in PyTorch's OpenMP threads; or None."""
+    """Return the address of a function that runs another in PyTorch's OpenMP threads, or None."""
     try:
         torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
-        found = torch_library.GOMP_parallel  # of libgomp, or of a compatible library
+        function = torch_library.GOMP_parallel  # of libgomp, or of a compatible library
     except (OSError, AttributeError):  # then native code uses one thread
         return None
-    return ctypes.cast(found, c_void_p).value
+    return ctypes.cast(function, c_void_p).value

@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..packed import Layout
-from .library import PANEL, Added, Attention, Entropy, has_kernels, library, parallel
+from .library import PANEL, AddAndNorm, Attention, Entropy, has_kernels, library, parallel
 
-_LANES = 16  # numbers computed together
-_MOST_TOKENS = 1 << 16  # of a sequence: dropout numbers tokens with 16 bits
+_VECTOR_LENGTH = 16  # numbers computed together
+_MAX_TOKENS = 1 << 16  # of a sequence: dropout numbers tokens with 16 bits
 
 
-def can_attend(head_size: int, longest: int) -> bool:
-    """Whether `attention` supports heads of this size and sequences of up to `longest` tokens."""
-    return head_size % PANEL == 0 and longest < _MOST_TOKENS and has_kernels("bf16")
+def can_attend(head_size: int, max_length: int) -> bool:
+    """Whether `attention` supports heads of this size and sequences of this length."""
+    return head_size % PANEL == 0 and max_length < _MAX_TOKENS and has_kernels("bf16")
 
 
 def can_compute(x: Tensor) -> bool:
-    """Whether `added_norm` and `gelu` support such values."""
+    """Whether `add_and_norm` and `gelu` support such values."""
     return (
         x.dtype is torch.bfloat16
         and x.is_cpu
         and x.is_contiguous()
         and x.dim() > 0
-        and x.shape[-1] % _LANES == 0
+        and x.shape[-1] % _VECTOR_LENGTH == 0
         and has_kernels("bf16")
     )
 
@@ -102,7 +102,7 @@ def _attend(
     """Fill `result`: the context or, given its gradient, the gradient of `qkv`."""
     assert qkv.dtype is torch.bfloat16 and qkv.is_contiguous()
     result[layout.groups[-1].tokens.stop :].zero_()
-    failed = library().bertworks_attention(
+    error_code = library().bertworks_attention(
         Attention(qkv.data_ptr(), context.data_ptr(), *settings),
         layout.cu_seqlens.data_ptr(),
         len(layout.cu_seqlens) - 1,
@@ -111,11 +111,11 @@ def _attend(
         torch.get_num_threads(),
         parallel(),
     )
-    if failed:
+    if error_code:
         raise MemoryError("no memory for the attention of a layer")
 
 
-class _AddedNormFunction(torch.autograd.Function):
+class _AddAndNormFunction(torch.autograd.Function):
     """`norm(residual + dropout(x))`; of the inputs, only the sum is kept for backward."""
 
     @staticmethod
@@ -135,7 +135,7 @@ class _AddedNormFunction(torch.autograd.Function):
         ctx.settings = *x.shape, epsilon, kept, below, seed % 2**32
         ctx.has_bias = bias is not None
         parts = (x, residual, sums, result, means, inverses, weight, shift)
-        _added(Added(*map(Tensor.data_ptr, parts), *ctx.settings))
+        _run_add_and_norm(AddAndNorm(*map(Tensor.data_ptr, parts), *ctx.settings))
         ctx.save_for_backward(sums, means, inverses, weight)
         return result
 
@@ -145,20 +145,20 @@ class _AddedNormFunction(torch.autograd.Function):
         sums, means, inverses, weight = ctx.saved_tensors
         gradient = gradient.contiguous()
         d_x, d_residual = torch.empty_like(sums), torch.empty_like(sums)
-        items = library().bertworks_added_items(len(sums))
+        items = library().bertworks_add_and_norm_items(len(sums))
         d_weight, d_bias = weight.new_empty(2, items, len(weight)).unbind()
         parts = (sums, sums, sums, sums, means, inverses, weight, weight)
         others = (gradient, d_x, d_residual, d_weight, d_bias)
-        before, after = (map(Tensor.data_ptr, some) for some in (parts, others))
-        _added(Added(*before, *ctx.settings, *after))
-        of_bias = d_bias.sum(0) if ctx.has_bias else None
-        return d_x, d_residual, d_weight.sum(0), of_bias, None, None
+        inputs, gradients = (map(Tensor.data_ptr, tensors) for tensors in (parts, others))
+        _run_add_and_norm(AddAndNorm(*inputs, *ctx.settings, *gradients))
+        d_bias_sum = d_bias.sum(0) if ctx.has_bias else None
+        return d_x, d_residual, d_weight.sum(0), d_bias_sum, None, None
 
 
-_added_norm: Callable[..., Tensor] = _AddedNormFunction.apply
+_add_and_norm: Callable[..., Tensor] = _AddAndNormFunction.apply
 
 
-def added_norm(
+def add_and_norm(
     x: Float[Tensor, "rows width"],
     residual: Float[Tensor, "rows width"],
     norm: nn.LayerNorm,
@@ -172,31 +172,31 @@ def added_norm(
         norm: with float32 weights.
         dropout: the probability that a value is dropped.
     """
-    return _added_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout)
+    return _add_and_norm(x, residual, norm.weight, norm.bias, norm.eps, dropout)
 
 
-def _added(given: Added) -> None:
-    library().bertworks_added(byref(given), torch.get_num_threads(), parallel())
+def _run_add_and_norm(arguments: AddAndNorm) -> None:
+    library().bertworks_add_and_norm(byref(arguments), torch.get_num_threads(), parallel())
 
 
 class _GeluFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return _gelu_of(x, None)
+        return _run_gelu(x, None)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return _gelu_of(x, gradient.contiguous())
+        return _run_gelu(x, gradient.contiguous())
 
 
 gelu: Callable[[Tensor], Tensor] = _GeluFunction.apply
 """`x Φ(x)` of values that `can_compute` accepts."""
 
 
-def _gelu_of(x: Tensor, gradient: Tensor | None) -> Tensor:
+def _run_gelu(x: Tensor, gradient: Tensor | None) -> Tensor:
     """GELU of `x` or, given the gradient of GELU, the gradient of `x`."""
     result = torch.empty_like(x)
     library().bertworks_gelu(
@@ -230,8 +230,8 @@ def exponentials(
     losses, inverses = logits.new_empty(2, len(logits), dtype=torch.float32).unbind()
     parts = (logits, bias, labels, losses, inverses)
     addresses = (None if part is None else part.data_ptr() for part in parts)
-    given = Entropy(*addresses, len(logits), len(labels), logits.shape[1])
-    library().bertworks_entropy(byref(given), torch.get_num_threads(), parallel())
+    arguments = Entropy(*addresses, len(logits), len(labels), logits.shape[1])
+    library().bertworks_entropy(byref(arguments), torch.get_num_threads(), parallel())
     return losses[: len(labels)].sum(), inverses
 
 

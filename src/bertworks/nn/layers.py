@@ -169,7 +169,7 @@ def add_and_norm(
         and norm.normalized_shape == x.shape[-1:]
         and all(part.dtype is torch.float32 for part in norm.parameters())
     ):
-        return native.added_norm(x, residual, norm, dropout.p if dropout.training else 0.0)
+        return native.add_and_norm(x, residual, norm, dropout.p if dropout.training else 0.0)
     result: Tensor = norm(residual + dropout(x))
     return result
 

@@ -20,20 +20,20 @@ typedef struct {
     const bf16 *gradient;        /* of the result */
     bf16 *d_x, *d_residual;
     float *d_scale, *d_shift;    /* [items, width]: of each item's rows */
-} added;
+} add_and_norm;
 
 typedef struct {
     team all;
-    const added *of;
-} added_job;
+    const add_and_norm *of;
+} add_and_norm_job;
 
-INLINE __mmask16 stays(const added *of, int64_t row, int64_t at) {
+INLINE __mmask16 stays(const add_and_norm *of, int64_t row, int64_t at) {
     __m512i place = _mm512_add_epi32(_mm512_set1_epi32((int)(row * of->width + at)), counted());
     return not_dropped(place, of->seed, of->below);
 }
 
 static void add_forward(const void *given, int64_t item, char *scratch) {
-    const added *of = ((const added_job *)given)->of;
+    const add_and_norm *of = ((const add_and_norm_job *)given)->of;
     int64_t width = of->width, end = (item + 1) * ROWS_OF_ITEM;
     __m512 kept = _mm512_set1_ps(of->kept);
     (void)scratch;
@@ -65,7 +65,7 @@ static void add_forward(const void *given, int64_t item, char *scratch) {
 }
 
 static void add_backward(const void *given, int64_t item, char *scratch) {
-    const added *of = ((const added_job *)given)->of;
+    const add_and_norm *of = ((const add_and_norm_job *)given)->of;
     int64_t width = of->width, end = (item + 1) * ROWS_OF_ITEM;
     float *d_scale = of->d_scale + item * width, *d_shift = of->d_shift + item * width;
     __m512 kept = _mm512_set1_ps(of->kept);
@@ -98,18 +98,18 @@ static void add_backward(const void *given, int64_t item, char *scratch) {
     }
 }
 
-int64_t bertworks_added_items(int64_t rows) { return (rows + ROWS_OF_ITEM - 1) / ROWS_OF_ITEM; }
+int64_t bertworks_add_and_norm_items(int64_t rows) { return (rows + ROWS_OF_ITEM - 1) / ROWS_OF_ITEM; }
 
-static void added_work(void *given) {
-    added_job *all = given;
-    together(&all->all, 0, bertworks_added_items(all->of->rows),
+static void add_and_norm_work(void *given) {
+    add_and_norm_job *all = given;
+    together(&all->all, 0, bertworks_add_and_norm_items(all->of->rows),
              all->of->gradient ? add_backward : add_forward, all, NULL);
 }
 
 /* The norm of a sum or, if the norm's gradient is given, the gradients of its inputs. */
-void bertworks_added(const added *of, int64_t threads, parallel_fn parallel) {
-    added_job all = {.of = of};
-    run_team(&all.all, added_work, &all, threads, parallel);
+void bertworks_add_and_norm(const add_and_norm *of, int64_t threads, parallel_fn parallel) {
+    add_and_norm_job all = {.of = of};
+    run_team(&all.all, add_and_norm_work, &all, threads, parallel);
 }
 
 /* GELU of `x` or, if GELU's gradient is given, the gradient of `x`. */

@@ -17,20 +17,20 @@ typedef struct {
     float *context;                   /* [queries, heads, size] */
     const int32_t *edges, *key_edges; /* of sequences in the queries, and in the keys */
     int64_t sequences, heads, size;
-} exact;
+} attention_fp32;
 
 typedef struct {
     team all;
-    const exact *of;
-} exact_job;
+    const attention_fp32 *of;
+} attention_fp32_job;
 
-static int64_t exact_bytes(int64_t longest, int64_t size) {
+static int64_t attention_fp32_bytes(int64_t longest, int64_t size) {
     int64_t padded = whole_panels(longest);
     return (padded * size + longest * size + MOST_ROWS * padded) * 4;
 }
 
-static void exact_item(const void *given, int64_t item, char *scratch) {
-    const exact *of = ((const exact_job *)given)->of;
+static void attention_fp32_item(const void *given, int64_t item, char *scratch) {
+    const attention_fp32 *of = ((const attention_fp32_job *)given)->of;
     int64_t sequence = item / of->heads, head = item % of->heads, size = of->size;
     int64_t start = of->edges[sequence], queries = of->edges[sequence + 1] - start;
     int64_t first = of->key_edges[sequence], length = of->key_edges[sequence + 1] - first;
@@ -76,15 +76,15 @@ static void exact_item(const void *given, int64_t item, char *scratch) {
     }
 }
 
-static void exact_work(void *given) {
-    exact_job *all = given;
-    together(&all->all, 0, all->of->sequences * all->of->heads, exact_item, all,
+static void attention_fp32_work(void *given) {
+    attention_fp32_job *all = given;
+    together(&all->all, 0, all->of->sequences * all->of->heads, attention_fp32_item, all,
              join_team(&all->all));
 }
 
 /* Returns 0, or 1 if there is no memory. */
-int bertworks_exact_attention(const exact *of, int64_t threads, parallel_fn parallel) {
-    exact_job all = {.of = of};
-    int64_t bytes = exact_bytes(longest_of(of->key_edges, of->sequences), of->size);
-    return run_with_scratch(&all.all, bytes, exact_work, &all, threads, parallel);
+int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads, parallel_fn parallel) {
+    attention_fp32_job all = {.of = of};
+    int64_t bytes = attention_fp32_bytes(longest_of(of->key_edges, of->sequences), of->size);
+    return run_with_scratch(&all.all, bytes, attention_fp32_work, &all, threads, parallel);
 }
