@@ -24,7 +24,7 @@ def padded(lengths, seed=0):
 
 
 @given(lengths_lists)
-def test_padded_round_trip(lengths):
+def test_a_padded_batch_survives_a_round_trip(lengths):
     ids, mask = padded(lengths)
     packed = Packed.from_padded(ids, mask)
     assert packed.num_tokens == sum(lengths)
@@ -51,10 +51,10 @@ def test_groups_cover_the_pack_in_order(lengths):
     packed = Packed.from_arrays([np.zeros(n, np.int64) for n in lengths])
     spelled_out = [g.length for g in packed.groups for _ in range(g.sequences)]
     assert spelled_out == lengths
-    at = 0
+    start = 0
     for group in packed.groups:
-        assert group.start == at
-        at += group.sequences * group.length
+        assert group.start == start
+        start += group.sequences * group.length
     neighbours = zip(packed.groups, packed.groups[1:], strict=False)
     assert all(a.length != b.length for a, b in neighbours)
 
@@ -65,21 +65,23 @@ def test_parts_are_the_packs_of_their_sequences(lengths, most, as_tensors):
     rows = [7 * i for i in range(len(lengths))]
     packed = Packed.from_arrays(arrays, rows=rows, numbers=rows)
     parts = list((packed.to("cpu") if as_tensors else packed).split(most))
-    at = 0
+    start = 0
     for part in parts:
-        end = at + part.num_sequences
+        end = start + part.num_sequences
         assert part.num_tokens <= most or part.num_sequences == 1
         full = end == len(lengths) or part.num_tokens + lengths[end] > most
         assert full
-        expected = Packed.from_arrays(arrays[at:end], rows=rows[at:end], numbers=rows[at:end])
+        expected = Packed.from_arrays(
+            arrays[start:end], rows=rows[start:end], numbers=rows[start:end]
+        )
         for field in fields(Packed):
             own, other = getattr(part, field.name), getattr(expected, field.name)
             assert np.array_equal(own, other), field.name
-        at = end
-    assert at == len(lengths)
+        start = end
+    assert start == len(lengths)
 
 
-def test_in_order_of_length_each_length_is_one_group():
+def test_sequences_sorted_by_length_have_one_group_per_length():
     ids, mask = padded([3, 5, 3, 1, 5, 3])
     groups = Packed.from_padded(ids, mask).groups
     assert [(g.sequences, g.length) for g in groups] == [(1, 1), (3, 3), (2, 5)]

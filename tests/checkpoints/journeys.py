@@ -85,16 +85,16 @@ def there_and_back(family: str, kind: str, folder: Path) -> Journey:
     theirs = saved_by_them(family, kind, folder / "theirs")
     model = bw.load(folder / "theirs", device="cpu")
     model.save(folder / "ours")
-    (named,) = transformers.AutoConfig.from_pretrained(folder / "ours").architectures
+    (class_name,) = transformers.AutoConfig.from_pretrained(folder / "ours").architectures
     with _complaints() as complaints:
-        again, info = getattr(transformers, named).from_pretrained(
+        reloaded, info = getattr(transformers, class_name).from_pretrained(
             folder / "ours", output_loading_info=True
         )
     complaints += [f"{what}: {names}" for what, names in info.items() if names]
-    expected, found = theirs.state_dict(), again.state_dict()
-    complaints += sorted(found.keys() ^ expected.keys())
-    if type(again) is not type(theirs):
-        complaints.append(f"it is to be opened as {named}")
+    expected, actual = theirs.state_dict(), reloaded.state_dict()
+    complaints += sorted(actual.keys() ^ expected.keys())
+    if type(reloaded) is not type(theirs):
+        complaints.append(f"it is to be opened as {class_name}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "ours")
     assert model.report is not None
     in_file = len(load_file(folder / "theirs" / "model.safetensors"))
@@ -103,7 +103,7 @@ def there_and_back(family: str, kind: str, folder: Path) -> Journey:
         in_file - len(model.report.dropped_tensors),
         len(model.report.new_tensors),
         sum(8 * tensor.nbytes for tensor in expected.values()),
-        sum(changed_bits(expected[name], found[name]) for name in expected.keys() & found.keys()),
+        sum(changed_bits(expected[name], actual[name]) for name in expected.keys() & actual.keys()),
         complaints,
         tokenizer(TEXT)["input_ids"] == model.tokenizer.encode(TEXT).input_ids.tolist(),
     )

@@ -92,22 +92,28 @@ def renamed(name: str, value: Any) -> tuple[str, str, Any]:
     }
     for number in range(LAYERS):
         old, new = f"bert/encoder/layer_{number}", f"transformer/layer_{number}"
-        at = f"{4 + number}"
+        position = f"{4 + number}"
         for part in ("query", "key", "value"):
-            place = f"{at}/_attention_layer/_{part}_dense"
+            place = f"{position}/_attention_layer/_{part}_dense"
             table[f"{old}/attention/self/{part}/"] = (place, f"{new}/self_attention/{part}/")
         table |= {
             f"{old}/attention/output/dense/": (
-                f"{at}/_attention_layer/_output_dense",
+                f"{position}/_attention_layer/_output_dense",
                 f"{new}/self_attention/attention_output/",
             ),
             f"{old}/attention/output/LayerNorm/": (
-                f"{at}/_attention_layer_norm",
+                f"{position}/_attention_layer_norm",
                 f"{new}/self_attention_layer_norm/",
             ),
-            f"{old}/intermediate/dense/": (f"{at}/_intermediate_dense", f"{new}/intermediate/"),
-            f"{old}/output/dense/": (f"{at}/_output_dense", f"{new}/output/"),
-            f"{old}/output/LayerNorm/": (f"{at}/_output_layer_norm", f"{new}/output_layer_norm/"),
+            f"{old}/intermediate/dense/": (
+                f"{position}/_intermediate_dense",
+                f"{new}/intermediate/",
+            ),
+            f"{old}/output/dense/": (f"{position}/_output_dense", f"{new}/output/"),
+            f"{old}/output/LayerNorm/": (
+                f"{position}/_output_layer_norm",
+                f"{new}/output_layer_norm/",
+            ),
         }
     start = next(start for start in table if name.startswith(start))
     place, full = table[start]
@@ -128,14 +134,14 @@ def write(directory: Path) -> None:
 
     model = tf.Module()
     for name, value in original_variables().items():
-        path, full, shaped = renamed(name, value)
+        path, full, tensor = renamed(name, value)
         *parents, leaf = path.split("/")
         module = model
         for parent in parents:
             if not hasattr(module, parent):
                 setattr(module, parent, tf.Module())
             module = getattr(module, parent)
-        setattr(module, leaf, tf.Variable(shaped, name=full))
+        setattr(module, leaf, tf.Variable(tensor, name=full))
     table = getattr(model, "layer_with_weights-0").embeddings
     model.lm.embedding_table = table  # the same object under two names
     optimizer = tf.compat.v1.train.MomentumOptimizer(0.0, 0.9)

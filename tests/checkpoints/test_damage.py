@@ -68,14 +68,14 @@ def edit(directory: Path, **values: Any) -> None:
 
 def use(directory: Path) -> None:
     """Load a model and have it compute; the error, if there is one, is one line for people."""
-    said = "nothing"
+    message = "nothing"
     try:
         bw.load(directory, device="cpu").embed(["a b", "c"])
     except BertworksError as error:
-        said = str(error)
-    assert said
-    assert "\n" not in said
-    assert len(said) < 1500
+        message = str(error)
+    assert message
+    assert "\n" not in message
+    assert len(message) < 1500
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -181,7 +181,7 @@ def test_layers_that_share_their_weights_are_not_without_end(
         bw.load(tmp_path / "m", device="cpu")
 
 
-def test_what_config_json_holds_has_its_type(models: Path, tmp_path: Path) -> None:
+def test_values_of_config_json_have_their_types(models: Path, tmp_path: Path) -> None:
     for values, says in (
         ({"model_type": ["bert"]}, "model_type"),
         ({"model_type": 5}, "model_type"),
@@ -295,10 +295,12 @@ def test_parts_of_several_types_are_put_together(models: Path, tmp_path: Path) -
         name = f"bert.encoder.layer.0.attention.self.{part}.weight"
         tensors[name] = tensors[name].to(kind)
     save_file(tensors, file)
-    found = bw.load(tmp_path / "m", device="cpu").encoder.layers[0].attention.query_key_value.weight
+    actual = (
+        bw.load(tmp_path / "m", device="cpu").encoder.layers[0].attention.query_key_value.weight
+    )
     for number, part in enumerate(("query", "key", "value")):
         expected = tensors[f"bert.encoder.layer.0.attention.self.{part}.weight"].float()
-        assert torch.equal(found[48 * number : 48 * (number + 1)], expected)
+        assert torch.equal(actual[48 * number : 48 * (number + 1)], expected)
 
 
 @pytest.mark.parametrize(
@@ -330,10 +332,10 @@ def test_a_pickles_tensors_are_stored_whole(
 
 def flipped(rng: random.Random, content: bytes, end: int) -> bytes:
     """Bytes, of which some up to a place are others."""
-    changed = bytearray(content)
+    content = bytearray(content)
     for _ in range(rng.choice([1, 2, 5, 20])):
-        changed[rng.randrange(min(end, len(changed)))] = rng.randrange(256)
-    return bytes(changed[: rng.randrange(1, end)] if rng.random() < 0.1 else changed)
+        content[rng.randrange(min(end, len(content)))] = rng.randrange(256)
+    return bytes(content[: rng.randrange(1, end)] if rng.random() < 0.1 else content)
 
 
 @pytest.mark.long

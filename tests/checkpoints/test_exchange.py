@@ -28,13 +28,13 @@ ALL = list(CONFIG_CLASSES)
 @pytest.mark.parametrize(
     ("family", "kind"), [(family, kind) for family in ALL for kind in journeys.kinds_of(family)]
 )
-def test_there_and_back(family, kind, tmp_path):
-    found = journeys.there_and_back(family, kind, tmp_path)
-    assert found.used == found.in_file
-    assert found.new == 0
-    assert found.changed == 0
-    assert found.complaints == []
-    assert found.same_ids
+def test_a_round_trip_keeps_every_bit(family, kind, tmp_path):
+    journey = journeys.there_and_back(family, kind, tmp_path)
+    assert journey.used == journey.in_file
+    assert journey.new == 0
+    assert journey.changed == 0
+    assert journey.complaints == []
+    assert journey.same_ids
 
 
 def test_a_changed_bit_is_counted():
@@ -46,7 +46,7 @@ def test_a_changed_bit_is_counted():
     assert journeys.changed_bits(one, one.double()) == 96
 
 
-def test_a_causal_bert_is_theirs_as_a_decoder(tmp_path):
+def test_a_causal_bert_is_a_decoder_of_hugging_face(tmp_path):
     """The paper's left-to-right baseline, one setting away (§5.1)."""
     tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
     config = geometry("bert", vocab_size=len(PIECES), attention="causal")
@@ -122,7 +122,7 @@ def edit_config(folder, **entries):
         ("choice", {"summary_activation": "tanh"}, "summary_activation='tanh' is not supported"),
     ],
 )
-def test_what_a_head_cannot_be_is_said_in_a_line(kind, entries, says, tmp_path):
+def test_an_impossible_head_is_refused_in_one_line(kind, entries, says, tmp_path):
     journeys.saved_by_them("electra", kind, tmp_path)
     edit_config(tmp_path, **entries)
     with pytest.raises(CheckpointError, match=re.escape(says)):
@@ -130,7 +130,7 @@ def test_what_a_head_cannot_be_is_said_in_a_line(kind, entries, says, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["classification", "answering"])
-def test_too_few_positions_for_a_task_are_an_error_of_the_checkpoint(kind, tmp_path):
+def test_a_checkpoint_with_too_few_positions_for_a_task_is_refused(kind, tmp_path):
     config = geometry("bert", vocab_size=len(PIECES), max_position_embeddings=3)
     published.theirs_of(config, kind, torch.float32).save_pretrained(tmp_path)
     bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
@@ -155,7 +155,7 @@ def test_no_token_is_generated_that_the_vocabulary_has_not(tmp_path):
 
 
 @pytest.mark.parametrize(("layers", "groups"), [(18, 14), (5, 3), (12, 1)])
-def test_layers_share_weights_as_theirs_do(layers, groups, tmp_path):
+def test_layers_share_weights_as_in_hugging_face(layers, groups, tmp_path):
     """18 layers of 14 groups: by integers layer 9 is of group 7, and theirs of group 6."""
     sizes = {"num_hidden_layers": layers, "num_hidden_groups": groups}
     config = geometry("albert", vocab_size=len(PIECES), **sizes)
@@ -261,7 +261,7 @@ def test_a_cross_encoder_gives_sentence_transformers_the_same_scores(tmp_path):
         assert answer["value"] == pytest.approx(float(score), abs=1e-5)
 
 
-def test_a_discriminator_tells_replaced_tokens(tmp_path):
+def test_a_discriminator_detects_replaced_tokens(tmp_path):
     """What `predict` says of each token is what their model says of it."""
     theirs = journeys.saved_by_them("electra", "replaced-tokens", tmp_path / "m")
     model = bw.load(tmp_path / "m", device="cpu")
@@ -288,7 +288,7 @@ def test_a_discriminator_tells_replaced_tokens(tmp_path):
         model.evaluate([{"text": "a b"}])
 
 
-def test_a_discriminator_padded(tmp_path):
+def test_a_padded_discriminator_has_the_same_logits(tmp_path):
     theirs = journeys.saved_by_them("electra", "replaced-tokens", tmp_path / "m")
     model = bw.load(tmp_path / "m", device="cpu")
     _, inputs, mask = journeys.batch_of(model)

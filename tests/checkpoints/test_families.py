@@ -62,7 +62,7 @@ def test_loss_and_every_gradient(family, dtype):
 
 @pytest.mark.long
 @FAMILY
-def test_gradients_in_bfloat16(family):
+def test_gradients_in_bfloat16_are_close(family):
     found = measures.gradients_in_bfloat16(family)
     assert found.is_good, found
 
@@ -73,7 +73,7 @@ def test_gradients_in_bfloat16(family):
     ("family", "values"),
     [*((family, {}) for family in ALL), ("modernbert", {"classifier_pooling": "mean"})],
 )
-def test_classifier(family, values, dtype):
+def test_a_classifier_has_the_same_logits(family, values, dtype):
     assert measures.classifier_logits(family, dtype, **values) <= TOLERANCE[dtype]
     found = measures.classifier_gradients(family, dtype, **values)
     assert max(found.values()) <= TOLERANCE[dtype], found
@@ -122,7 +122,7 @@ def test_classifier_that_guesses_next_pieces_too(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("values", [{}, {"embedding_size": None, "hidden_act": "gelu_new"}])
-def test_discriminator(values, dtype):
+def test_a_discriminator_has_the_same_logits(values, dtype):
     config = geometry("electra", **values)
     theirs = published.theirs_of(config, "replaced-tokens", dtype)
     pair = published.pair(DiscriminatorNetwork(config), theirs, config, dtype)
@@ -171,7 +171,7 @@ def test_the_settings_survive_config_json(family):
         ("modernbert", {"use_bias": True}, "'modernbert' has no use_bias=True"),
     ],
 )
-def test_what_a_family_has_no_words_for_is_said(family, values, says):
+def test_settings_that_a_family_lacks_are_refused(family, values, says):
     config = geometry(family).with_values(**values)
     with pytest.raises(CheckpointError, match=says):
         FAMILIES[family].write_config(config)

@@ -44,7 +44,7 @@ def test_a_number_that_float32_has_no_room_for_is_found(tmp_path: Path) -> None:
         bw.load(spoiled(tmp_path / "m", {KEY: 1e300}, torch.float64), device="cpu")
 
 
-def test_they_are_named_if_they_are_allowed(tmp_path: Path) -> None:
+def test_allowed_non_finite_tensors_are_named(tmp_path: Path) -> None:
     directory = spoiled(tmp_path / "m", {KEY: math.nan, DENSE: math.inf})
     with pytest.raises(CheckpointError, match=r"the first of 2 such tensors.*`bertworks inspect`"):
         bw.load(directory, device="cpu")

@@ -75,7 +75,7 @@ def test_every_variable_is_used_or_dropped_with_a_reason(original):
     assert len(report.dropped_tensors) == len(slots) + 1
 
 
-def test_checksums_of_the_original(original):
+def test_checksums_of_the_original_are_compared(original):
     """The reader finds the tensors where they are: each has the checksum that was written."""
     entries, shards = _read_index((original / "bert_model.ckpt.index").read_bytes())
     data = (original / "bert_model.ckpt.data-00000-of-00001").read_bytes()
@@ -97,11 +97,11 @@ def test_a_bundle_keeps_every_bit(tmp_path):
         **{f"many/{n:04}/kernel": torch.full((n % 3 + 1,), float(n)) for n in range(300)},
     }
     write_bundle(tmp_path / "x.ckpt", tensors)
-    again = read_bundle(tmp_path / "x.ckpt")
-    assert again.keys() == tensors.keys()
+    reloaded = read_bundle(tmp_path / "x.ckpt")
+    assert reloaded.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert again[name].dtype == tensor.dtype
-        assert torch.equal(again[name], tensor), name
+        assert reloaded[name].dtype == tensor.dtype
+        assert torch.equal(reloaded[name], tensor), name
 
 
 def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
@@ -135,15 +135,15 @@ def test_round_trip_through_tensorflows_layout(tmp_path, task):
         *["bert_config.json", "bert_model.ckpt.index", "vocab.txt"],
         "bert_model.ckpt.data-00000-of-00001",
     }
-    again = bw.load(tmp_path / "tf", device="cpu")
-    theirs = again.network.state_dict()
+    reloaded = bw.load(tmp_path / "tf", device="cpu")
+    theirs = reloaded.network.state_dict()
     for name, tensor in model.network.state_dict().items():
         if task == "pretraining" or not name.startswith("head."):
             assert torch.equal(tensor, theirs[name]), name
-    assert again.tokenizer.pieces == model.tokenizer.pieces
+    assert reloaded.tokenizer.pieces == model.tokenizer.pieces
 
 
-def test_tensorflows_layout_keeps_labels_and_limit_and_the_rest_is_said(tmp_path):
+def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_path):
     settings = {
         "labels": ("no", "perhaps", "yes"),
         "columns": Columns(text="text", label="label"),
@@ -161,19 +161,19 @@ def test_tensorflows_layout_keeps_labels_and_limit_and_the_rest_is_said(tmp_path
         tokenizer=tokenizer,
         task=task,
     )
-    again = bw.load(folder, device="cpu")
-    assert again.task.labels == settings["labels"]
-    assert again.task.settings.max_seq_length == 24
+    reloaded = bw.load(folder, device="cpu")
+    assert reloaded.task.labels == settings["labels"]
+    assert reloaded.task.settings.max_seq_length == 24
     missing = missing_settings(model, folder)
     assert {"truncation", "stride"} <= set(missing)
     assert not {"labels", "max_seq_length"} & set(missing)
     texts = ["a b", "c"]
-    for one, two in zip(model.predict(texts), again.predict(texts), strict=True):
+    for one, two in zip(model.predict(texts), reloaded.predict(texts), strict=True):
         assert one["label"] == two["label"]
         assert one["probabilities"] == pytest.approx(two["probabilities"])
 
 
-def test_sentence_encoder_in_tensorflows_layout_is_said(tmp_path):
+def test_sentence_encoder_in_tensorflows_layout_is_warned_of(tmp_path):
     model = bw.load("mini-sentences", device="cpu")
     folder = write_tensorflow(
         tmp_path / "tf",
@@ -201,8 +201,8 @@ def test_the_tanh_form_comes_back_from_tensorflows_layout(tmp_path):
         network = bw.Model.fresh(config, model.tokenizer).network
         where = tmp_path / name
         write_tensorflow(where, network=network, config=config, tokenizer=model.tokenizer)
-        written = json.loads((where / "bert_config.json").read_text())["hidden_act"]
-        assert written == name.removesuffix("_new")
+        content = json.loads((where / "bert_config.json").read_text())["hidden_act"]
+        assert content == name.removesuffix("_new")
         assert bw.load(where, device="cpu").encoder.config.hidden_act == name
     assert bw.load(where, device="cpu", hidden_act="gelu").encoder.config.hidden_act == "gelu"
 
@@ -240,9 +240,9 @@ def test_pickled_weights(tmp_path, shards, zipped):
             tmp_path / "m" / part,
             _use_new_zipfile_serialization=zipped,
         )
-    again = bw.load(tmp_path / "m", device="cpu")
+    reloaded = bw.load(tmp_path / "m", device="cpu")
     for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, again.network.state_dict()[name]), name
+        assert torch.equal(tensor, reloaded.network.state_dict()[name]), name
 
 
 class Malicious:
@@ -284,7 +284,7 @@ def test_a_geometry_that_is_not_that_of_the_weights(tmp_path):
         bw.load(tmp_path / "m", device="cpu")
 
 
-def test_a_vocabulary_shorter_or_longer_than_the_embedding(tmp_path):
+def test_a_vocabulary_may_be_shorter_or_longer_than_the_embedding(tmp_path):
     tiny().save(tmp_path / "m")
     (tmp_path / "m" / "tokenizer.json").unlink()
     vocabulary = tmp_path / "m" / "vocab.txt"
@@ -303,7 +303,7 @@ def test_a_vocabulary_shorter_or_longer_than_the_embedding(tmp_path):
         (lambda d: shutil.copy(d / "bert_model.ckpt.index", d / "y.index"), None),
     ],
 )
-def test_a_damaged_original(original, tmp_path, damage, says):
+def test_a_damaged_original_is_refused(original, tmp_path, damage, says):
     shutil.copytree(original, tmp_path / "m")
     damage(tmp_path / "m")
     if says is None:
@@ -343,10 +343,10 @@ def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch)
     model = tiny()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    written = write_tensorflow(
+    directory = write_tensorflow(
         ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
     )
-    assert bw.load(written, device="cpu").encoder.config == model.encoder.config
+    assert bw.load(directory, device="cpu").encoder.config == model.encoder.config
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
     with pytest.raises(OutputError, match="already exists"):
         write_tensorflow(
@@ -361,7 +361,7 @@ def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch)
         ({"attention": "causal"}, "has no attention=causal"),
     ],
 )
-def test_what_tensorflows_layout_cannot_say_is_refused(tmp_path, settings, says):
+def test_settings_that_tensorflows_layout_lacks_are_refused(tmp_path, settings, says):
     """The original's code would read it as another model."""
     tokenizer = tiny().tokenizer
     task = PretrainingTask(tokenizer, max_length=40, causal="attention" in settings)
@@ -408,26 +408,26 @@ def test_tensorflows_layout_has_wordpiece_only(tmp_path):
 
 def test_special_pieces_behind_a_vocabulary_go_to_tensorflows_layout(tmp_path):
     model = tiny()
-    marked = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
+    definition = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
     config = model.encoder.config.with_values(vocab_size=len(PIECES) + 1)
-    network = bw.Model.fresh(config, bw.Tokenizer(marked)).network
+    network = bw.Model.fresh(config, bw.Tokenizer(definition)).network
     write_tensorflow(
-        tmp_path / "tf", network=network, config=config, tokenizer=bw.Tokenizer(marked)
+        tmp_path / "tf", network=network, config=config, tokenizer=bw.Tokenizer(definition)
     )
-    assert bw.load(tmp_path / "tf", device="cpu").tokenizer.pieces == marked.pieces
+    assert bw.load(tmp_path / "tf", device="cpu").tokenizer.pieces == definition.pieces
 
 
-def test_an_answering_model_of_the_original_release(original, tmp_path):
+def test_an_answering_model_of_the_original_release_is_read(original, tmp_path):
     """`run_squad.py` names its head `cls/squad`; it was read as a classifier of two classes."""
     shutil.copytree(original, tmp_path / "m")
     variables = read_bundle(tmp_path / "m" / "bert_model.ckpt")
     size = len(variables["bert/pooler/dense/bias"])
     head = torch.arange(2.0 * size).view(2, size)
-    kept = {name: tensor for name, tensor in variables.items() if name.startswith("bert/")}
+    tensors = {name: tensor for name, tensor in variables.items() if name.startswith("bert/")}
     for name in ("output_weights", "output_weights/adam_m", "output_weights/adam_v"):
-        kept[f"cls/squad/{name}"] = head
-    kept["cls/squad/output_bias"] = torch.tensor([3.0, 4.0])
-    write_bundle(tmp_path / "m" / "bert_model.ckpt", kept)
+        tensors[f"cls/squad/{name}"] = head
+    tensors["cls/squad/output_bias"] = torch.tensor([3.0, 4.0])
+    write_bundle(tmp_path / "m" / "bert_model.ckpt", tensors)
     model = bw.load(tmp_path / "m", device="cpu")
     assert model.task.name == "answering"
     assert torch.equal(model.network.span_head.linear.weight, head)
@@ -437,9 +437,9 @@ def test_an_answering_model_of_the_original_release(original, tmp_path):
         config=model.encoder.config,
         tokenizer=model.tokenizer,
     )
-    written = read_bundle(tmp_path / "again" / "bert_model.ckpt")
-    assert torch.equal(written["cls/squad/output_weights"], head)
-    assert written["cls/squad/output_bias"].tolist() == [3.0, 4.0]
+    content = read_bundle(tmp_path / "again" / "bert_model.ckpt")
+    assert torch.equal(content["cls/squad/output_weights"], head)
+    assert content["cls/squad/output_bias"].tolist() == [3.0, 4.0]
 
 
 @pytest.mark.parametrize(

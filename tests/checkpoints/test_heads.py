@@ -68,13 +68,13 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     packed, inputs, mask = journeys.batch_of(model)
     names = [output.name for output in session.get_outputs()]
-    found = session.run(names, {name: value.numpy() for name, value in inputs.items()})
+    actual = session.run(names, {name: value.numpy() for name, value in inputs.items()})
     padded = PaddedNetwork(model.network)
     with torch.no_grad():
         expected = padded.named(**inputs)
         hidden = model.encoder(packed)
     assert names == list(expected)
-    for own, other in zip(found, expected.values(), strict=True):
+    for own, other in zip(actual, expected.values(), strict=True):
         assert error(torch.from_numpy(own), other) < journeys.ONNX_TOLERANCE
     if kind == "tagging":
         assert error(expected["logits"][mask], model.network.tag_head(hidden).detach()) < 1e-5
@@ -112,7 +112,7 @@ def test_fresh_heads_have_the_familys_dropout(family, said):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ALL)
-def test_tagging(family, dtype):
+def test_a_tagger_has_the_same_outputs(family, dtype):
     config = geometry(family)
     theirs = published.theirs_of(config, "tagging", dtype, num_labels=5)
     pair = published.pair(TaggingNetwork(config, 5), theirs, config, dtype)
@@ -132,7 +132,7 @@ def test_tagging(family, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ALL)
-def test_answering(family, dtype):
+def test_an_answering_model_has_the_same_outputs(family, dtype):
     config = geometry(family)
     theirs = published.theirs_of(config, "answering", dtype)
     pair = published.pair(AnsweringNetwork(config), theirs, config, dtype)
@@ -160,7 +160,7 @@ def test_answering(family, dtype):
     ("family", "values"),
     [*((family, {}) for family in CONFIG_CLASSES), ("modernbert", {"classifier_pooling": "mean"})],
 )
-def test_choice(family, values, dtype):
+def test_a_choice_model_has_the_same_outputs(family, values, dtype):
     config = geometry(family, **values)
     theirs = published.theirs_of(config, "choice", dtype)
     pair = published.pair(ChoiceNetwork(config), theirs, config, dtype)
@@ -193,7 +193,7 @@ def test_choice(family, values, dtype):
         *(("openai-gpt", pooling) for pooling in ("mean", "cls")),
     ],
 )
-def test_a_classifier_may_stand_on_another_vector(family, pooling, tmp_path):
+def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry(family, vocab_size=len(journeys.PIECES))
     settings = {"labels": ("a", "b", "c"), "columns": {"text": "t"}, "max_seq_length": 20}
@@ -219,15 +219,15 @@ def test_a_classifier_may_stand_on_another_vector(family, pooling, tmp_path):
     assert raw["classifier_pooling"] == pooling
     # Theirs would take the first token's vector: only their encoder may open the directory.
     assert raw["architectures"] == [FAMILIES[family].classes["encoder"]]
-    again = bw.load(tmp_path, device="cpu")
-    assert again.encoder.config == model.encoder.config
+    reloaded = bw.load(tmp_path, device="cpu")
+    assert reloaded.encoder.config == model.encoder.config
     with torch.no_grad():
-        assert torch.equal(again.network.predict(Batch(packed))["logits"], own)
+        assert torch.equal(reloaded.network.predict(Batch(packed))["logits"], own)
 
 
 @pytest.mark.parametrize("kind", ["tagging", "answering", "choice"])
 @pytest.mark.parametrize("family", ALL)
-def test_a_checkpoint_of_theirs_is_the_task_it_was_trained_for(family, kind, tmp_path):
+def test_a_published_checkpoint_is_the_task_that_it_was_trained_for(family, kind, tmp_path):
     journeys.saved_by_them(family, kind, tmp_path)
     model = bw.load(tmp_path, device="cpu")
     assert model.task is not None
@@ -251,7 +251,7 @@ TABLES = {
         for kind in sorted(FAMILIES[family].dropouts.keys() & FAMILIES[family].classes.keys())
     ],
 )
-def test_a_heads_own_dropout_is_written_where_theirs_reads_it(family, kind, tmp_path):
+def test_a_heads_dropout_is_written_where_hugging_face_reads_it(family, kind, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry(family, vocab_size=len(journeys.PIECES), hidden_dropout_prob=0.05)
     task = find_task_class(kind).from_dict(
@@ -266,9 +266,9 @@ def test_a_heads_own_dropout_is_written_where_theirs_reads_it(family, kind, tmp_
     assert all(p != 0.37 for name, p in dropouts.items() if ".layer" in name)
 
     (tmp_path / "bertworks.json").unlink()  # what another tool would have saved
-    again = bw.load(tmp_path, device="cpu")
-    assert again.task.name == kind
-    assert 0.37 in {module.p for module in again.network.modules() if hasattr(module, "p")}
+    reloaded = bw.load(tmp_path, device="cpu")
+    assert reloaded.task.name == kind
+    assert 0.37 in {module.p for module in reloaded.network.modules() if hasattr(module, "p")}
 
 
 @pytest.mark.parametrize(("family", "kind"), [("distilbert", "tagging"), ("bert", "answering")])
@@ -292,7 +292,7 @@ def test_a_head_that_reads_no_dropout_is_written_none(family, kind, tmp_path):
         ("embeddings", "'embeddings.weight' has a name that the family 'bert' reads as another"),
     ],
 )
-def test_which_tensors_a_family_has_a_place_for(attribute, says):
+def test_a_family_stores_the_tensors_of_its_heads(attribute, says):
     network = torch.nn.Module()
     setattr(network, attribute, torch.nn.Linear(2, 2))
     refused = pytest.raises(CheckpointError, match=says) if says else nullcontext()

@@ -32,12 +32,12 @@ def _model(**more: object) -> Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_loads_with_every_bit(kind: str, tmp_path: Path) -> None:
+def test_a_saved_model_loads_with_every_bit(kind: str, tmp_path: Path) -> None:
     model = _model(family="bertworks", **KINDS[kind])
-    again = load(model.save(tmp_path / "model"))
-    assert again.encoder.config == model.encoder.config
+    reloaded = load(model.save(tmp_path / "model"))
+    assert reloaded.encoder.config == model.encoder.config
     text = ["a b c"]
-    assert np.array_equal(again.embed(text), model.embed(text))
+    assert np.array_equal(reloaded.embed(text), model.embed(text))
 
 
 def test_a_published_family_says_which_has_it(tmp_path: Path) -> None:

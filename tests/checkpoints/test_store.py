@@ -68,12 +68,12 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
     model.save(tmp_path / "one")
     # Its heads have published names.
     assert "heads" not in json.loads((tmp_path / "one" / "bertworks.json").read_text())
-    again = bw.load(tmp_path / "one", device="cpu")
+    reloaded = bw.load(tmp_path / "one", device="cpu")
     for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, again.network.state_dict()[name]), name
-    assert again.task.to_dict() == model.task.to_dict()
-    assert not again.report.dropped_tensors
-    again.save(tmp_path / "two")
+        assert torch.equal(tensor, reloaded.network.state_dict()[name]), name
+    assert reloaded.task.to_dict() == model.task.to_dict()
+    assert not reloaded.report.dropped_tensors
+    reloaded.save(tmp_path / "two")
     for file in ("model.safetensors", "config.json", "bertworks.json", "vocab.txt"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
@@ -106,7 +106,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, cha
     if form == "sharded":
         shard(folder)
     model = bw.load(folder, device="cpu")
-    before = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
+    original = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
     files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
     assert files
     for file in files:
@@ -117,7 +117,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, cha
         else:
             file.unlink()
     after = unique_tensors(model.network)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(original[name], after[name]) for name in original)
 
 
 def test_a_loaded_tensorflow_checkpoint_does_not_depend_on_its_files(tmp_path):
@@ -129,11 +129,11 @@ def test_a_loaded_tensorflow_checkpoint_does_not_depend_on_its_files(tmp_path):
         tokenizer=original.tokenizer,
     )
     model = bw.load(tmp_path / "tf", device="cpu")
-    before = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
+    weights = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
     (data,) = (tmp_path / "tf").glob("*.data-*")
     write_in_place(data, b"")
     after = unique_tensors(model.network)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
 
 
 def shard(folder):
@@ -199,11 +199,11 @@ def test_queries_keys_and_values_are_read_below_each_other(tmp_path, family):
 
 def test_a_file_that_was_cut_as_it_was_read_is_named(tmp_path):
     save_file({"a": torch.ones(8), "b": torch.ones(8)}, tmp_path / "model.safetensors")
-    mapped = load_file(tmp_path / "model.safetensors")
+    tensors = load_file(tmp_path / "model.safetensors")
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[:-4])
     with pytest.raises(CheckpointError, match=r"cut.safetensors.*was truncated while it was read"):
-        _read_safetensors(tmp_path / "cut.safetensors", mapped, [["a", "b"]])
+        _read_safetensors(tmp_path / "cut.safetensors", tensors, [["a", "b"]])
 
 
 @pytest.mark.long
@@ -290,13 +290,13 @@ def test_old_spellings_are_read(tmp_path):
     weight_map = {name: file for file, part in parts.items() for name in part}
     index = tmp_path / "m" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    again = bw.load(tmp_path / "m", device="cpu")
-    assert set(again.report.dropped_tensors) == {
+    reloaded = bw.load(tmp_path / "m", device="cpu")
+    assert set(reloaded.report.dropped_tensors) == {
         "cls.predictions.decoder.weight",
         "bert.embeddings.position_ids",
     }
     for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, again.network.state_dict()[name]), name
+        assert torch.equal(tensor, reloaded.network.state_dict()[name]), name
 
 
 def test_a_whole_file_counts_and_not_the_index_of_former_shards(tmp_path):
@@ -305,9 +305,9 @@ def test_a_whole_file_counts_and_not_the_index_of_former_shards(tmp_path):
     model.save(tmp_path / "m")
     index = {"weight_map": dict.fromkeys(load_file(tmp_path / "m/model.safetensors"), "gone")}
     (tmp_path / "m/model.safetensors.index.json").write_text(json.dumps(index))
-    again = bw.load(tmp_path / "m", device="cpu")
+    reloaded = bw.load(tmp_path / "m", device="cpu")
     for name, tensor in unique_tensors(model.network).items():
-        assert torch.equal(unique_tensors(again.network)[name], tensor)
+        assert torch.equal(unique_tensors(reloaded.network)[name], tensor)
 
 
 def test_a_shard_that_is_not_there_is_named_whatever_its_name(tmp_path):
@@ -370,7 +370,7 @@ def test_other_architectures_are_refused(tmp_path, entries, says):
         bw.load(tmp_path / "m", device="cpu")
 
 
-def test_damage_and_absence_are_said(tmp_path):
+def test_damaged_and_missing_files_are_named(tmp_path):
     tiny().save(tmp_path / "m")
     weights = tmp_path / "m" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -408,7 +408,7 @@ def test_a_model_is_replaced_whole(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "1_Pooling/notes.txt", "pytorch_model.bin"])
-def test_nothing_but_a_model_is_replaced(tmp_path, other):
+def test_only_a_model_is_replaced(tmp_path, other):
     model = tiny()
     model.save(tmp_path / "m")
     path = tmp_path / "m" / other
@@ -452,7 +452,7 @@ def test_the_former_model_comes_back(tmp_path, monkeypatch):
     """Where the new one cannot be given its name."""
     model = tiny()
     model.save(tmp_path / "m")
-    before = (tmp_path / "m").stat().st_ino
+    original = (tmp_path / "m").stat().st_ino
     replace = os.replace
 
     def failing(path, target):
@@ -463,7 +463,7 @@ def test_the_former_model_comes_back(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(OutputError, match="cannot be written"):
         model.save(tmp_path / "m", overwrite=True)
-    assert (tmp_path / "m").stat().st_ino == before
+    assert (tmp_path / "m").stat().st_ino == original
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 

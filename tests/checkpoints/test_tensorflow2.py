@@ -48,7 +48,7 @@ def test_a_checkpoint_of_objects_gives_what_the_paper_says():
     }
 
 
-def test_one_written_now(tmp_path):
+def test_a_file_written_by_tensorflow_is_read(tmp_path):
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed; it is no dependency")
     write(tmp_path / "m")
     check(tmp_path / "m")
@@ -76,12 +76,12 @@ def test_a_bundle_without_objects_has_none(data_dir):
         ("", None),
     ],
 )
-def test_names(name, published):
+def test_names_are_those_of_hugging_face(name, published):
     found = tensorflow2.hf_name_of(name)
     assert found is None if published is None else published in found
 
 
-def test_what_is_not_berts_is_said(monkeypatch):
+def test_unknown_tensors_are_named(monkeypatch):
     names = tensorflow2.variable_names(PREFIX)
     key = "model/layer_with_weights-6/kernel/.ATTRIBUTES/VARIABLE_VALUE"
     with pytest.raises(CheckpointError, match=r"layer_with_weights-6\S+ \(dense_7/kernel\) is not"):
@@ -90,16 +90,16 @@ def test_what_is_not_berts_is_said(monkeypatch):
         tensorflow2.read_objects(PREFIX, {**names, key: "pooler_transform/bias"})
 
 
-def test_a_damaged_graph(tmp_path, monkeypatch):
+def test_a_damaged_graph_is_refused(tmp_path, monkeypatch):
     shutil.copytree(DIRECTORY, tmp_path / "m")
     file = tmp_path / "m" / "bert_model.ckpt-1.data-00000-of-00001"
     content = file.read_bytes()
     graph = read_text(PREFIX, "_CHECKPOINTABLE_OBJECT_GRAPH")
-    at = content.index(graph)
-    file.write_bytes(content[:at] + b"\xff" + content[at + 1 :])
+    position = content.index(graph)
+    file.write_bytes(content[:position] + b"\xff" + content[position + 1 :])
     with pytest.raises(CheckpointError, match="GRAPH' does not match its checksum"):
         bw.load(tmp_path / "m", device="cpu")
-    file.write_bytes(content[: at - 5] + b"\x01" + content[at - 4 :])
+    file.write_bytes(content[: position - 5] + b"\x01" + content[position - 4 :])
     with pytest.raises(CheckpointError, match="GRAPH' cannot be read"):
         bw.load(tmp_path / "m", device="cpu")
     monkeypatch.setattr(tensorflow2, "read_text", lambda *_: b"\xff" * len(graph))

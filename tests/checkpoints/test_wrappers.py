@@ -32,14 +32,14 @@ def same(one, other) -> bool:
 
 @pytest.mark.parametrize("wrapper", [*WRAPPERS, "bert.", "_orig_mod.module."])
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
-def test_wrapped_model_is_read_and_its_prefix_said(tmp_path, wrapper, task):
+def test_wrapped_model_is_read_and_its_prefix_named(tmp_path, wrapper, task):
     model = tiny(task)
     tensors = saved(model, tmp_path)
     wrapped = {wrapper + name: tensor for name, tensor in tensors.items()}
     save_file(wrapped, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.warns(BertworksWarning, match=r"tensors are read without .*in their names"):
-        again = bw.load(tmp_path, device="cpu")
-    assert same(model, again)
+        reloaded = bw.load(tmp_path, device="cpu")
+    assert same(model, reloaded)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +61,26 @@ def test_wrapped_model_of_each_family_is_read(tmp_path, family, wrapper, bare):
     wrapped = {wrapper + name: tensor for name, tensor in tensors.items()}
     save_file(wrapped, tmp_path / "model.safetensors", {"format": "pt"})
     if bare and family == "modernbert" and wrapper == "model.":  # which is its published name
-        again = bw.load(tmp_path, task="encoder", device="cpu")
+        reloaded = bw.load(tmp_path, task="encoder", device="cpu")
     else:
         with pytest.warns(BertworksWarning, match=re.escape(repr(wrapper))):
-            again = bw.load(tmp_path, task="encoder", device="cpu")
-    assert same(plain, again)
+            reloaded = bw.load(tmp_path, task="encoder", device="cpu")
+    assert same(plain, reloaded)
 
 
 def test_names_that_compilation_and_sharding_insert_are_left_out(tmp_path):
     model = tiny()
     tensors = saved(model, tmp_path)
-    inserted = {
+    names = {
         name.replace("layer.0.", "layer.0._orig_mod._fsdp_wrapped_module."): tensor
         for name, tensor in tensors.items()
     }
-    save_file(inserted, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file(names, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.warns(BertworksWarning, match="'_fsdp_wrapped_module.', '_orig_mod.'"):
         assert same(model, bw.load(tmp_path, device="cpu"))
 
 
-def test_head_beside_a_wrapped_encoder_keeps_its_name(tmp_path):
+def test_head_next_to_a_wrapped_encoder_keeps_its_name(tmp_path):
     model = tiny("classification")
     tensors = saved(model, tmp_path)
     mixed = {
@@ -101,7 +101,7 @@ def test_head_beside_a_wrapped_encoder_keeps_its_name(tmp_path):
         lambda state: {"weights": {f"module.{name}": one for name, one in state.items()}},
     ],
 )
-def test_nested_state_dict_is_read_and_said(tmp_path, nest):
+def test_nested_state_dict_is_read_and_named(tmp_path, nest):
     model = tiny()
     tensors = saved(model, tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -127,7 +127,7 @@ def test_nested_state_dict_is_read_and_said(tmp_path, nest):
         ),
     ],
 )
-def test_what_is_not_clear_is_refused(tmp_path, change, says):
+def test_ambiguous_files_are_refused(tmp_path, change, says):
     tensors = saved(tiny(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(change(tensors), tmp_path / "pytorch_model.bin")

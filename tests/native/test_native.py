@@ -108,20 +108,20 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
         {"num_hidden_groups": 1},
     ],
 )
-def test_beside_float64(values, precision, monkeypatch):
+def test_layers_equal_float64(values, precision, monkeypatch):
     encoder, packed = encoder_of(**values), pack(1, 2, 5, 5, 13, 31, 32, 33, 64, 129, 512)
     with torch.no_grad():
         exact = encoder.double()(packed)
     encoder.float()
-    found = states(encoder, packed, precision)
+    actual = states(encoder, packed, precision)
     portable(monkeypatch)
     with torch.inference_mode():
         other = frozen_form(encoder_of(**values), precision)
         assert all(isinstance(layer, FrozenLayer) for layer in other.layers)
         expected = other(packed)
-    assert found.dtype is torch.bfloat16
+    assert actual.dtype is torch.bfloat16
     # Not much further from the truth than PyTorch's kernels are, which round more often.
-    assert error(found, exact) < 1.1 * error(expected.bfloat16(), exact) < 0.05
+    assert error(actual, exact) < 1.1 * error(expected.bfloat16(), exact) < 0.05
 
 
 @needs_kernels
@@ -145,16 +145,16 @@ def test_batches_of_rows_and_threads_change_no_bit(precision):
     """More rows than go through the phases at once, and one sequence that is as long alone."""
     encoder = encoder_of()
     packed = pack(*range(1, 60), 1100, *[7] * 700)
-    before = torch.get_num_threads()
+    original = torch.get_num_threads()
     try:
-        found = []
+        actual = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(states(encoder, packed, precision))
+            actual.append(states(encoder, packed, precision))
     finally:
-        torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
-    assert torch.equal(states(encoder, pack(*range(1, 60), 1100), precision), found[0][:2870])
+        torch.set_num_threads(original)
+    assert torch.equal(actual[0], actual[1]) and torch.equal(actual[0], actual[2])
+    assert torch.equal(states(encoder, pack(*range(1, 60), 1100), precision), actual[0][:2870])
 
 
 @needs_kernels
@@ -214,29 +214,29 @@ def test_an_index_outside_its_table_is_an_error(name, index):
 
 @needs_kernels
 def test_hooks_of_embeddings_are_called():
-    encoder, packed, seen = encoder_of(), pack(5), []
+    encoder, packed, calls = encoder_of(), pack(5), []
     with torch.inference_mode():
         frozen_form(encoder, "bf16")(packed)
-        encoder.embeddings.word_embeddings.register_forward_hook(lambda *_: seen.append(1))
-        encoder.embeddings.register_forward_hook(lambda *_: seen.append(2))
+        encoder.embeddings.word_embeddings.register_forward_hook(lambda *_: calls.append(1))
+        encoder.embeddings.register_forward_hook(lambda *_: calls.append(2))
         frozen_form(encoder, "bf16")(packed)
-    assert seen == [1, 2]
+    assert calls == [1, 2]
 
 
 @needs_kernels
 @pytest.mark.parametrize("unit_length", [False, True])
-def test_means(unit_length):
+def test_means_equal_the_formula(unit_length):
     packed = pack(1, 2, 7, 7, 300)
     hidden = torch.randn(len(packed.input_ids), 96).bfloat16()
-    found = mean_of_sequences(hidden, packed, unit_length=unit_length)
+    actual = mean_of_sequences(hidden, packed, unit_length=unit_length)
     edges = packed.cu_seqlens.tolist()
     parts = [hidden[start:end].double() for start, end in pairwise(edges)]
     expected = torch.stack([part.mean(0) for part in parts])
     if unit_length:
         expected = nn.functional.normalize(expected, dim=-1)
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-7)
     alone = mean_of_sequences(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
-    assert torch.equal(alone[0], found[2])
+    assert torch.equal(alone[0], actual[2])
 
 
 @needs_kernels
@@ -249,15 +249,15 @@ def test_the_mean_of_zeros_has_no_direction():
 
 @needs_kernels
 def test_hooks_of_layers_are_called():
-    encoder, packed, seen = encoder_of(), pack(5), []
+    encoder, packed, calls = encoder_of(), pack(5), []
     with torch.inference_mode():
         before = frozen_form(encoder, "bf16")(packed)
-        hook = encoder.layers[1].register_forward_hook(lambda *_: seen.append(1))
+        hook = encoder.layers[1].register_forward_hook(lambda *_: calls.append(1))
         assert torch.equal(frozen_form(encoder, "bf16")(packed), before)
-        assert seen == [1]
+        assert calls == [1]
         hook.remove()
         frozen_form(encoder, "bf16")(packed)
-    assert seen == [1]
+    assert calls == [1]
 
 
 def lengths_of(*lengths: int) -> Layout:
@@ -270,7 +270,7 @@ def lengths_of(*lengths: int) -> Layout:
     ("queries", "keys"),
     [((1, 2, 13, 14, 15, 28, 29, 31, 32, 33, 100), None), ((1, 1, 5, 40), (7, 64, 65, 3))],
 )
-def test_exact_attention_beside_float64(heads, size, queries, keys):
+def test_float32_attention_equals_float64(heads, size, queries, keys):
     torch.manual_seed(0)
     layout = lengths_of(*queries)
     key_layout = layout if keys is None else lengths_of(*keys)
@@ -280,16 +280,16 @@ def test_exact_attention_beside_float64(heads, size, queries, keys):
     query = mixed[:, 0] if keys is None else torch.randn(rows, heads, size)
     assert attention_fp32.can_attend(query, key, value, layout, key_layout)
     with torch.inference_mode():
-        found = attention(query, key, value, layout, key_layout)
+        actual = attention(query, key, value, layout, key_layout)
         double = (part.double() for part in (query, key, value))
         expected = attention(*double, layout, key_layout, backend="dense")
         other = attention(query, key, value, layout, key_layout, backend="dense")
-    assert found.shape == query.shape
-    assert error(found, expected) < 1.2 * error(other, expected) < 1e-5
+    assert actual.shape == query.shape
+    assert error(actual, expected) < 1.2 * error(other, expected) < 1e-5
 
 
 @needs_exact
-def test_exact_attention_of_rows_after_the_last_sequence_is_zero():
+def test_float32_attention_of_rows_after_the_last_sequence_is_zero():
     packed, layout = torch.randn(20, 3, 2, 32), lengths_of(4, 9)
     found = attention_fp32.attention(*packed.unbind(1), layout, layout)
     assert found[13:].eq(0).all()
@@ -297,9 +297,9 @@ def test_exact_attention_of_rows_after_the_last_sequence_is_zero():
 
 
 @needs_exact
-def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
+def test_float32_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
     lengths = [3, 50, 7, 129, 14, 14, 200]
-    packed, before = torch.randn(sum(lengths), 3, 2, 64), torch.get_num_threads()
+    packed, num_threads = torch.randn(sum(lengths), 3, 2, 64), torch.get_num_threads()
     edges = np.cumsum([0, *lengths])
     whole = []
     try:
@@ -308,7 +308,7 @@ def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
             layout = lengths_of(*lengths)
             whole.append(attention_fp32.attention(*packed.unbind(1), layout, layout))
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
     assert torch.equal(whole[0], whole[1]) and torch.equal(whole[0], whole[2])
     for start, end in pairwise(edges):
         layout = lengths_of(end - start)
@@ -317,7 +317,7 @@ def test_exact_attention_has_the_same_bits_in_any_batch_and_with_any_threads():
 
 
 @needs_exact
-def test_what_exact_attention_is_not_for():
+def test_float32_attention_does_not_support_other_inputs():
     def fits(query=(5, 2, 32), key=(5, 2, 32), value=(5, 2, 32), given=None, keys=None) -> bool:
         parts = [part if isinstance(part, Tensor) else torch.randn(part)
                  for part in (query, key, value)]  # fmt: skip
@@ -345,9 +345,9 @@ def test_nan_stays_in_its_sequence():
 
 
 @needs_exact
-def test_exact_attention_is_in_float32_whatever_the_default_is():
+def test_float32_attention_is_in_float32_whatever_the_default_is():
     values, layout = torch.randn(5, 2, 32), lengths_of(2, 3)
-    before = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     expected = attention_fp32.attention(values, values, values, layout, layout)
     try:
         torch.set_default_dtype(torch.bfloat16)
@@ -355,7 +355,7 @@ def test_exact_attention_is_in_float32_whatever_the_default_is():
             attention_fp32.attention(values, values, values, layout, layout), expected
         )
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(default_dtype)
 
 
 @needs_kernels
@@ -392,7 +392,7 @@ def test_callers_in_many_threads():
 @pytest.mark.parametrize(
     "part", ["attention.query_key_value", "attention.output", "feed_forward.intermediate"]
 )
-def test_what_is_not_finite_stays_so(part, precision):
+def test_non_finite_numbers_stay_non_finite(part, precision):
     model = model_of(64)
     linear = model.encoder.layers[0].get_submodule(part)
     with torch.no_grad():
@@ -406,13 +406,13 @@ def test_calibrated_codes_are_those_of_the_kernels(monkeypatch):
     model, texts = model_of(96), texts_of(40)
     model.calibrate(texts)
     exact = model.embed(texts, precision="fp32")
-    found = model.embed(texts, precision="int8", normalize=True)
+    actual = model.embed(texts, precision="int8", normalize=True)
     portable(monkeypatch)
     other = model_of(96)
     other.calibrate(texts)
     expected = other.embed(texts, precision="int8", normalize=True)
     exact /= np.linalg.norm(exact, axis=1, keepdims=True)
-    assert (found * exact).sum(1).min() > (expected * exact).sum(1).min() - 0.002 > 0.98
+    assert (actual * exact).sum(1).min() > (expected * exact).sum(1).min() - 0.002 > 0.98
 
 
 @needs_kernels
@@ -445,7 +445,7 @@ def test_layers_with_parts_of_anothers_are_called_as_they_are():
 
 
 @needs_kernels
-def test_packing():
+def test_packing_keeps_all_numbers():
     """Each number is where layer.c says, and half panels are filled up with zeros."""
     for outputs, inputs, group, dtype in (
         (32, 2, 2, torch.bfloat16),
@@ -476,7 +476,7 @@ def fresh_library(monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh_library")
-def test_without_the_library(tmp_path, monkeypatch):
+def test_layers_are_pytorchs_without_the_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "native.so")
     assert not has_kernels("bf16")
     assert model_of(64).embed("a b", precision="bf16").shape == (1, 64)
@@ -522,13 +522,13 @@ def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
         assert not has_kernels("bf16")
 
 
-def test_it_can_be_switched_off(monkeypatch):
+def test_native_code_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("BERTWORKS_NATIVE", "0")
     assert not has_kernels("bf16")
 
 
 @needs_kernels
-def test_where_there_is_amx_pytorch_computes(monkeypatch):
+def test_pytorch_computes_where_there_is_amx(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     assert not has_kernels("bf16")
 
@@ -545,7 +545,7 @@ def test_building_without_a_compiler_says_so(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_what_a_build_adds_to_a_wheel(tmp_path, monkeypatch):
+def test_a_build_adds_the_library_to_a_wheel(tmp_path, monkeypatch):
     pytest.importorskip("hatchling", reason="hatchling is there while a wheel is built")
     monkeypatch.setattr(build_native, "LIBRARY", build_native.NATIVE / f"test-{os.getpid()}.so")
     hook = SimpleNamespace(root=str(build_native.NATIVE.parents[2]))
@@ -565,14 +565,14 @@ def formula(
     qkv: torch.Tensor, lengths: list[int], heads: int, kept: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """Attention in the precision of its input; `kept` are the factors of dropout."""
-    found = []
+    actual = []
     for number, part in enumerate(torch.split(qkv, lengths)):
         query, key, value = part.view(len(part), 3, heads, -1).permute(1, 2, 0, 3)
         weights = torch.softmax(query @ key.transpose(1, 2) / query.shape[-1] ** 0.5, -1)
         if kept is not None:
             weights = weights * kept[number]
-        found.append((weights @ value).transpose(0, 1).flatten(1))
-    return torch.cat(found)
+        actual.append((weights @ value).transpose(0, 1).flatten(1))
+    return torch.cat(actual)
 
 
 def layout_of(lengths: list[int]) -> Layout:
@@ -584,19 +584,19 @@ def layout_of(lengths: list[int]) -> Layout:
     ("heads", "size", "lengths"),
     [(2, 32, [1, 2, 5, 13, 31, 32, 33, 64, 100]), (3, 64, [128, 77, 3]), (1, 96, [300, 1])],
 )
-def test_attention_and_its_gradient_beside_float64(heads, size, lengths):
+def test_attention_and_its_gradient_equal_float64(heads, size, lengths):
     qkv, more = mixed(lengths, heads, size), 3  # rows of zeros after the last sequence
     gradient = torch.randn(len(qkv) + more, heads * size).bfloat16()
     exact = qkv.double().requires_grad_()
     expected = formula(exact, lengths, heads)
     expected.backward(gradient[:-more].double())
-    given = nn.functional.pad(qkv, (0, 0, 0, more)).requires_grad_()
-    found = native.attention(given, layout_of(lengths), heads, 0.0)
-    found.backward(gradient)
-    assert error(found[:-more], expected) < 0.004
-    for one, other in zip(given.grad[:-more].chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
+    inputs = nn.functional.pad(qkv, (0, 0, 0, more)).requires_grad_()
+    actual = native.attention(inputs, layout_of(lengths), heads, 0.0)
+    actual.backward(gradient)
+    assert error(actual[:-more], expected) < 0.004
+    for one, other in zip(inputs.grad[:-more].chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
         assert error(one, other) < 0.004
-    assert not found[-more:].any() and not given.grad[-more:].any()
+    assert not actual[-more:].any() and not inputs.grad[-more:].any()
 
 
 @needs_kernels
@@ -623,11 +623,11 @@ def test_dropout_is_the_same_forward_and_backward():
     exact = qkv.double().requires_grad_()
     expected = formula(exact, lengths, heads, kept)
     expected.backward(gradient.double())
-    given = qkv.requires_grad_()
-    found = run(given)
+    inputs = qkv.requires_grad_()
+    found = run(inputs)
     found.backward(gradient)
     assert error(found, expected) < 0.004
-    for one, other in zip(given.grad.chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
+    for one, other in zip(inputs.grad.chunk(3, 1), exact.grad.chunk(3, 1), strict=True):
         assert error(one, other) < 0.006
 
 
@@ -670,16 +670,16 @@ def test_a_network_learns_by_it_what_it_does_by_pytorch(monkeypatch):
         else:
             encoder.compute_dtype = dtype
         (encoder(packed) * target).sum().backward()
-        found = [part.grad.flatten() for part in encoder.parameters() if part.grad is not None]
-        return torch.cat(found)
+        actual = [part.grad.flatten() for part in encoder.parameters() if part.grad is not None]
+        return torch.cat(actual)
 
-    exact, found = gradients(torch.float64), gradients(torch.bfloat16)
+    exact, actual = gradients(torch.float64), gradients(torch.bfloat16)
     calls = []
     real = native.attention
     monkeypatch.setattr(native, "attention", lambda *given: calls.append(1) or real(*given))
-    assert torch.equal(gradients(torch.bfloat16), found) and len(calls) == 2
+    assert torch.equal(gradients(torch.bfloat16), actual) and len(calls) == 2
     monkeypatch.setenv("BERTWORKS_NATIVE", "0")
-    assert error(found, exact) < 1.1 * error(gradients(torch.bfloat16), exact) < 0.05
+    assert error(actual, exact) < 1.1 * error(gradients(torch.bfloat16), exact) < 0.05
     assert len(calls) == 2
 
 
@@ -716,45 +716,47 @@ def test_a_run_resumes_to_the_same_bits_in_bfloat16(tmp_path):
 
 @needs_kernels
 @pytest.mark.parametrize("bias", [True, False])
-def test_norm_of_a_sum_and_its_gradient_beside_float64(bias):
+def test_norm_of_a_sum_and_its_gradient_equal_float64(bias):
     torch.manual_seed(0)
     x, residual, gradient = torch.randn(3, 37, 80).bfloat16().unbind()
     norm = nn.LayerNorm(80, eps=1e-3, bias=bias)
     with torch.no_grad():
         for part in norm.parameters():
             part.add_(torch.randn_like(part))
-    given = [part.clone().requires_grad_() for part in (x, residual)]
+    inputs = [part.clone().requires_grad_() for part in (x, residual)]
     exact = [part.double().requires_grad_() for part in (x, residual)]
-    twin = nn.LayerNorm(80, eps=1e-3, bias=bias).double()
-    twin.load_state_dict(norm.state_dict())
-    found, expected = native.add_and_norm(*given, norm, 0.0), twin(exact[0] + exact[1])
-    found.backward(gradient)
+    reference = nn.LayerNorm(80, eps=1e-3, bias=bias).double()
+    reference.load_state_dict(norm.state_dict())
+    actual, expected = native.add_and_norm(*inputs, norm, 0.0), reference(exact[0] + exact[1])
+    actual.backward(gradient)
     expected.backward(gradient.double())
-    assert error(found, expected) < 0.004
-    for one, other in zip([*given, *norm.parameters()], [*exact, *twin.parameters()], strict=True):
+    assert error(actual, expected) < 0.004
+    for one, other in zip(
+        [*inputs, *norm.parameters()], [*exact, *reference.parameters()], strict=True
+    ):
         assert error(one.grad, other.grad) < 0.005
 
 
 @needs_kernels
-def test_dropout_before_a_norm():
+def test_dropout_before_a_norm_equals_the_formula():
     """What is dropped, how much of it, and that no gradient flows through it."""
     torch.manual_seed(0)
     x = torch.ones(400, 96, dtype=torch.bfloat16).requires_grad_()
     residual = torch.randn(400, 96).bfloat16().requires_grad_()
     norm = nn.LayerNorm(96)
     torch.manual_seed(1)
-    found = native.add_and_norm(x, residual, norm, 0.25)
-    found.backward(torch.randn(400, 96).bfloat16())
+    actual = native.add_and_norm(x, residual, norm, 0.25)
+    actual.backward(torch.randn(400, 96).bfloat16())
     kept = x.grad != 0
     assert abs(kept.double().mean() - 0.75) < 6 * (0.25 * 0.75 / x.numel()) ** 0.5
     scale = 1 / 0.75
     expected = norm(residual.float() + kept * scale)
-    assert error(found, expected.double()) < 0.004
+    assert error(actual, expected.double()) < 0.004
     ratio = (x.grad.float() / residual.grad.float())[kept]
     assert (ratio - scale).abs().max() < 0.02 * scale
     torch.manual_seed(1)
-    assert torch.equal(native.add_and_norm(x, residual, norm, 0.25), found)
-    assert not torch.equal(native.add_and_norm(x, residual, norm, 0.25), found)
+    assert torch.equal(native.add_and_norm(x, residual, norm, 0.25), actual)
+    assert not torch.equal(native.add_and_norm(x, residual, norm, 0.25), actual)
 
 
 @needs_kernels
@@ -762,29 +764,29 @@ def test_dropout_before_a_norm():
 def test_all_may_be_dropped(dropout):
     """As in PyTorch; the bound of the random numbers has 32 bits, and begins again at 0."""
     qkv = mixed([40, 3], 2, 64).requires_grad_()
-    found = native.attention(qkv, layout_of([40, 3]), 2, dropout)
-    found.sum().backward()
-    assert not found.any() and not qkv.grad.any()
+    actual = native.attention(qkv, layout_of([40, 3]), 2, dropout)
+    actual.sum().backward()
+    assert not actual.any() and not qkv.grad.any()
     x, residual = torch.randn(2, 50, 96).bfloat16().unbind()
     x.requires_grad_()
     norm = nn.LayerNorm(96)
-    found = native.add_and_norm(x, residual, norm, dropout)
-    found.sum().backward()
-    assert torch.equal(found, native.add_and_norm(torch.zeros_like(x), residual, norm, 0.0))
+    actual = native.add_and_norm(x, residual, norm, dropout)
+    actual.sum().backward()
+    assert torch.equal(actual, native.add_and_norm(torch.zeros_like(x), residual, norm, 0.0))
     assert not x.grad.any()
 
 
 @needs_kernels
-def test_gelu_and_its_gradient_beside_float64():
+def test_gelu_and_its_gradient_equal_float64():
     x = torch.linspace(-9, 9, 80_000).bfloat16().view(-1, 16).requires_grad_()
-    found = native.gelu(x)
-    found.backward(torch.full_like(x, 2.0))
+    actual = native.gelu(x)
+    actual.backward(torch.full_like(x, 2.0))
     exact = x.detach().double().requires_grad_()
     expected = nn.functional.gelu(exact)
     expected.backward(torch.full_like(exact, 2.0))
     # Beside the rounding to bfloat16, 2e-7 of the error function's formula and reciprocal.
     half = 2.0**-8
-    assert ((found.double() - expected).abs() <= half * expected.abs() + 2e-5).all()
+    assert ((actual.double() - expected).abs() <= half * expected.abs() + 2e-5).all()
     assert ((x.grad.double() - exact.grad).abs() <= half * exact.grad.abs() + 1e-4).all()
     assert native.gelu(torch.full((1, 16), torch.nan, dtype=torch.bfloat16)).isnan().all()
 
@@ -792,7 +794,7 @@ def test_gelu_and_its_gradient_beside_float64():
 @needs_kernels
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("classes", [1, 7, 16, 33, 30_522])
-def test_exponentials_and_their_loss_beside_float64(classes, has_bias):
+def test_exponentials_and_their_loss_equal_float64(classes, has_bias):
     torch.manual_seed(0)
     logits = (torch.randn(5, classes) * 4).bfloat16()
     logits[1] += 300  # whose exponentials no float holds
@@ -802,21 +804,21 @@ def test_exponentials_and_their_loss_beside_float64(classes, has_bias):
     runs, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
-            found = logits.clone()
+            actual = logits.clone()
             torch.set_num_threads(threads)
-            runs.append((found, *native.exponentials(found, bias, labels)))
+            runs.append((actual, *native.exponentials(actual, bias, labels)))
     finally:
         torch.set_num_threads(before)
     assert all(
         torch.equal(one, other) for run in runs for one, other in zip(run, runs[0], strict=True)
     )
-    found, loss, inverses = runs[0]
+    actual, loss, inverses = runs[0]
     expected = nn.functional.cross_entropy(exact[:3], labels, reduction="sum")
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
     assert not inverses[3:].any()
-    probabilities = found[:3].double() * inverses[:3, None]
+    probabilities = actual[:3].double() * inverses[:3, None]
     assert (probabilities - exact[:3].softmax(-1)).abs().max() < 2**-8
-    assert error(found, (exact - exact.amax(-1, keepdim=True)).exp()) < 2**-8
+    assert error(actual, (exact - exact.amax(-1, keepdim=True)).exp()) < 2**-8
 
 
 @needs_kernels

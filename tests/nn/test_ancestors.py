@@ -85,18 +85,18 @@ def test_an_lstm_and_its_gradients_are_those_of_a_plain_loop(norm_first: bool) -
     encoder = Encoder(_config("lstm", norm_first=norm_first), pooler=False).double()
     sequences = _sequences()
     cells = [_cells(layer.recurrence) for layer in encoder.layers]
-    found = encoder(_packed(sequences))
-    wanted = []
+    actual = encoder(_packed(sequences))
+    expected = []
     for sequence in sequences:
         hidden = encoder.embeddings(_packed([sequence]))
         for layer, cell in zip(encoder.layers, cells, strict=True):
             hidden = _plain(layer, cell, hidden, norm_first)
-        wanted.append(hidden if encoder.final_norm is None else encoder.final_norm(hidden))
-    assert torch.allclose(found, torch.cat(wanted), atol=1e-12)
-    weights = torch.randn_like(found)
-    (found * weights).sum().backward()
+        expected.append(hidden if encoder.final_norm is None else encoder.final_norm(hidden))
+    assert torch.allclose(actual, torch.cat(expected), atol=1e-12)
+    weights = torch.randn_like(actual)
+    (actual * weights).sum().backward()
     own = [dict(layer.recurrence.named_parameters()) for layer in encoder.layers]
-    (torch.cat(wanted) * weights).sum().backward()
+    (torch.cat(expected) * weights).sum().backward()
     for cell, parts in zip(cells, own, strict=True):
         for name, part in cell.named_parameters():
             assert torch.allclose(parts[f"{name}_l0"].grad, part.grad, atol=1e-9), name
@@ -121,10 +121,10 @@ def test_a_two_way_encoder_is_two_causal_ones(kind: str) -> None:
     turned = _packed([sequence[::-1].copy() for sequence in sequences])
     places = torch.cat([torch.arange(length - 1, -1, -1) for length in LENGTHS])
     right = halves[1](replace(turned, position_ids=places)).split(list(LENGTHS))
-    for found, before, after in zip(
+    for actual, before, after in zip(
         two(_packed(sequences)).split(list(LENGTHS)), left, right, strict=True
     ):
-        assert torch.allclose(found, torch.cat([before, after.flip(0)], 1), atol=1e-12)
+        assert torch.allclose(actual, torch.cat([before, after.flip(0)], 1), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,10 +134,10 @@ def test_each_half_sees_one_side(kind: str) -> None:
     ids = _sequences()[3]
     other = ids.copy()
     other[4] = ids[4] % 20 + 6
-    moved = (encoder(_packed([ids])) - encoder(_packed([other]))).abs().amax(-1) > 0
+    reversed_states = (encoder(_packed([ids])) - encoder(_packed([other]))).abs().amax(-1) > 0
     halves = (encoder(_packed([ids])) - encoder(_packed([other]))).unflatten(1, (2, 8)).abs()
     if kind == "lstm":
-        assert moved.tolist() == [False] * 4 + [True] * 5
+        assert reversed_states.tolist() == [False] * 4 + [True] * 5
     else:
         assert (halves.amax(-1)[:, 0] > 0).tolist() == [False] * 4 + [True] * 5
         assert (halves.amax(-1)[:, 1] > 0).tolist() == [True] * 5 + [False] * 4
@@ -156,12 +156,12 @@ def test_a_two_way_loss_is_that_of_both_directions(kind: str) -> None:
             for row, target in ((hidden[at, :8], at + 1), (hidden[at + 1, 8:], at)):
                 logits = F.linear(head.transform(row[None])[0], head.decoder, head.bias)
                 total = total + F.cross_entropy(logits, packed.input_ids[target])
-    asked = torch.tensor(places)
-    targets = {"masked_positions": asked, "masked_labels": packed.input_ids[asked + 1]}
-    found = network(Batch(packed, targets, {"lm": len(places)}))
-    assert found["lm"].item() == pytest.approx(total.item(), abs=1e-9)
+    messages = torch.tensor(places)
+    targets = {"masked_positions": messages, "masked_labels": packed.input_ids[messages + 1]}
+    actual = network(Batch(packed, targets, {"lm": len(places)}))
+    assert actual["lm"].item() == pytest.approx(total.item(), abs=1e-9)
     next_ones = network.predict(Batch(packed, targets))["mlm_logits"]
-    assert torch.allclose(next_ones, head(hidden[asked, :8]))
+    assert torch.allclose(next_ones, head(hidden[messages, :8]))
 
 
 def test_a_two_way_beginning_on_neighbours_looks_both_ways() -> None:
@@ -218,13 +218,13 @@ def _language_model(kind: str, **more: Any) -> Model:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_loads_and_gives_the_same_vectors(kind: str, tmp_path: Path) -> None:
+def test_a_saved_model_gives_the_same_vectors(kind: str, tmp_path: Path) -> None:
     model = _language_model(kind)
-    again = load(model.save(tmp_path / "model"))
+    reloaded = load(model.save(tmp_path / "model"))
     texts = ["a b c", "x", "d e f g"]
     for layers in ([-1], [0, 1, 2]):
-        wanted = model.embed(texts, layers=layers, precision="fp32")
-        assert np.array_equal(again.embed(texts, layers=layers, precision="fp32"), wanted)
+        expected = model.embed(texts, layers=layers, precision="fp32")
+        assert np.array_equal(reloaded.embed(texts, layers=layers, precision="fp32"), expected)
     alone = np.concatenate([model.embed([text], precision="fp32") for text in texts])
     assert np.allclose(alone, model.embed(texts, precision="fp32"), atol=1e-6)
     near = model.embed(texts, precision="bf16")
@@ -232,7 +232,7 @@ def test_what_is_saved_loads_and_gives_the_same_vectors(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_has_no_sense_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     model = _language_model(kind)
     setting = "mixer='lstm'" if "lstm" in kind else "attention='two-way'"
     other = model.encoder.config.with_values(
@@ -245,10 +245,10 @@ def test_what_has_no_sense_is_refused_by_name(kind: str, tmp_path: Path) -> None
     with pytest.raises(NoHeadError, match="with LSTMs or with two encoders side by side"):
         read(model, "a b c").attention()
     assert missing(model, "heads") and missing(model, "generate")
-    found = explain(model, "a b c")
-    assert found["attention"] is None and found["heads"] is None
-    assert found["steps"]["states"][2]["shape"] == [3, 16]
-    assert len(found["fill"]["blanks"]) == 1
+    actual = explain(model, "a b c")
+    assert actual["attention"] is None and actual["heads"] is None
+    assert actual["steps"]["states"][2]["shape"] == [3, 16]
+    assert len(actual["fill"]["blanks"]) == 1
     assert not minimal_pair(model, "a b c", "a b d")["attention"]
     pytest.importorskip("onnxscript")
     from bertworks.convert.export import write_onnx

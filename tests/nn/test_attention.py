@@ -64,7 +64,7 @@ def in_turn(monkeypatch):
     seed=st.integers(0, 2**16),
 )
 @example(lengths=[2, 3, 9], more=None, causal=False, window=1, seed=0)
-def test_against_the_formula(backend, lengths, more, causal, window, seed):
+def test_attention_equals_the_formula(backend, lengths, more, causal, window, seed):
     key_lengths = [n + extra for n, extra in zip(lengths, more or [0] * 6, strict=False)]
     q = tensors(sum(lengths), 2, 3, seed)
     k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
@@ -87,17 +87,17 @@ def test_groups_in_turn_give_what_one_block_gives():
     lengths = [3, 3, 4, 9, 9, 30]
     q, k, v = (tensors(sum(lengths) + 2, 2, 4, seed) for seed in (1, 2, 3))
     pairs = tuple((group, group) for group in layout(lengths).groups)
-    found, counts = [], []
+    actual, counts = [], []
     for calls in (0, 3000, 100_000):
         grouped_attention._CALL_COST = calls
         divide_into_blocks.cache_clear()
         counts.append(len(divide_into_blocks(pairs, 2, 4, q.device)))
         torch.manual_seed(0)
         result = attention(q, k, v, layout(lengths), dropout=0.3)
-        found.append((result, *torch.autograd.grad(result.square().sum(), (q, k, v))))
+        actual.append((result, *torch.autograd.grad(result.square().sum(), (q, k, v))))
     assert counts == [4, 2, 1]
-    for other in found[1:]:
-        for mine, theirs in zip(found[0], other, strict=True):
+    for other in actual[1:]:
+        for mine, theirs in zip(actual[0], other, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-12)
             assert not mine[sum(lengths) :].any() and not theirs[sum(lengths) :].any()
 
@@ -109,13 +109,13 @@ def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads
     lengths = [1, 1, 13, 13, 13, 31, 32, 33, 70, 70]
     q, k, v = (tensors(sum(lengths) + 3, *heads, seed).detach().bfloat16() for seed in range(3))
     with torch.inference_mode():
-        found = attention(q, k, v, layout(lengths))
+        actual = attention(q, k, v, layout(lengths))
     total = sum(lengths)
     exact = [part[:total].double() for part in (q, k, v)]
     expected = formula(*exact, lengths, lengths, causal=False, window=None)
     # Scores and weights are rounded to 8 bits; a pad that had a weight would move far more.
-    assert (found[:total].double() - expected).abs().max() < 0.03
-    assert not found[total:].any()
+    assert (actual[:total].double() - expected).abs().max() < 0.03
+    assert not actual[total:].any()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -188,11 +188,11 @@ def test_varlen_checks_more_than_the_device(dtype, size, dropout, says):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
 @pytest.mark.parametrize("causal", [False, True])
-def test_varlen_against_dense(causal):
+def test_varlen_equals_dense(causal):
     lengths = [5, 5, 17, 64]
-    at = layout(lengths).to("cuda")
+    position = layout(lengths).to("cuda")
     q, k, v = (tensors(91, 2, 32, seed).detach() for seed in (1, 2, 3))
     expected = attention(q, k, v, layout(lengths), causal=causal, backend="dense")
     half = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]
-    own = attention(*half, at, causal=causal, backend="varlen")
+    own = attention(*half, position, causal=causal, backend="varlen")
     assert (own.double().cpu() - expected).abs().max() < 0.03

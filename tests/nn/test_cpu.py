@@ -55,11 +55,11 @@ def test_rows_of_zeros_change_nothing(monkeypatch):
     def double(x):
         return torch.nn.functional.pad(x, (0, 0, 0, len(x)))
 
-    doubled = run(network, batch, double, monkeypatch)
-    assert torch.allclose(plain[0], doubled[0], atol=1e-12)
-    assert plain[1] == pytest.approx(doubled[1], abs=1e-10)
+    large = run(network, batch, double, monkeypatch)
+    assert torch.allclose(plain[0], large[0], atol=1e-12)
+    assert plain[1] == pytest.approx(large[1], abs=1e-10)
     for name, gradient in plain[2].items():
-        assert torch.allclose(gradient, doubled[2][name], atol=1e-9), name
+        assert torch.allclose(gradient, large[2][name], atol=1e-9), name
 
 
 def test_bfloat16_stays_near_the_exact_output():
@@ -100,13 +100,13 @@ def test_freed_memory_is_kept_where_glibc_is():
 def test_a_number_becomes_the_same_whatever_the_rows_and_threads() -> None:
     gelu = ACTIVATIONS["gelu_new"]
     x = torch.randn(401, 96, generator=torch.Generator().manual_seed(0))
-    alone = torch.cat([gelu(row) for row in x.split(1)])
-    before = torch.get_num_threads()
+    single = torch.cat([gelu(row) for row in x.split(1)])
+    original = torch.get_num_threads()
     try:
         for threads in (1, 2, 3, 5, 7):
             torch.set_num_threads(threads)
             for rows in (1, 7, 250, 399, 401):
                 found = cpu.apply_in_whole_vectors(gelu, x[:rows])
-                assert torch.equal(found, alone[:rows]), (threads, rows)
+                assert torch.equal(found, single[:rows]), (threads, rows)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(original)

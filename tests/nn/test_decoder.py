@@ -163,7 +163,7 @@ def test_the_loss_of_a_translation() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_written_is_likeliest_at_each_place(seed: int) -> None:
+def test_generated_tokens_are_the_likeliest_at_each_position(seed: int) -> None:
     torch.manual_seed(seed)
     config = CONFIG.with_values(initializer_range=0.5)
     network = TranslationNetwork(config, limit=12, boundary_ids=(2, 3)).eval().double()

@@ -33,10 +33,10 @@ def test_share_of_dropped_values(p, shape):
 def test_draws_do_not_depend_on_their_neighbours():
     """Four values come from one 64-bit draw: pairs of them must be dropped p² of the time."""
     torch.manual_seed(1)
-    dropped = ~dropout_mask(torch.Size((250_000, 4)), 0.2, torch.device("cpu"))
+    zeros = ~dropout_mask(torch.Size((250_000, 4)), 0.2, torch.device("cpu"))
     for i in range(4):
         for j in range(i):
-            both = (dropped[:, i] & dropped[:, j]).double().mean()
+            both = (zeros[:, i] & zeros[:, j]).double().mean()
             assert abs(both - 0.04) < 5 * math.sqrt(0.04 * 0.96 / 250_000)
 
 
@@ -51,7 +51,7 @@ def test_a_mask_compares_each_draw_with_a_threshold(p):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_what_a_mask_keeps_is_the_same_as_a_product_with_it(dtype):
+def test_a_dropout_mask_equals_a_product_with_it(dtype):
     torch.manual_seed(4)
     x = torch.randn(40, 3, 33).to(dtype)
     x[0, 0, :4] = torch.tensor([torch.inf, -torch.inf, 0.0, -0.0])
@@ -84,11 +84,11 @@ def test_initialisation_is_a_normal_cut_at_two_deviations():
             assert (parameter == 0).all()
         else:
             assert parameter.abs().max() <= 0.04
-    drawn = encoder.embeddings.word_embeddings.weight.detach()
+    weights = encoder.embeddings.word_embeddings.weight.detach()
     # A normal cut at two deviations keeps 0.8796 of its deviation.
-    assert drawn.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
+    assert weights.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
     exact = stats.truncnorm(-2, 2, scale=0.02)
-    assert stats.kstest(drawn.flatten()[:100_000].double().numpy(), exact.cdf).pvalue > 0.01
+    assert stats.kstest(weights.flatten()[:100_000].double().numpy(), exact.cdf).pvalue > 0.01
 
 
 def test_a_network_without_weights_draws_nothing():
@@ -117,12 +117,14 @@ def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
     head = MLMHead(config, words).double()
     hidden = torch.randn(10, config.hidden_size, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, config.vocab_size, (10,))
-    wanted = [hidden, *head.parameters()]
+    expected = [hidden, *head.parameters()]
     own = head.loss_sum(hidden, labels)
     plain = F.cross_entropy(head(hidden), labels, reduction="sum")
     assert own.item() == pytest.approx(plain.item(), abs=1e-10)
     for one, other in zip(
-        torch.autograd.grad(own / 10, wanted), torch.autograd.grad(plain / 10, wanted), strict=True
+        torch.autograd.grad(own / 10, expected),
+        torch.autograd.grad(plain / 10, expected),
+        strict=True,
     ):
         assert (one - other).abs().max() < 1e-12
     with torch.no_grad():
@@ -141,11 +143,11 @@ def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group,
     weight = torch.randn(50, 16, requires_grad=True)
     bias = torch.randn(50, requires_grad=True)
     labels = torch.randint(0, 9, (21,))
-    found = heads.linear_cross_entropy(x, weight, bias, labels)
+    actual = heads.linear_cross_entropy(x, weight, bias, labels)
     exact = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
     plain = F.cross_entropy(F.linear(*exact)[:21], labels, reduction="sum")
-    assert found.item() == pytest.approx(plain.item(), rel=1e-3)
-    gradients = torch.autograd.grad(found / 21, (x, weight, bias))
+    assert actual.item() == pytest.approx(plain.item(), rel=1e-3)
+    gradients = torch.autograd.grad(actual / 21, (x, weight, bias))
     for one, other in zip(gradients, torch.autograd.grad(plain / 21, exact), strict=True):
         assert (one - other).norm() < 0.01 * other.norm()
     assert not gradients[0][21:].any()
@@ -162,8 +164,8 @@ def test_a_loss_over_nothing_is_zero():
 
 
 def test_sinusoids_are_those_of_the_formula():
-    found = sinusoids(torch.tensor([0, 3, 50]), torch.zeros(3, 6, dtype=torch.float64))
-    for row, place in zip(found, (0, 3, 50), strict=True):
+    actual = sinusoids(torch.tensor([0, 3, 50]), torch.zeros(3, 6, dtype=torch.float64))
+    for row, place in zip(actual, (0, 3, 50), strict=True):
         for at, value in enumerate(row.tolist()):
             angle = place / 10_000 ** ((at - at % 2) / 6)
             assert value == pytest.approx(math.cos(angle) if at % 2 else math.sin(angle))

@@ -48,15 +48,15 @@ def test_heads_of_the_first_layer_find_the_neighbours(
     torch.manual_seed(0)
     values = {**GEOMETRY, "hidden_size": width, "attention": attention}
     encoder = Encoder(EncoderConfig.parse(values))
-    before = _attention(encoder, start, 64)
+    first_loss = _attention(encoder, start, 64)
     initialize_neighbour_attention(encoder)
-    after = _attention(encoder, start, 64)
+    last_loss = _attention(encoder, start, 64)
     middle = torch.arange(4, 60)
     for head, offset in enumerate(offsets):
-        found = after[head, middle, middle + offset]
-        assert found.mean() > 3 * before[head, middle, middle + offset].mean()
+        found = last_loss[head, middle, middle + offset]
+        assert found.mean() > 3 * first_loss[head, middle, middle + offset].mean()
         assert found.mean() > (0.2 if width == 64 else 0.5)
-        best = after[head, middle].argmax(-1) == middle + offset
+        best = last_loss[head, middle].argmax(-1) == middle + offset
         assert best.float().mean() > (0.25 if width == 64 else 0.7)
 
 
@@ -69,7 +69,7 @@ def test_heads_of_the_first_layer_find_the_neighbours(
         {"num_hidden_layers": 0},
     ],
 )
-def test_what_it_is_not_for_is_refused(other: dict[str, object]) -> None:
+def test_unsupported_encoders_are_refused(other: dict[str, object]) -> None:
     encoder = Encoder(EncoderConfig.parse({**GEOMETRY, **other}))
     with pytest.raises(SettingsError, match="learned positions as wide as the layers"):
         initialize_neighbour_attention(encoder)

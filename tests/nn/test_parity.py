@@ -107,26 +107,26 @@ def test_each_sequence_is_alone_in_its_pack():
     packed = batch.packed
     edges = packed.cu_seqlens.tolist()
     with torch.no_grad():
-        together = ours.encoder(packed)
+        batch_states = ours.encoder(packed)
         for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-            alone = type(packed).from_arrays(
+            single_states = type(packed).from_arrays(
                 [packed.input_ids[start:stop].numpy()], [packed.token_type_ids[start:stop].numpy()]
             )
-            own = ours.encoder(alone.to("cpu"))
-            assert close(own, together[start:stop], torch.float32)[0], number
+            own = ours.encoder(single_states.to("cpu"))
+            assert close(own, batch_states[start:stop], torch.float32)[0], number
 
 
 def test_order_of_sequences_does_not_matter():
     config = reference.config()
     ours, *_ = pair(torch.float64)
-    shuffled = reference.sequences(config, (7, 32, 7, 1, 12, 7))
-    ids, mask = shuffled.to_padded()
-    types, _ = shuffled.to_padded(shuffled.token_type_ids)
-    sorted_pack = type(shuffled).from_padded(ids, mask, types)
+    permuted = reference.sequences(config, (7, 32, 7, 1, 12, 7))
+    ids, mask = permuted.to_padded()
+    types, _ = permuted.to_padded(permuted.token_type_ids)
+    sorted_pack = type(permuted).from_padded(ids, mask, types)
     with torch.no_grad():
-        one, _ = shuffled.to_padded(ours.encoder(shuffled))
+        one, _ = permuted.to_padded(ours.encoder(permuted))
         other, _ = sorted_pack.to_padded(ours.encoder(sorted_pack))
-    assert len(sorted_pack.groups) < len(shuffled.groups)
+    assert len(sorted_pack.groups) < len(permuted.groups)
     assert (one - other).abs().max() < 1e-12
 
 
@@ -145,13 +145,13 @@ def test_dropout_scatters_as_the_references_does(where):
             values = torch.stack([logits() for _ in range(draws)]).double()
         return values.mean(0), values.std(0)
 
-    mean, spread = scatter(lambda: ours.predict(batch)["mlm_logits"])
+    mean, deviation = scatter(lambda: ours.predict(batch)["mlm_logits"])
     expected, noise = scatter(lambda: theirs(**padded).prediction_logits[mask][POSITIONS])
     assert noise.median() > 0.3, "it does something"
-    error = torch.sqrt((spread**2 + noise**2) / draws)
+    error = torch.sqrt((deviation**2 + noise**2) / draws)
     assert ((mean - expected) / error).abs().max() < 5
     # A tenth less dropout narrows the spread by a twentieth.
-    assert (spread / noise).log().mean().abs() < 0.02
+    assert (deviation / noise).log().mean().abs() < 0.02
 
 
 def test_bfloat16_stays_near_float32():

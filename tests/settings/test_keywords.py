@@ -50,9 +50,9 @@ def test_a_type_checker_rejects_wrong_settings(tmp_path: Path) -> None:
     file.write_text(USES)
     root = Path(__file__).parents[2]
     config = ["--config-file", str(root / "pyproject.toml"), "--follow-imports", "silent"]
-    found, _, _ = api.run([*config, "--cache-dir", str(root / ".mypy_cache"), str(file)])
+    actual, _, _ = api.run([*config, "--cache-dir", str(root / ".mypy_cache"), str(file)])
     lines = USES.splitlines()
     start = next(number for number, line in enumerate(lines, 1) if "def wrong" in line)
     wrong = {number for number, line in enumerate(lines, 1) if number > start and line.strip()}
-    reported = {int(number) for number in re.findall(r"uses\.py:(\d+): error", found)}
-    assert reported == wrong, found
+    reported = {int(number) for number in re.findall(r"uses\.py:(\d+): error", actual)}
+    assert reported == wrong, actual

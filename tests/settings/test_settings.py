@@ -36,7 +36,7 @@ def test_words_win_over_values_over_the_file(tmp_path):
     assert settings == Outer(steps=8, name="value", optimizer=Inner(lr=1e-3))
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_written_settings_are_read_again(tmp_path):
     settings = Outer(steps=6, optimizer=Inner(lr=0.25, betas=(0.5, 0.75)))
     file = tmp_path / "a.yaml"
     file.write_text(dump_yaml(settings.model_dump(mode="json")))
@@ -79,10 +79,10 @@ def test_text_is_taken_as_it_is_typed(text):
     ],
 )
 def test_errors_name_the_key(words, says):
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as error:
         Outer.resolve(None, words)
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_errors_name_the_key(words, says):
 def test_errors_name_the_file(tmp_path, text, says):
     file = tmp_path / "recipe.yaml"
     file.write_text(text)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as error:
         Outer.resolve(file)
-    assert str(caught.value).startswith(str(file))
-    assert says in str(caught.value)
+    assert str(error.value).startswith(str(file))
+    assert says in str(error.value)
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match="no such file"):
         Outer.resolve(tmp_path / "none.yaml")
 
@@ -155,9 +155,9 @@ class Numbers(Settings):
 def test_numbers_are_finite(key, value):
     name, _, part = key.partition(".")
     wrapped = {"1": [0, value], "x": {"x": value}, "lr": {"lr": value}}
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as error:
         Numbers.parse({name: wrapped.get(part, value)})
-    assert str(caught.value).startswith(f"{key}=")
+    assert str(error.value).startswith(f"{key}=")
 
 
 @pytest.mark.parametrize("text", [".inf", "-.inf", ".nan", "1e999"])
@@ -173,10 +173,10 @@ def test_numbers_of_files_and_words_are_finite(tmp_path, text):
 def test_a_file_says_which_settings_must_be_given(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("steps: REQUIRED\noptimizer: {lr: REQUIRED}\n")
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as error:
         Outer.resolve(file)
     says = "the setting 'steps' must be given. Give it as steps=VALUE"
-    assert str(caught.value) == f"{file}: {says}"
+    assert str(error.value) == f"{file}: {says}"
     with pytest.raises(SettingsError, match=r"'optimizer\.lr' must be given"):
         Outer.resolve(file, ["steps=2"])
     with pytest.raises(SettingsError, match=r"'steps' must be given"):
@@ -197,10 +197,10 @@ def test_a_file_says_which_settings_must_be_given(tmp_path):
 def test_odd_yaml_is_an_error_of_one_line(tmp_path, text):
     file = tmp_path / "a.yaml"
     file.write_text(text)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as error:
         Outer.resolve(file)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("value", ["2024-99-99", "0b_", "9" * 5000, "[" * 5000])

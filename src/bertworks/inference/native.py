@@ -106,9 +106,7 @@ class FrozenNativeEncoder(Encoder):
         hidden = next(self.hidden_states(packed))
         return self.native(hidden, packed)
 
-    def means(
-        self, packed: Packed, *, unit_length: bool
-    ) -> Float[Tensor, "sequences hidden_size"]:
+    def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
         hidden = self(packed)
         if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
