@@ -50,9 +50,9 @@ def test_words_take_the_unused_places_first(tmp_path):
     table = model.encoder.embeddings.word_embeddings.weight
     before = hidden(model, "a b c")
     found = add_tokens(model, ["Abba", "a", "c-d", "abba"])
-    assert found.added == ("abba", "c-d")
-    assert found.known == ("a", "abba")
-    assert found.reused == 1
+    assert found.added_words == ("abba", "c-d")
+    assert found.known_words == ("a", "abba")
+    assert found.num_reused == 1
     new = found.model
     assert torch.equal(hidden(new, "a b c"), before)
     assert words_of(new, "abba a") == ["abba", "a"]
@@ -93,7 +93,7 @@ def test_words_go_behind_when_nothing_is_unused():
     tokenizer = bw.Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=6), tokenizer)
     found = add_tokens(model, ["dog", "a-a", "cat"])
-    assert found.reused == 0
+    assert found.num_reused == 0
     assert found.model.tokenizer.pieces[6:] == ("dog", "cat", "a-a")
     table = found.model.encoder.embeddings.word_embeddings.weight
     old = model.encoder.embeddings.word_embeddings.weight
@@ -104,8 +104,8 @@ def test_words_go_behind_when_nothing_is_unused():
 
 def test_a_word_of_several_parts_is_known_as_a_whole():
     found = add_tokens(tiny(), ["covid", "Covid-19", "covid-19", "covid"])
-    assert found.added == ("covid", "covid-19")
-    assert found.known == ("covid-19", "covid")
+    assert found.added_words == ("covid", "covid-19")
+    assert found.known_words == ("covid-19", "covid")
     assert words_of(found.model, "Covid covid-19") == ["covid", "covid-19"]
     again = add_tokens(found.model, ["COVID-19", "covid-20"])
     assert (again.added, again.known) == (("covid-20",), ("COVID-19",))
@@ -225,7 +225,7 @@ def test_words_of_a_byte_level_model(bytes_model, tmp_path):
     text = "the cat sat on a mat"
     before = hidden(model, text)
     found = add_tokens(model, ["dogs", "cat", "hat"])
-    assert {"dogs", "hat"} <= set(found.added)
+    assert {"dogs", "hat"} <= set(found.added_words)
     new = found.model
     assert words_of(new, "dogs and")[0] == "dogs"
     assert "Ġdogs" in words_of(new, "the dogs")

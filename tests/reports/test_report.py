@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from bertworks.errors import DataError
 from bertworks.inference.evaluate import Evaluation
 from bertworks.reports.charts import Axis, Chart, Curve, draw
-from bertworks.reports.facts import SMOOTHED_OVER, RunFacts, charts_of, smoothed
+from bertworks.reports.facts import SMOOTHING_WINDOW, RunFacts, charts_of, smooth
 from bertworks.reports.page import label, value
 from bertworks.reports.report import write_evaluation_report, write_report
 from bertworks.runs.run_directory import read_run
@@ -497,7 +497,7 @@ def test_a_long_curve_keeps_its_extremes() -> None:
 
 def test_a_training_curve_is_drawn_strongly_where_it_is_alone(run: Path) -> None:
     """A mean over single values would hide the curve that it is of."""
-    for count, names in ((SMOOTHED_OVER, ["training"]), (60, ["training", "smoothed"])):
+    for count, names in ((SMOOTHING_WINDOW, ["training"]), (60, ["training", "smoothed"])):
         steps = range(10, 10 * count + 10, 10)
         _write_lines(run / "journal.jsonl", [_train(step, mlm=1 / step) for step in steps])
         chart = next(charts_of(RunFacts.read(read_run(run))))
@@ -536,12 +536,12 @@ def test_no_run(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_a_constant_and_skips_gaps() -> None:
-    assert smoothed([2.0] * 100) == pytest.approx([2.0] * 100)
-    assert smoothed([None, 3.0, None]) == [None, 3.0, 3.0]
+    assert smooth([2.0] * 100) == pytest.approx([2.0] * 100)
+    assert smooth([None, 3.0, None]) == [None, 3.0, 3.0]
     ramp = [float(n) for n in range(200)]
-    smooth = smoothed(ramp)
-    assert all(earlier < later for earlier, later in pairwise(smooth))
-    assert smooth[100] == pytest.approx(96, abs=2)
+    curve = smooth(ramp)
+    assert all(earlier < later for earlier, later in pairwise(curve))
+    assert curve[100] == pytest.approx(96, abs=2)
 
 
 def test_names_and_values_as_people_write_them() -> None:

@@ -217,13 +217,13 @@ def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> N
     result = GridResult(RunDirectory("out"), BestMetric("loss", lower), tuple(points))
     rows = result.rows()
     assert len(rows) == len(table)
-    assert len(result.failed) == sum(value is None for values in table for value in values)
+    assert len(result.failed_runs) == sum(value is None for values in table for value in values)
     whole = [values for values in table if None not in values]
     if whole:
         pick = min if lower else max
         best = pick(whole, key=np.mean)
-        assert result.ranked[0].mean == pytest.approx(np.mean(best))
-        assert result.best.metrics["loss"] == pick(result.ranked[0].values)
+        assert result.ranked_points[0].mean == pytest.approx(np.mean(best))
+        assert result.best.metrics["loss"] == pick(result.ranked_points[0].values)
 
 
 def test_a_notebook_shows_the_points() -> None:
@@ -234,7 +234,7 @@ def test_a_notebook_shows_the_points() -> None:
             else GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), {"accuracy": value})
             for seed, value in enumerate(values)
         ]
-        return PointResult.of(runs, "accuracy")
+        return PointResult.from_runs(runs, "accuracy")
 
     points = point(1, 0.25, 0.5), point(2, 0.5, 0.75), point(3, None, None)
     result = GridResult(RunDirectory("out"), BestMetric("accuracy", False), points)
@@ -408,18 +408,18 @@ def test_the_best_run_is_the_grids_model(run: Run) -> None:
     assert saved["best"]["run"] == result.best.directory.name
     assert saved["points"][0]["mean"] == means[3e-2]
     again = GridResult.read(result.run.path)
-    assert (again.ranked, again.best) == (result.ranked, result.best)
+    assert (again.ranked_points, again.best) == (result.ranked_points, result.best)
 
 
 @pytest.mark.long
 def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
     lines = Lines()
     result = run(grid={"freeze_layers": [9, 0]}, progress=lines)
-    (failed,) = result.failed
+    (failed,) = result.failed_runs
     assert failed.point == {"freeze_layers": 9}
     assert "freeze_layers=9" in str(failed.error)
     assert any("1/2 · failed: " in line for line in lines.lines)
-    assert [row[1] for row in result.rows()] == [f"{result.ranked[0].mean:.4f}", "failed"]
+    assert [row[1] for row in result.rows()] == [f"{result.ranked_points[0].mean:.4f}", "failed"]
     assert "Failed: `freeze_layers=9,seed=0`" in (result.run.path / "grid.md").read_text()
     with pytest.raises(TrainingError, match=r"every run failed; the last: .*freeze_layers=9"):
         run("none", grid={"freeze_layers": [9]})
@@ -429,8 +429,11 @@ def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
 def test_what_does_not_fit_the_model_is_a_failed_run(run: Run) -> None:
     words = ["optuna:4", "learning_rate=1e-3..1e-2", "freeze_layers=0,9"]
     result = run(grid=words, batch_size=8, epochs=1)
-    assert {point.point["freeze_layers"]: point.failed for point in result.points} == {0: 0, 9: 1}
-    assert all("freeze_layers=9" in str(failed.error) for failed in result.failed)
+    assert {point.point["freeze_layers"]: point.num_failed for point in result.points} == {
+        0: 0,
+        9: 1,
+    }
+    assert all("freeze_layers=9" in str(failed.error) for failed in result.failed_runs)
     with pytest.raises(TrainingError, match=r"every run failed; the last: best_metric='f2'.*'f1'"):
         run("none", grid={"learning_rate": [1e-3, 1e-2]}, best_metric="f2")
 

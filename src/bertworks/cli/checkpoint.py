@@ -232,8 +232,9 @@ def add_tokens(
         written = found.model.save(out, overwrite=overwrite)
     display.facts(
         {
-            "added": f"{len(found.added):,} words, {found.reused:,} of them in unused entries",
-            "known": f"{len(found.known):,} words were already pieces",
+            "added": f"{len(found.added_words):,} words, "
+            f"{found.num_reused:,} of them in unused entries",
+            "known": f"{len(found.known_words):,} words were already pieces",
             "pieces": f"{found.model.tokenizer.vocab_size:,}",
             "written to": written,
         }

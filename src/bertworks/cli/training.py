@@ -230,7 +230,9 @@ def finetune(
         )
         display.table(found.columns, found.rows(), right=" ".join(found.columns))
         display.remarks(found.best.remarks)
-        display.remarks(f"failed: {failed.directory}: {failed.error}" for failed in found.failed)
+        display.remarks(
+            f"failed: {failed.directory}: {failed.error}" for failed in found.failed_runs
+        )
         display.facts({"best": found.best.directory, "model": found.run.model})
         return
     from ..training.finetune import finetune as run

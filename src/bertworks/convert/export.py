@@ -58,7 +58,7 @@ class PaddedNetwork(nn.Module):
         self.network = network
         self.sentence = sentence
 
-    def named(
+    def outputs_by_name(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return the network's outputs for `[rows, length]` tensors, by name."""
@@ -80,7 +80,7 @@ class PaddedNetwork(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return the same outputs without names."""
-        return tuple(self.named(input_ids, attention_mask, token_type_ids).values())
+        return tuple(self.outputs_by_name(input_ids, attention_mask, token_type_ids).values())
 
 
 def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
@@ -115,7 +115,7 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
     if config.type_vocab_size > 1:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
     with torch.no_grad():
-        names = list(network.named(**inputs))
+        names = list(network.outputs_by_name(**inputs))
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
     with _new_directory(directory, last="config.json", overwrite=overwrite) as new:
         model.save(new)
@@ -211,14 +211,14 @@ def write_tensorflow(
             raise CheckpointError(f"the original release's layout has no place for {name!r}")
     tensors = original_tensors(key_map_of(network, family).export(unique_tensors(network)))
     raw = family.write_config(config)
-    kept = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
-    if kept["hidden_act"] == "gelu_new":
-        kept |= TANH_GELU
+    geometry = {k: v for k, v in raw.items() if k not in ("model_type", "tie_word_embeddings")}
+    if geometry["hidden_act"] == "gelu_new":
+        geometry |= TANH_GELU
     if task is not None:
         entries = task.config_entries()
-        kept |= {name: entries[name] for name in _ENTRIES if name in entries}
+        geometry |= {name: entries[name] for name in _ENTRIES if name in entries}
     with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
-        write_json(new / CONFIG, kept)
+        write_json(new / CONFIG, geometry)
         write_bundle(new / CHECKPOINT, tensors)
         _write_vocabulary(new, tokenizer)
         limit = _limit_of(task)
@@ -235,15 +235,15 @@ def missing_settings(model: Model, directory: str | Path) -> list[str]:
     Args:
         directory: where the model was written; it is loaded and compared.
     """
-    again = load(directory, device="cpu")
+    reloaded = load(directory, device="cpu")
     missing = []
-    if type(model.task) is not type(again.task):
+    if type(model.task) is not type(reloaded.task):
         assert model.task is not None, "the layout has no task of its own"
         missing.append(f"the task {model.task.name!r} and its settings")
-    elif model.task is not None and again.task is not None:
-        before, after = model.task.to_dict(), again.task.to_dict()
+    elif model.task is not None and reloaded.task is not None:
+        before, after = model.task.to_dict(), reloaded.task.to_dict()
         missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
-    if model.sentence != again.sentence:
+    if model.sentence != reloaded.sentence:
         missing.append("how a text's vector is made (pooling, normalize, prompts)")
     return missing
 
@@ -264,26 +264,29 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
     Raises:
         CheckpointError: the written files would be loaded as another tokenizer.
     """
-    wanted = tokenizer.definition
-    if isinstance(wanted, WordPieceDefinition):
-        wanted = replace(
-            wanted,
+    definition = tokenizer.definition
+    if isinstance(definition, WordPieceDefinition):
+        definition = replace(
+            definition,
             # No text holds a special piece, so its place does not matter.
-            base_pieces=(*wanted.base_pieces, *(p.content for p in wanted.added if p.special)),
-            added=tuple(piece for piece in wanted.added if not piece.special),
+            base_pieces=(
+                *definition.base_pieces,
+                *(p.content for p in definition.added if p.special),
+            ),
+            added=tuple(piece for piece in definition.added if not piece.special),
             max_word_characters=MAX_WORD_CHARACTERS,  # the original's
         )
-        write_file(directory / "vocab.txt", "".join(f"{piece}\n" for piece in wanted.pieces))
-        if Tokenizer.load(directory).definition == wanted:
+        write_file(directory / "vocab.txt", "".join(f"{piece}\n" for piece in definition.pieces))
+        if Tokenizer.load(directory).definition == definition:
             return
-        normalization = wanted.normalization
+        normalization = definition.normalization
         casing = {
             "do_lower_case": normalization.lowercase,
             "strip_accents": normalization.strip_accents,
             "tokenize_chinese_chars": normalization.split_ideographs,
         }
         write_json(directory / "tokenizer_config.json", casing)
-        if Tokenizer.load(directory).definition == wanted:
+        if Tokenizer.load(directory).definition == definition:
             return
     raise CheckpointError(
         "the original release's layout has no place for this tokenizer: it has only BERT's "

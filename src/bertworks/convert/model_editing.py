@@ -48,9 +48,9 @@ class Addition:
     """The result of `add_tokens`."""
 
     model: Model  # the new model
-    added: tuple[str, ...]  # the words that became pieces
-    known: tuple[str, ...]  # the words that were pieces before
-    reused: int  # number of added words that replaced an unused piece
+    added_words: tuple[str, ...]  # the words that became pieces
+    known_words: tuple[str, ...]  # the words that were pieces before
+    num_reused: int  # number of added words that replaced an unused piece
 
 
 def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model:
@@ -69,18 +69,18 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
         raise DataError("the tokenizer already puts special pieces around texts")
     tokenizer = Tokenizer(definition.with_frame(frame))
     config = model.encoder.config
-    known, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
+    old_size, size = model.tokenizer.vocab_size, max(config.vocab_size, tokenizer.vocab_size)
 
     def change(tensor: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)  # the same for a matrix with two names
-        taken = tensor.new_zeros(size, *tensor.shape[1:])
-        taken[: len(tensor)] = tensor
-        new = taken[known : tokenizer.vocab_size]
+        resized = tensor.new_zeros(size, *tensor.shape[1:])
+        resized[: len(tensor)] = tensor
+        new = resized[old_size : tokenizer.vocab_size]
         if new.ndim == 2:
             new.normal_(0, config.initializer_range, generator=generator)
-        return taken
+        return resized
 
-    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=size)
+    return _rebuild(model, tokenizer, _ROWS, change, vocab_size=size)
 
 
 def add_tokens(
@@ -111,47 +111,53 @@ def add_tokens(
         return _add_to_tree(model, definition, words, where)
     assert isinstance(definition, WordPieceDefinition)
     normalization = definition.normalization
-    pieces, before = list(definition.base_pieces), len(definition.base_pieces)
-    free = [n for n in model.tokenizer.unused_ids.tolist() if n < before]
+    pieces, num_base_pieces = list(definition.base_pieces), len(definition.base_pieces)
+    free = [n for n in model.tokenizer.unused_ids.tolist() if n < num_base_pieces]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
-    searched: dict[str, list[int]] = {}  # the same by new piece, for those searched for in texts
-    added: dict[str, str] = {}  # the place of each new piece
-    known: list[str] = []
+    searched_pieces: dict[
+        str, list[int]
+    ] = {}  # the same by new piece, for those searched for in texts
+    places_of_pieces: dict[str, str] = {}  # the place of each new piece
+    known_words: list[str] = []
     for word, place in zip(words, places_of(words, where), strict=True):
-        parts, named = normalization.words(word, where=place), f"{place} ({word!r})"
+        parts, place_of_word = normalization.words(word, where=place), f"{place} ({word!r})"
         if not parts:
-            raise DataError("nothing is left of it", where=named)
+            raise DataError("nothing is left of it", where=place_of_word)
         piece = parts[0] if len(parts) == 1 else normalization.piece(word)
         former = model.tokenizer.piece_ids([word])[0].tolist()
-        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in added:
-            known.append(word)
+        if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in places_of_pieces:
+            known_words.append(word)
             continue
         if piece.startswith(CONTINUATION) and piece != CONTINUATION:
             what = f"begins with {CONTINUATION}, which marks pieces inside a word"
-            raise DataError(what, where=named, fix="Give whole words only.")
+            raise DataError(what, where=place_of_word, fix="Give whole words only.")
         if piece in definition.ids:
-            raise DataError("is a piece that no text gets", where=named, fix="Leave it out.")
+            raise DataError(
+                "is a piece that no text gets", where=place_of_word, fix="Leave it out."
+            )
         is_word = all(piece in normalization.words(text) for text in running_texts(word))
         if not is_word or len(piece) > definition.max_word_characters:
-            searched[piece] = former
+            searched_pieces[piece] = former
         elif free:
             pieces[free[0]] = piece
             sources[free.pop(0)] = former
         else:
             sources[len(pieces)] = former
             pieces.append(piece)
-        added[piece] = named
-    reused = sum(at < before for at in sources)
-    order = [*range(before), *[-1] * (len(pieces) - before)]
-    order += range(before, before + len(definition.added))
-    sources |= enumerate(searched.values(), len(order))
-    order += [-1] * len(searched)
-    later = (AddedPiece(piece, single_word=not is_unspaced(piece)) for piece in searched)
+        places_of_pieces[piece] = place_of_word
+    num_reused = sum(at < num_base_pieces for at in sources)
+    order = [*range(num_base_pieces), *[-1] * (len(pieces) - num_base_pieces)]
+    order += range(num_base_pieces, num_base_pieces + len(definition.added))
+    sources |= enumerate(searched_pieces.values(), len(order))
+    order += [-1] * len(searched_pieces)
+    later = (AddedPiece(piece, single_word=not is_unspaced(piece)) for piece in searched_pieces)
     changed = replace(definition, base_pieces=tuple(pieces), added=(*definition.added, *later))
     tokenizer = Tokenizer(changed)
-    check_pieces_found(tokenizer, [(piece, [piece], place) for piece, place in added.items()])
+    check_pieces_found(
+        tokenizer, [(piece, [piece], place) for piece, place in places_of_pieces.items()]
+    )
     new = _with_rows(model, tokenizer, order, sources)
-    return Addition(new, tuple(added), tuple(known), reused)
+    return Addition(new, tuple(places_of_pieces), tuple(known_words), num_reused)
 
 
 def _add_to_tree(
@@ -162,7 +168,7 @@ def _add_to_tree(
     sources = {before + at: list(former) for at, former in enumerate(addition.former)}
     order = [*range(before), *[-1] * len(sources)]
     new = _with_rows(model, Tokenizer(addition.definition), order, sources)
-    return Addition(new, addition.added, addition.known, 0)
+    return Addition(new, addition.added_words, addition.known_words, 0)
 
 
 def _with_rows(
@@ -172,12 +178,12 @@ def _with_rows(
     rows = order + list(range(len(order), model.encoder.config.vocab_size))  # rows without a piece
 
     def change(tensor: Tensor) -> Tensor:
-        taken = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
+        rows_of_pieces = tensor[torch.tensor([max(row, 0) for row in rows])].clone()
         for new, former in sources.items():
-            taken[new] = tensor[torch.tensor(former)].mean(0)
-        return taken
+            rows_of_pieces[new] = tensor[torch.tensor(former)].mean(0)
+        return rows_of_pieces
 
-    return _rebuilt(model, tokenizer, _ROWS, change, vocab_size=len(rows))
+    return _rebuild(model, tokenizer, _ROWS, change, vocab_size=len(rows))
 
 
 def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
@@ -191,39 +197,39 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
             BPE nor Unigram.
     """
     tokenizer = model.tokenizer
-    used = np.zeros(tokenizer.vocab_size, np.bool_)
+    is_used = np.zeros(tokenizer.vocab_size, np.bool_)
     number = 0
     for part in chunks(texts, batch):
         places = [f"text {number + at + 1}" for at in range(len(part))]
         for ids in tokenizer.piece_ids(part, where=places):
-            used[ids] = True
+            is_used[ids] = True
         number += len(part)
-    changed: Definition
+    smaller: Definition
     if isinstance(tokenizer.definition, TreeDefinition):
-        changed, kept = keep_pieces(tokenizer.definition, used)
+        smaller, kept_ids = keep_pieces(tokenizer.definition, is_used)
     else:
-        changed, kept = _keep_wordpieces(tokenizer, used)
-    return _rebuilt(model, Tokenizer(changed), _ROWS, _take(kept), vocab_size=len(kept))
+        smaller, kept_ids = _keep_wordpieces(tokenizer, is_used)
+    return _rebuild(model, Tokenizer(smaller), _ROWS, _take(kept_ids), vocab_size=len(kept_ids))
 
 
 def _keep_wordpieces(
-    tokenizer: Tokenizer, used: NDArray[np.bool_]
+    tokenizer: Tokenizer, is_used: NDArray[np.bool_]
 ) -> tuple[WordPieceDefinition, list[int]]:
     """Return the tokenizer's definition with only the used pieces, and their former ids."""
     definition = tokenizer.definition
     assert isinstance(definition, WordPieceDefinition)
-    used[tokenizer.special_ids] = used[tokenizer.unk_id] = True
+    is_used[tokenizer.special_ids] = is_used[tokenizer.unk_id] = True
     for at, piece in enumerate(tokenizer.pieces):
         if len(piece.removeprefix("##")) == 1:
-            used[at] = True
+            is_used[at] = True
     base = len(definition.base_pieces)
-    kept: list[int] = np.flatnonzero(used).tolist()
-    changed = replace(
+    kept_ids: list[int] = np.flatnonzero(is_used).tolist()
+    smaller = replace(
         definition,
-        base_pieces=tuple(definition.base_pieces[at] for at in kept if at < base),
-        added=tuple(definition.added[at - base] for at in kept if at >= base),
+        base_pieces=tuple(definition.base_pieces[at] for at in kept_ids if at < base),
+        added=tuple(definition.added[at - base] for at in kept_ids if at >= base),
     )
-    return changed, kept
+    return smaller, kept_ids
 
 
 def extend_positions(model: Model, positions: int) -> Model:
@@ -253,7 +259,7 @@ def extend_positions(model: Model, positions: int) -> Model:
     offset, length = config.position_offset, config.max_seqlen
     rows = [*range(offset), *(offset + at % length for at in range(positions))]
     changed = {"max_position_embeddings": offset + positions}
-    return _rebuilt(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
+    return _rebuild(model, model.tokenizer, _POSITIONS, _take(rows), **changed)
 
 
 def text_limit(model: Model) -> int:
@@ -275,7 +281,7 @@ def _take(rows: list[int]) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor[at]
 
 
-def _rebuilt(
+def _rebuild(
     model: Model,
     tokenizer: Tokenizer,
     names: tuple[str, ...],
@@ -286,15 +292,15 @@ def _rebuilt(
     config = model.encoder.config.with_values(**geometry)
     task: Task[Any] | None = None
     network: Network | BareEncoder
-    sentence, before = model.sentence, model.encoder.config.max_seqlen
-    if sentence is not None and sentence.max_seq_length == before:
+    sentence, old_limit = model.sentence, model.encoder.config.max_seqlen
+    if sentence is not None and sentence.max_seq_length == old_limit:
         sentence = sentence.with_values(max_seq_length=config.max_seqlen)
     if model.task is None:
         network = BareEncoder(config, pooler=model.encoder.pooler is not None)
     else:
         values = model.task.to_dict()
         # A limit that was all positions stays all of them; a smaller one was chosen.
-        values |= {name: config.max_seqlen for name in _LIMITS if values.get(name) == before}
+        values |= {name: config.max_seqlen for name in _LIMITS if values.get(name) == old_limit}
         task = type(model.task).from_dict(values, tokenizer)
         network = task.network(config)
     state = model.network.state_dict()

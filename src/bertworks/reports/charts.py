@@ -43,7 +43,7 @@ class Curve:
     values: Sequence[float | None]
     colour: Colour = "first"
     dots: bool = False
-    dashed: bool = False
+    is_dashed: bool = False
 
 
 @dataclass
@@ -126,11 +126,11 @@ class Chart:
     ) -> None:
         """Add a line through points."""
         self._points += points
-        shown = _thinned(points)
+        drawn_points = _decimate(points)
         dashes = ' stroke-dasharray="5 4"' if is_dashed else ""
 
         def mark(frame: _Frame) -> str:
-            path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in shown)
+            path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in drawn_points)
             return (
                 f'<polyline points="{path}" fill="none" stroke="var(--{colour})" '
                 f'stroke-width="{width}" stroke-linejoin="round" stroke-linecap="round"{dashes}/>'
@@ -143,13 +143,13 @@ class Chart:
     ) -> None:
         """Add a dot at each point."""
         self._points += points
-        faded = "" if opacity == 1 else f' fill-opacity="{opacity}"'
+        fill_opacity = "" if opacity == 1 else f' fill-opacity="{opacity}"'
 
         def mark(frame: _Frame) -> str:
             circles = (
                 f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="1.8"/>' for x, y in points
             )
-            return f'<g fill="var(--{colour})"{faded}>{"".join(circles)}</g>'
+            return f'<g fill="var(--{colour})"{fill_opacity}>{"".join(circles)}</g>'
 
         self._add(mark, "", colour, False)
 
@@ -177,10 +177,12 @@ class Chart:
 
         self._add(mark, name, colour, False)
 
-    def _add(self, mark: Callable[[_Frame], str], name: str, colour: Colour, dashed: bool) -> None:
+    def _add(
+        self, mark: Callable[[_Frame], str], name: str, colour: Colour, is_dashed: bool
+    ) -> None:
         self._marks.append(mark)
         if name:
-            self._legend.append((name, colour, dashed))
+            self._legend.append((name, colour, is_dashed))
 
     def svg(self) -> str:
         """Return inline `<svg>` elements, one for each of `SIZES`."""
@@ -198,7 +200,7 @@ class Chart:
         return drawn.replace(">", f"><style>{style}</style>", 1) + "\n"
 
     def _svg(self, size: str) -> str:
-        frame = _Frame.of(self, *SIZES[size], has_legend=len(self._legend) > 1)
+        frame = _Frame.from_chart(self, *SIZES[size], has_legend=len(self._legend) > 1)
         parts = [self._grid(frame), *(mark(frame) for mark in self._marks)]
         if len(self._legend) > 1:
             parts.append(self._drawn_legend())
@@ -251,7 +253,7 @@ class _Frame:
     y_ticks: list[tuple[float, str]]
 
     @classmethod
-    def of(cls, chart: Chart, width: int, height: int, *, has_legend: bool) -> _Frame:
+    def from_chart(cls, chart: Chart, width: int, height: int, *, has_legend: bool) -> _Frame:
         x_range = _range(chart.x, [x for x, _ in chart._points], margin=0.03)
         y_range = _range(chart.y, [y for _, y in chart._points], margin=0.05)
         y_ticks = chart.y.ticks(*y_range, 5)
@@ -296,17 +298,17 @@ def _range(axis: Axis, values: Sequence[float], margin: float) -> tuple[float, f
     return low - room * (axis.low is None), high + room * (axis.high is None)
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+def _decimate(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
     """Return at most `_MAX_POINTS` points of a curve: the lowest and highest of each stretch."""
     if len(points) <= _MAX_POINTS:
         return points
     stretch = -(-2 * len(points) // _MAX_POINTS)
-    kept = []
+    extremes = []
     for start in range(0, len(points), stretch):
         part = points[start : start + stretch]
         ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-        kept += sorted(ends)
-    return kept
+        extremes += sorted(ends)
+    return extremes
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -331,7 +333,7 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
         pairs = zip(curve.steps, curve.values, strict=True)
         points = [(float(step), value) for step, value in pairs if value is not None]
         width = 1.0 if curve.colour == "faint" else 1.8
-        chart.line(points, curve.colour, name=curve.name, width=width, is_dashed=curve.dashed)
+        chart.line(points, curve.colour, name=curve.name, width=width, is_dashed=curve.is_dashed)
         if curve.dots:
             chart.dots(points, curve.colour)
     return chart.svg()
@@ -378,10 +380,10 @@ def lengths(bin_width: int, bins: Sequence[int], cut_bins: Sequence[int]) -> str
     """
     chart = Chart(Axis(is_count=True), Axis(0, is_count=True))
     whole, truncated = [], []
-    for number, (rows, cut) in enumerate(zip(bins, cut_bins, strict=True)):
+    for number, (rows, num_truncated) in enumerate(zip(bins, cut_bins, strict=True)):
         left, right = number * bin_width + 0.5, (number + 1) * bin_width + 0.5
-        whole.append((left, right, 0, rows - cut))
-        truncated.append((left, right, rows - cut, rows))
+        whole.append((left, right, 0, rows - num_truncated))
+        truncated.append((left, right, rows - num_truncated, rows))
     chart.boxes(whole, "first", name="whole")
     if any(cut_bins):
         chart.boxes(truncated, "second", name="truncated")

@@ -12,17 +12,17 @@ from ..tasks.breakdown import Breakdown, Calibration, Confusion, Mistake, ScoreT
 from ..tasks.dev_share import DevShare
 from . import charts, page
 
-MOST_LABELS = 20
+MAX_LABELS = 20
 """The maximum size of a confusion matrix; with more labels, the most frequent confusions are
 listed."""
 
-MOST_ROWS = 25
+MAX_ROWS = 25
 
 
-def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
+def sections(breakdown: Breakdown, caption: str) -> Iterator[str]:
     """Yield the sections of a breakdown; `of` describes the evaluation."""
     if breakdown.confusion is not None:
-        yield page.section("Confusions", _confusion(breakdown.confusion, of))
+        yield page.section("Confusions", _confusion(breakdown.confusion, caption))
     for table in breakdown.tables:
         yield page.section(f"By {table.grouping}", _scores(table))
     if breakdown.calibration is not None:
@@ -39,28 +39,28 @@ def sections(breakdown: Breakdown, of: str) -> Iterator[str]:
         yield page.section(heading, _mistakes(breakdown))
 
 
-def _confusion(confusion: Confusion, of: str) -> str:
+def _confusion(confusion: Confusion, caption: str) -> str:
     names, cells = confusion.labels, confusion.cells
     totals = [0] * len(names)
     for gold, _, count in cells:
         totals[gold] += count
-    if len(names) > MOST_LABELS:
+    if len(names) > MAX_LABELS:
         wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: -cell[2])
         rows = [
             (names[gold], names[predicted], f"{count:,}", _percent(count / totals[gold]))
-            for gold, predicted, count in wrong[:MOST_ROWS]
+            for gold, predicted, count in wrong[:MAX_ROWS]
         ]
         columns = ("Gold", "Predicted", confusion.unit.capitalize(), "Share of gold label")
-        said = f"The most frequent of {len(wrong):,} confusions; {of}."
-        return page.paragraph(said) + page.table(columns, rows, numbers=2)
+        sentence = f"The most frequent of {len(wrong):,} confusions; {caption}."
+        return page.paragraph(sentence) + page.table(columns, rows, numbers=2)
     counts = {(gold, predicted): count for gold, predicted, count in cells}
     lines = []
     for gold, name in enumerate(names):
-        shown = "".join(
+        cells_of_row = "".join(
             _cell(counts.get((gold, at), 0), totals[gold], is_right=at == gold)
             for at in range(len(names))
         )
-        lines.append(f'<tr><th scope="row">{escape(name)}</th>{shown}</tr>')
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{cells_of_row}</tr>')
     upright = " upright" if len(names) > 4 else ""
     heads = "".join(f'<th scope="col"><span>{escape(name)}</span></th>' for name in names)
     table = (
@@ -68,16 +68,16 @@ def _confusion(confusion: Confusion, of: str) -> str:
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
     unit = confusion.unit
-    said = (
+    sentence = (
         f"{unit.capitalize()} by label in the data (gold, one line each) and predicted label "
-        f"(one column each): {of}."
+        f"(one column each): {caption}."
     )
     legend = (
         f'<p class="soft small legend"><span class="key right"></span> correct '
         f'<span class="key wrong"></span> mispredicted; the stronger the colour, the larger the '
         f"share of the gold label's {unit}</p>"
     )
-    return page.paragraph(said) + f'<div class="wide">{table}</div>{legend}'
+    return page.paragraph(sentence) + f'<div class="wide">{table}</div>{legend}'
 
 
 def _cell(count: int, total: int, *, is_right: bool) -> str:
@@ -89,17 +89,17 @@ def _cell(count: int, total: int, *, is_right: bool) -> str:
 
 def _scores(table: ScoreTable) -> str:
     rows = list(table.rows)
-    said = ""
-    if len(rows) > MOST_ROWS and "f1" in rows[0].metrics:
-        rows = sorted(rows, key=lambda row: row.metrics["f1"])[:MOST_ROWS]
-        said = page.paragraph(f"The {MOST_ROWS} of {len(table.rows)} with the lowest F1.")
+    note = ""
+    if len(rows) > MAX_ROWS and "f1" in rows[0].metrics:
+        rows = sorted(rows, key=lambda row: row.metrics["f1"])[:MAX_ROWS]
+        note = page.paragraph(f"The {MAX_ROWS} of {len(table.rows)} with the lowest F1.")
     metrics = list(rows[0].metrics) if rows else []
     lines = [
         (row.name, f"{row.count:,}", *(page.metric(key, row.metrics[key]) for key in metrics))
         for row in rows
     ]
     columns = ("", table.unit.capitalize(), *map(page.label, metrics))
-    return said + page.table(columns, lines, numbers=len(columns) - 1)
+    return note + page.table(columns, lines, numbers=len(columns) - 1)
 
 
 def _calibration(calibration: Calibration) -> str:
@@ -112,39 +112,39 @@ def _calibration(calibration: Calibration) -> str:
         )
         for one in calibration.bins
     ]
-    counted = calibration.unit.capitalize()
-    table = page.table(("Probability", counted, "Confidence", "Accuracy"), rows, numbers=3)
-    said = page.paragraph(
+    unit = calibration.unit.capitalize()
+    table = page.table(("Probability", unit, "Confidence", "Accuracy"), rows, numbers=3)
+    summary = page.paragraph(
         f"Mean confidence {_percent(calibration.confidence)}, "
         f"accuracy {_percent(calibration.accuracy)}. Expected calibration error: "
         f"{_percent(calibration.expected_error)}, over bins of probability (Guo et al. 2017)."
     )
-    drawn = page.chart(
+    both_charts = page.chart(
         "Accuracy by confidence",
         charts.reliability(calibration),
         "a bar below the line: overconfident",
-    ) + page.chart(f"{counted} by confidence", charts.confidences(calibration))
-    return said + f'<div class="charts">{drawn}</div>' + page.folded("As a table", table)
+    ) + page.chart(f"{unit} by confidence", charts.confidences(calibration))
+    return summary + f'<div class="charts">{both_charts}</div>' + page.details("As a table", table)
 
 
 def _values(breakdown: Breakdown) -> str:
-    drawn = page.chart(
+    chart = page.chart(
         "Predicted by gold value",
         charts.scatter(breakdown.values),
         f"{len(breakdown.values):,} rows; on the line, predicted equals gold",
     )
-    return f'<div class="charts">{drawn}</div>'
+    return f'<div class="charts">{chart}</div>'
 
 
 def _mistakes(breakdown: Breakdown) -> str:
     items = "".join(
-        f'<li><div class="fill">{_marked(mistake)}</div>{_verdict(mistake)}</li>'
+        f'<li><div class="fill">{_mark_text(mistake)}</div>{_verdict(mistake)}</li>'
         for mistake in breakdown.mistakes
     )
     return f'<ol class="mistakes">{items}</ol>'
 
 
-def _marked(mistake: Mistake) -> str:
+def _mark_text(mistake: Mistake) -> str:
     text = mistake.text
     if mistake.mark is None:
         return escape(text)
@@ -153,22 +153,22 @@ def _marked(mistake: Mistake) -> str:
 
 
 def _verdict(mistake: Mistake) -> str:
-    how = "" if mistake.probability is None else _percent(mistake.probability)
+    detail = "" if mistake.probability is None else _percent(mistake.probability)
     if mistake.error is not None:
-        how = f"off by {mistake.error:.3g}"
+        detail = f"off by {mistake.error:.3g}"
     elif mistake.margin is not None:
-        how = f"nearer by {mistake.margin:.3g}"
+        detail = f"nearer by {mistake.margin:.3g}"
     place = escape(mistake.where or f"row {mistake.row:,}")
     lines = (
-        ("predicted", ' class="wrong"', mistake.predicted, how),
+        ("predicted", ' class="wrong"', mistake.predicted, detail),
         ("gold", "", mistake.gold, place),
     )
-    shown = "".join(
+    entries = "".join(
         f"<dt>{name}</dt><dd><b{kind}>{escape(answer)}</b> "
         f'<span class="soft small">{note}</span></dd>'
         for name, kind, answer, note in lines
     )
-    return f'<dl class="verdict">{shown}</dl>'
+    return f'<dl class="verdict">{entries}</dl>'
 
 
 def _percent(share: float) -> str:
@@ -223,7 +223,7 @@ def labelled_data(data: Mapping[str, Any]) -> str:
 
 def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Histograms of rows by length."""
-    drawn = (
+    histograms = (
         page.chart(
             f"Rows of {name}, by tokens",
             charts.lengths(
@@ -236,7 +236,7 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
         )
         for name, table in tables.items()
     )
-    return f'<div class="charts">{"".join(drawn)}</div>'
+    return f'<div class="charts">{"".join(histograms)}</div>'
 
 
 def _share(table: Mapping[str, Any], label: str) -> str:
@@ -275,10 +275,10 @@ def _text(sample: Mapping[str, Any]) -> str:
 def _guesses(sample: Mapping[str, Any]) -> str:
     lines = []
     for guesses in sample["guesses"]:
-        shown = "".join(
+        pieces = "".join(
             f"<span>{escape(str(guess['token']))} "
             f'<span class="soft">{100 * guess["probability"]:.0f} %</span></span>'
             for guess in guesses
         )
-        lines.append(f'<div class="guesses">{shown}</div>')
+        lines.append(f'<div class="guesses">{pieces}</div>')
     return "".join(lines)

@@ -28,10 +28,10 @@ class RunFacts:
     data: Mapping[str, Any]  # counts of the data, from `data.json`; empty if there are none
     # sample fill-ins, from `samples.json`; empty if there are none
     samples: Sequence[Mapping[str, Any]]
-    measured: str  # the data and rows of `evaluation.json`; "" if there is none
+    evaluated_data: str  # the data and rows of `evaluation.json`; "" if there is none
     metrics: Mapping[str, float | None]  # its metrics, of the kept weights; empty if there is none
     breakdown: Breakdown  # its breakdown
-    chosen_by: BestMetric | None  # selected the kept weights; None if the last weights are kept
+    best_metric: BestMetric | None  # selected the kept weights; None if the last weights are kept
     early_end: str  # why the run ended before its last step; "" if it did not
     is_finished: bool  # whether the trained model was saved
 
@@ -42,7 +42,7 @@ class RunFacts:
         Raises:
             DataError: a file of the run is damaged, or the run is in another format.
         """
-        chosen_by = _chosen_by(run)
+        best_metric = _find_best_metric(run)
         lines = list(run.lines())
         is_evaluated = run.evaluation.is_file()
         evaluation = read_sealed_json(run.evaluation, EVALUATION) if is_evaluated else {}
@@ -55,10 +55,12 @@ class RunFacts:
             sessions=list(run.sessions()),
             data=read_data(data) if data.is_file() else {},
             samples=read_json(samples, SAMPLES) if samples.is_file() else [],
-            measured=f"{evaluation['data']}, {evaluation['rows']:,} rows" if evaluation else "",
+            evaluated_data=f"{evaluation['data']}, {evaluation['rows']:,} rows"
+            if evaluation
+            else "",
             metrics=evaluation.get("metrics", {}),
             breakdown=Breakdown.parse(evaluation.get("breakdown", {}), where=str(run.evaluation)),
-            chosen_by=chosen_by,
+            best_metric=best_metric,
             early_end="".join(line["why"] for line in lines if line["kind"] == "stop"),
             is_finished=run.model.is_dir(),
         )
@@ -74,14 +76,14 @@ class RunFacts:
         return max((line["step"] for line in (*self.train, *self.evaluations)), default=0)
 
     @property
-    def kept(self) -> Mapping[str, Any] | None:
+    def kept_evaluation(self) -> Mapping[str, Any] | None:
         """The journal line of the evaluation of the kept weights: the best one, or the last."""
         if not self.evaluations:
             return None
-        if self.chosen_by is None:
+        if self.best_metric is None:
             return self.evaluations[-1]
-        name = self.chosen_by.metric
-        sign = -1 if self.chosen_by.lower_is_better else 1
+        name = self.best_metric.metric
+        sign = -1 if self.best_metric.lower_is_better else 1
         measured = [line for line in self.evaluations if line["metrics"].get(name) is not None]
         # Of equal values, `max` returns the first, as in training.
         return max(measured, key=lambda line: sign * line["metrics"][name], default=None)
@@ -97,7 +99,7 @@ class RunFacts:
         return list(dict.fromkeys(key for line in self.train for key in line["losses"]))
 
 
-def _chosen_by(run: RunDirectory) -> BestMetric | None:
+def _find_best_metric(run: RunDirectory) -> BestMetric | None:
     settings = run.settings()
     if "best_metric" not in settings:
         return None
@@ -109,7 +111,7 @@ def _chosen_by(run: RunDirectory) -> BestMetric | None:
     return BestMetric(metric, metric in task.lower_is_better)
 
 
-SMOOTHED_OVER = 40
+SMOOTHING_WINDOW = 40
 """Smoothing averages over about one value in this many; curves with fewer values are not smoothed.
 """
 
@@ -130,7 +132,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
 
     The run must have logged at least one step.
     """
-    at = [line["step"] for line in facts.evaluations]
+    evaluation_steps = [line["step"] for line in facts.evaluations]
     metrics = {
         name: [line["metrics"].get(name) for line in facts.evaluations]
         for name in facts.metric_names
@@ -141,21 +143,23 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
         is_only = len(facts.loss_names) == 1
         held_out = "loss" if is_only and f"{loss}_loss" not in metrics else f"{loss}_loss"
         curves = [Curve("training", steps, values)]
-        if len(values) > SMOOTHED_OVER:
+        if len(values) > SMOOTHING_WINDOW:
             curves = [
                 Curve("training", steps, values, "faint"),
-                Curve("smoothed", steps, smoothed(values)),
+                Curve("smoothed", steps, smooth(values)),
             ]
         if held_out in metrics:
-            curves.append(Curve("held out", at, metrics.pop(held_out), "second", dots=True))
+            curves.append(
+                Curve("held out", evaluation_steps, metrics.pop(held_out), "second", dots=True)
+            )
         yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean, by step", curves)
     for name, values in metrics.items():
         if name == "loss" or name.endswith(("perplexity", "majority")):
             continue  # sums or functions of charted losses; a majority is in its accuracy's chart
-        curves = [Curve("held out", at, values, "second", dots=True)]
+        curves = [Curve("held out", evaluation_steps, values, "second", dots=True)]
         majority = metrics.get(majority_of(name))
         if majority is not None:
-            curves.append(Curve("majority", at, majority, "third", dashed=True))
+            curves.append(Curve("majority", evaluation_steps, majority, "third", is_dashed=True))
         yield Chart(label(name), "held-out rows, by step", curves, is_percent=is_share(name))
     rates = [line["lr"] for line in facts.train]
     yield Chart("Learning rate", "by step", [Curve("", steps, rates)], from_zero=True)
@@ -163,9 +167,9 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
     yield Chart("Tokens per second", "by step", [Curve("", steps, speeds)], from_zero=True)
 
 
-def smoothed(values: Sequence[float | None]) -> list[float | None]:
+def smooth(values: Sequence[float | None]) -> list[float | None]:
     """An exponential moving average over about 1/40 of the values, without bias at the start."""
-    weight = 1 - 1 / max(1.0, len(values) / SMOOTHED_OVER)
+    weight = 1 - 1 / max(1.0, len(values) / SMOOTHING_WINDOW)
     out: list[float | None] = []
     total = norm = 0.0
     for value in values:

@@ -9,7 +9,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 _SHARES = ("accuracy", "f1", "majority", "share", "rate", "precision", "recall", "match")
-_SPELLED = {
+_SPELLINGS = {
     "lm": "LM",
     "mlm": "MLM",
     "nsp": "NSP",
@@ -112,7 +112,7 @@ def facts(tree: Mapping[str, Any]) -> str:
     return f'<div class="columns">{"".join(parts)}</div>'
 
 
-def folded(summary: str, content: str) -> str:
+def details(summary: str, content: str) -> str:
     """Content that opens when its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
@@ -126,7 +126,7 @@ def label(key: str) -> str:
     """A key as readable text: `mlm_accuracy` is “MLM accuracy”."""
     if key in _LABELS:
         return _LABELS[key]
-    words = [_SPELLED.get(word, word) for word in key.split("_") if word]
+    words = [_SPELLINGS.get(word, word) for word in key.split("_") if word]
     text = " ".join(words)
     return text[:1].upper() + text[1:]
 

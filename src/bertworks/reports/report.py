@@ -43,7 +43,7 @@ def write_report(run_directory: str | Path) -> Path:
         page.headline(list(_headline(facts))),
         page.paragraph(_PEAK) if any("peak_share" in line["time"] for line in facts.train) else "",
         page.section("Curves", _curves(facts)),
-        *evaluation.sections(facts.breakdown, f"the kept weights on {facts.measured}"),
+        *evaluation.sections(facts.breakdown, f"the kept weights on {facts.evaluated_data}"),
         page.section("Fill-ins", fill_ins(facts.samples)),
         page.section("Evaluations", _evaluations(facts)),
         page.section("Data", _data(facts)),
@@ -56,7 +56,9 @@ def write_report(run_directory: str | Path) -> Path:
     return run.report
 
 
-def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, data: str) -> Path:
+def write_evaluation_report(
+    file: str | Path, evaluated: Evaluation, *, model: str, data: str
+) -> Path:
     """Write a page about one evaluation, and return its path.
 
     Args:
@@ -68,13 +70,13 @@ def write_evaluation_report(file: str | Path, found: Evaluation, *, model: str, 
         OutputError: the page cannot be written.
     """
     body = [
-        page.headline(list(_metrics(found.metrics, ""))),
-        "".join(map(page.paragraph, found.remarks)),
-        *evaluation.sections(found.breakdown, f"{data}, {found.rows:,} rows"),
+        page.headline(list(_metrics(evaluated.metrics, ""))),
+        "".join(map(page.paragraph, evaluated.remarks)),
+        *evaluation.sections(evaluated.breakdown, f"{data}, {evaluated.rows:,} rows"),
     ]
     text = page.page(
         model,
-        [f"Measured on {data}, {found.rows:,} rows"],
+        [f"Measured on {data}, {evaluated.rows:,} rows"],
         filter(None, body),
         "Made by bertworks.",
     )
@@ -107,7 +109,7 @@ def _subtitle(facts: RunFacts) -> list[str]:
 
 def _headline(facts: RunFacts) -> Iterator[page.Figure]:
     """The metrics of the kept weights, and the tokens, time and speed of the run."""
-    kept = facts.kept or {"step": 0, "metrics": {}}
+    kept = facts.kept_evaluation or {"step": 0, "metrics": {}}
     yield from _metrics(facts.metrics or kept["metrics"], f"held out, step {kept['step']:,}")
     if facts.train:
         last = facts.train[-1]
@@ -135,7 +137,7 @@ def _metrics(metrics: Mapping[str, float | None], note: str) -> Iterator[page.Fi
 def _curves(facts: RunFacts) -> str:
     if not facts.train:
         return page.paragraph("No step has been logged yet.")
-    drawn = (
+    charts_of_run = (
         page.chart(
             chart.title,
             charts.draw(chart.curves, percent=chart.is_percent, zero=chart.from_zero),
@@ -143,18 +145,18 @@ def _curves(facts: RunFacts) -> str:
         )
         for chart in charts_of(facts)
     )
-    return f'<div class="charts">{"".join(drawn)}</div>'
+    return f'<div class="charts">{"".join(charts_of_run)}</div>'
 
 
 def _evaluations(facts: RunFacts) -> str:
     if not facts.evaluations:
         return ""
     every = -(-len(facts.evaluations) // _MAX_ROWS)
-    shown = facts.evaluations[::-1][::every][::-1]  # always includes the last one
+    lines = facts.evaluations[::-1][::every][::-1]  # always includes the last one
     names = facts.metric_names
     rows = [
         (f"{line['step']:,}", *(page.metric(name, line["metrics"].get(name)) for name in names))
-        for line in shown
+        for line in lines
     ]
     columns = ("Step", *map(page.label, names))
     return page.table(columns, rows, numbers=len(names))

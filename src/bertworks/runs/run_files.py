@@ -81,7 +81,7 @@ class _StopLine(_Part):
 
 
 class _AskedLine(_Part):
-    kind: Literal["asked"]
+    kind: Literal["proposal"]
     points: list[dict[str, JsonValue]]
 
 

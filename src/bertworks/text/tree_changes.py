@@ -40,8 +40,8 @@ class TreeAddition:
     definition: TreeDefinition
     # for each new piece, in the order of their ids, the ids of its former pieces
     former: tuple[tuple[int, ...], ...]
-    added: tuple[str, ...]  # the words that became pieces
-    known: tuple[str, ...]  # the words that already were pieces
+    added_words: tuple[str, ...]  # the words that became pieces
+    known_words: tuple[str, ...]  # the words that already were pieces
 
 
 def add_words(

@@ -131,13 +131,13 @@ def finetune_grid(
             fix="Save it, and give its directory.",
         )
     train, dev = reiterable(train), dev if isinstance(dev, float) else reiterable(dev)
-    compared = set(settings) - MAY_CHANGE
+    compared_settings = set(settings) - MAY_CHANGE
     description = {
         "task": kind.name,
         "model": describe_model(model),
         "train": _fingerprint(train),
         "dev": {"share": dev} if isinstance(dev, float) else _fingerprint(dev),
-        "settings": schema.parse(settings).model_dump(mode="json", include=compared),
+        "settings": schema.parse(settings).model_dump(mode="json", include=compared_settings),
         "search": space.describe() if space.trials is not None else None,
     }
     # Until the first run has started, all settings may still be corrected.
@@ -167,10 +167,10 @@ def finetune_grid(
 
 def describe_model(model: str | Path | Model) -> dict[str, str]:
     """Return a model's name, and a digest of its encoder and tokenizer that identifies it."""
-    held = model if isinstance(model, Model) else load(model)
+    loaded_model = model if isinstance(model, Model) else load(model)
     return {
         "name": "a model in memory" if isinstance(model, Model) else str(model),
-        "fingerprint": fingerprint(held.encoder, held.tokenizer),
+        "fingerprint": fingerprint(loaded_model.encoder, loaded_model.tokenizer),
     }
 
 

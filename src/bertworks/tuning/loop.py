@@ -56,14 +56,16 @@ class GridLoop:
     options: Collection[str]  # names of the task's options, which decide how tables are read
     places: Sequence[Slot]  # slots for parallel runs
     progress: Progress | None
-    done: dict[str, GridRun] = field(default_factory=dict)
+    runs_done: dict[str, GridRun] = field(default_factory=dict)
     measure: BestMetric | None = None
-    ended_here: int = 0
+    num_ended: int = 0
 
     def __post_init__(self) -> None:
-        self.reported = {line["run"]: line for line in self.run.lines() if line["kind"] == "run"}
+        self.journal_entries = {
+            line["run"]: line for line in self.run.lines() if line["kind"] == "run"
+        }
         self.total = (self.space.trials or len(self.space.points())) * len(self.seeds)
-        self.begun = time.monotonic()
+        self.start = time.monotonic()
 
     def all(self) -> GridResult:
         """Do all runs that are not finished, and return the results of all.
@@ -79,7 +81,7 @@ class GridLoop:
             points += together
         if self.measure is None:
             raise TrainingError(
-                f"every run failed; the last: {list(self.done.values())[-1].error}",
+                f"every run failed; the last: {list(self.runs_done.values())[-1].error}",
                 where=str(self.run.path),
             )
         distinct = {run_name(point, 0): point for point in points}  # a search may repeat one
@@ -97,24 +99,24 @@ class GridLoop:
         if space.trials is None:
             yield space.points()
             return
-        asked: list[Point] = []
+        proposed: list[Point] = []
         for line in list(self.run.lines()):
-            if line["kind"] == "asked":
-                yield line["points"][: max(0, space.trials - len(asked))]
-                asked += line["points"]
-        while len(asked) < space.trials:
-            size = STARTUP if not asked else max(1, len(self.places) // len(self.seeds))
+            if line["kind"] == "proposal":
+                yield line["points"][: max(0, space.trials - len(proposed))]
+                proposed += line["points"]
+        while len(proposed) < space.trials:
+            size = STARTUP if not proposed else max(1, len(self.places) // len(self.seeds))
             measure = self.measure
             points = propose(
                 space,
-                min(size, space.trials - len(asked)),
-                [(point, self._result(point).mean) for point in asked],
+                min(size, space.trials - len(proposed)),
+                [(point, self._result(point).mean) for point in proposed],
                 seed=self.seeds[0],
                 lower_is_better=measure is not None and measure.lower_is_better,
             )
-            self.run.write({"kind": "asked", "points": points})
+            self.run.write({"kind": "proposal", "points": points})
             yield points
-            asked += points
+            proposed += points
 
     def _do(self, points: Sequence[Point]) -> None:
         """Do each run of the points that is not finished."""
@@ -125,7 +127,7 @@ class GridLoop:
         }
         jobs = []
         for name, run in runs.items():
-            if name in self.done:
+            if name in self.runs_done:
                 continue
             if self._read(run):
                 self._report_late(name)
@@ -137,8 +139,8 @@ class GridLoop:
                 run = runs[job.directory.name]
                 if error is not None or not self._read(run):
                     why = error or "its metric on dev is not finite"
-                    self.done[job.directory.name] = replace(run, error=why)
-                self.ended_here += 1
+                    self.runs_done[job.directory.name] = replace(run, error=why)
+                self.num_ended += 1
                 self._report(job.directory.name)
 
     def _reading(self, point: Point) -> str:
@@ -150,8 +152,8 @@ class GridLoop:
             yield from do_in_processes(jobs, self.places)
             return
         for job in jobs:
-            title = f"run {len(self.done) + 1}/{self.total}"
-            is_first = self.ended_here == 0
+            title = f"run {len(self.runs_done) + 1}/{self.total}"
+            is_first = self.num_ended == 0
             shown = self.progress and _RunProgress(self.progress, title, is_first=is_first)
             yield job, do_here(job, shown)
 
@@ -180,18 +182,18 @@ class GridLoop:
         self.measure = measure
         for folder in (directory.checkpoints, directory.best):
             shutil.rmtree(folder, ignore_errors=True)
-        self.done[run.directory.name] = replace(
+        self.runs_done[run.directory.name] = replace(
             run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
         )
         return True
 
     def _result(self, point: Point) -> PointResult:
-        runs = [self.done[run_name(point, seed)] for seed in self.seeds]
-        return PointResult.of(runs, None if self.measure is None else self.measure.metric)
+        runs = [self.runs_done[run_name(point, seed)] for seed in self.seeds]
+        return PointResult.from_runs(runs, None if self.measure is None else self.measure.metric)
 
     def _line(self, name: str) -> dict[str, Any]:
         """The journal line about a run."""
-        run = self.done[name]
+        run = self.runs_done[name]
         return {"kind": "run", "run": name, "metrics": run.metrics, "error": run.error}
 
     def _report_late(self, name: str) -> None:
@@ -200,10 +202,10 @@ class GridLoop:
         Raises:
             DataError: the line differs from the run's evaluation.
         """
-        line, before = self._line(name), self.reported.get(name)
-        if before is None or before["error"] is not None:
+        line, entry = self._line(name), self.journal_entries.get(name)
+        if entry is None or entry["error"] is not None:
             self.run.write(line)
-        elif before != parse_json(to_json(line)):
+        elif entry != parse_json(to_json(line)):
             raise DataError(
                 f"the entry for {name} differs from its {self.run.evaluation.name}",
                 where=str(self.run.journal_file),
@@ -213,20 +215,20 @@ class GridLoop:
 
     def _report(self, name: str) -> None:
         """Write a run's journal line, and show its result and the progress of the grid."""
-        run = self.done[name]
+        run = self.runs_done[name]
         self.run.write(self._line(name))
         if self.progress is None:
             return
-        done = len(self.done)
+        num_done = len(self.runs_done)
         what = f"failed: {run.error}"
         if run.error is None and self.measure is not None:
             metric = self.measure.metric
             what = f"{metric} {run.metrics[metric]:.4f}"
-        took = time.monotonic() - self.begun
-        left = took / self.ended_here * (self.total - done)
-        if self.ended_here < len(self.places):  # the parallel runs end at about the same time
+        took = time.monotonic() - self.start
+        left = took / self.num_ended * (self.total - num_done)
+        if self.num_ended < len(self.places):  # the parallel runs end at about the same time
             left = 0.0
-        parts = [f"{done}/{self.total} · {what}", name.replace(",", " ")]
+        parts = [f"{num_done}/{self.total} · {what}", name.replace(",", " ")]
         remarks = run.remarks[:1]  # all remarks are shown only for the best run
         self.progress.parts(
             [*parts, *remarks, *([f"{format_duration(left)} left"] if left else [])]
@@ -242,23 +244,23 @@ class _RunProgress(Progress):
         is_first: whether to show notes before the first step too, such as those about the data.
     """
 
-    def __init__(self, shown: Progress, title: str, *, is_first: bool) -> None:
+    def __init__(self, grid_progress: Progress, title: str, *, is_first: bool) -> None:
         super().__init__()
-        self._shown, self._title, self._is_first = shown, title, is_first
+        self._grid_progress, self._title, self._is_first = grid_progress, title, is_first
 
     def train(self, step: int, total: int, **facts: Any) -> None:
         self._is_first = False
-        self._shown.train(step, total, **{**facts, "phase": self._title})
+        self._grid_progress.train(step, total, **{**facts, "phase": self._title})
 
     def show_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         pass
 
     def note(self, text: str) -> None:
         if self._is_first:
-            self._shown.note(text)
+            self._grid_progress.note(text)
 
     def close(self) -> None:
-        self._shown.close()
+        self._grid_progress.close()
 
 
 @dataclass(frozen=True)

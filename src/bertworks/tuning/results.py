@@ -17,7 +17,7 @@ from ..utils.atomic_writes import write_file
 from ..utils.directories import replace_link
 from ..utils.formatting import format_metrics, html_facts, markdown_table
 from ..utils.json_files import write_json
-from .space import Point, name_of, shown
+from .space import Point, format_value, name_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PointResult:
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, runs: Sequence[GridRun], metric: str | None) -> Self:
+    def from_runs(cls, runs: Sequence[GridRun], metric: str | None) -> Self:
         """Collect the runs of a point; `metric` is None as long as no run has succeeded."""
         done = [run for run in runs if run.error is None]
         values = () if metric is None else tuple(run.metrics[metric] for run in done)
@@ -73,7 +73,7 @@ class PointResult:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
     @property
-    def failed(self) -> int:
+    def num_failed(self) -> int:
         """The number of failed runs."""
         return len(self.runs) - len(self.values)
 
@@ -98,7 +98,9 @@ class GridResult:
         return f"<GridResult {self.run.path}: {len(self.points)} points, {best}>"
 
     def _repr_html_(self) -> str:
-        points = {str(one.point): "failed" if one.mean is None else one.mean for one in self.ranked}
+        points = {
+            str(one.point): "failed" if one.mean is None else one.mean for one in self.ranked_points
+        }
         notes = [] if len(self.points[0].runs) < 2 else ["Means over the seeds."]
         return html_facts(f"{self.measure.metric}, the best of {len(points)} first", points, notes)
 
@@ -124,24 +126,24 @@ class GridResult:
                 )
                 for run in point["runs"]
             ]
-            points.append(PointResult.of(runs, tree["metric"]))
+            points.append(PointResult.from_runs(runs, tree["metric"]))
         measure = BestMetric(tree["metric"], tree["lower_is_better"])
         return cls(run, measure, tuple(points))
 
     @cached_property
-    def ranked(self) -> tuple[PointResult, ...]:
+    def ranked_points(self) -> tuple[PointResult, ...]:
         """The points, best mean first; points with a failed run come last."""
         sign = 1 if self.measure.lower_is_better else -1
 
         def key(result: PointResult) -> tuple[bool, float]:
-            return result.failed > 0, np.inf if result.mean is None else sign * result.mean
+            return result.num_failed > 0, np.inf if result.mean is None else sign * result.mean
 
         return tuple(sorted(self.points, key=key))
 
     @property
     def best(self) -> GridRun:
         """The run of the best point with the best metric on dev."""
-        first, value = self.ranked[0], None
+        first, value = self.ranked_points[0], None
         for run in first.runs:
             result = run.metrics.get(self.measure.metric)
             if result is not None and self.measure.is_better(result, value):
@@ -149,7 +151,7 @@ class GridResult:
         return best
 
     @property
-    def failed(self) -> list[GridRun]:
+    def failed_runs(self) -> list[GridRun]:
         """The runs that failed."""
         return [run for result in self.points for run in result.runs if run.error is not None]
 
@@ -162,14 +164,14 @@ class GridResult:
         """The rows of a table of the points, best first."""
         return [
             (
-                *map(shown, result.point.values()),
+                *map(format_value, result.point.values()),
                 "failed" if result.mean is None else f"{result.mean:.4f}",
                 "" if result.spread is None else f"± {result.spread:.4f}",
                 f"{len(result.values)} of {len(result.runs)}"
-                if result.failed
+                if result.num_failed
                 else str(len(result.runs)),
             )
-            for result in self.ranked
+            for result in self.ranked_points
         ]
 
     def save(self) -> None:
@@ -185,7 +187,7 @@ class GridResult:
                     "spread": result.spread,
                     "runs": [_tree(run) for run in result.runs],
                 }
-                for result in self.ranked
+                for result in self.ranked_points
             ],
         }
         path = self.run.path
@@ -195,7 +197,7 @@ class GridResult:
             "",
             f"Best: `{self.best.directory.name}`.",
         ]
-        lines += [f"Failed: `{run.directory.name}`: {run.error}" for run in self.failed]
+        lines += [f"Failed: `{run.directory.name}`: {run.error}" for run in self.failed_runs]
         write_file(path / "grid.md", "\n".join(lines) + "\n")
         replace_link(self.run.model, Path(self.best.directory.name) / "model")
 

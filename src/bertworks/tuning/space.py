@@ -30,9 +30,9 @@ Point: TypeAlias = dict[str, Any]
 PAPER = {"batch_size": "16,32", "learning_rate": "5e-5,3e-5,2e-5", "epochs": "2,3,4"}
 SEARCH = {"batch_size": "16,32", "learning_rate": "1e-5..1e-4", "epochs": "2..4"}
 
-_MOST_BYTES = 200  # of a directory's name; file systems allow 255
+_MAX_BYTES = 200  # of a directory's name; file systems allow 255
 
-_NEVER_VARIED = {
+_CONSTANT_SETTINGS = {
     "seed": "Give seeds instead.",
     "best_metric": "It ranks the runs: give one for all of them.",
     "dev_seed": "All runs are measured on the same rows: give one for all of them.",
@@ -48,7 +48,7 @@ class Range:
     is_whole: bool  # whether it contains only whole numbers
 
     def __str__(self) -> str:
-        return f"{shown(self.low)}..{shown(self.high)}"
+        return f"{format_value(self.low)}..{format_value(self.high)}"
 
 
 Axis: TypeAlias = tuple[Any, ...] | Range
@@ -62,32 +62,34 @@ class Space:
     trials: int | None = None  # number of points that a search tries; None: all combinations
 
     @classmethod
-    def parse(cls, grid: Grid, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> Space:
+    def parse(
+        cls, grid: Grid, settings: type[FinetuneSettings], constants: Mapping[str, Any]
+    ) -> Space:
         """Read a grid as users give it.
 
         Args:
             settings: the class that validates the settings.
-            fixed: the settings that are not varied. A preset (`paper`, or the default space of a
-                search) does not vary a fixed setting.
+            constants: settings that are not varied. A preset (`paper`, or the default space of a
+                search) does not vary these.
 
         Raises:
             SettingsError: a word is neither a preset nor a setting with values; a setting is
-                unknown, has an impossible value, or is also fixed; two values of a grid exclude
+                unknown, has an impossible value, or is also constant; two values of a grid exclude
                 each other; or there is a range without a search.
         """
-        reader = _Reader(settings, fixed)
-        named: Mapping[str, Any]
+        reader = _Reader(settings, constants)
+        axes_text: Mapping[str, Any]
         if isinstance(grid, Mapping):
-            named, presets = grid, []
+            axes_text, presets = grid, []
         else:
             words = [grid] if isinstance(grid, str) else list(grid)
             parts = [word.partition("=") for word in words]
-            named = {name: text for name, is_named, text in parts if is_named}
-            for name in named:
+            axes_text = {name: text for name, is_named, text in parts if is_named}
+            for name in axes_text:
                 if sum(other == name for other, _, _ in parts) > 1:
                     raise SettingsError(f"{name} is given twice in the grid", fix="Leave one out.")
             presets = [word for word in words if "=" not in word]
-        axes = {name: reader.axis(name, values) for name, values in named.items()}
+        axes = {name: reader.axis(name, values) for name, values in axes_text.items()}
         trials = None
         for word in presets:
             found = re.fullmatch(r"optuna:([1-9]\d*)", word)
@@ -101,7 +103,7 @@ class Space:
                 )
         preset = PAPER if "paper" in presets else SEARCH if trials else {}
         usual = {
-            name: reader.axis(name, text) for name, text in preset.items() if name not in fixed
+            name: reader.axis(name, text) for name, text in preset.items() if name not in constants
         }
         for name, axis in axes.items():
             if isinstance(axis, Range) and trials is None:
@@ -112,7 +114,9 @@ class Space:
         space = cls({**usual, **axes}, trials)
         if trials is None:
             for point in space.points():
-                settings.parse({**fixed, **point}, where=name_of(point) or None).check_together()
+                settings.parse(
+                    {**constants, **point}, where=name_of(point) or None
+                ).check_together()
         return space
 
     def points(self) -> list[Point]:
@@ -132,23 +136,26 @@ class Space:
 class _Reader:
     """Parses the values of settings with the settings' class."""
 
-    def __init__(self, settings: type[FinetuneSettings], fixed: Mapping[str, Any]) -> None:
-        self._settings, self._fixed = settings, fixed
+    def __init__(self, settings: type[FinetuneSettings], constants: Mapping[str, Any]) -> None:
+        self._settings, self._constants = settings, constants
 
     def axis(self, name: str, values: Any) -> Axis:
         """Parse the values of a setting: a text with a list or a range, or a sequence of values."""
-        if name in _NEVER_VARIED:
-            raise SettingsError(f"{name} cannot be set in a grid", fix=_NEVER_VARIED[name])
-        if name in self._fixed:
+        if name in _CONSTANT_SETTINGS:
+            raise SettingsError(f"{name} cannot be set in a grid", fix=_CONSTANT_SETTINGS[name])
+        if name in self._constants:
             raise SettingsError(
-                f"{name} is in the grid, and also given as {name}={shown(self._fixed[name])}"
+                f"{name} is in the grid, and also given as "
+                f"{name}={format_value(self._constants[name])}"
             )
         if not isinstance(values, Sequence):
-            raise SettingsError(f"{name}={shown(values)} in the grid", fix="Give a list of values.")
+            raise SettingsError(
+                f"{name}={format_value(values)} in the grid", fix="Give a list of values."
+            )
         if not values or (isinstance(values, str) and not all(values.split(","))):
             raise SettingsError(f"{name} has an empty value in the grid")
         if not isinstance(values, str):
-            found = [self._settings.parse({**self._fixed, name: value}) for value in values]
+            found = [self._settings.parse({**self._constants, name: value}) for value in values]
             return tuple(dict.fromkeys(getattr(one, name) for one in found))
         if ".." in values:
             return self._range(name, values)
@@ -166,14 +173,14 @@ class _Reader:
         return Range(low, high, is_whole)
 
     def _value(self, name: str, text: str) -> Any:
-        read = self._settings.resolve(overrides=[f"{name}={text}"], **self._fixed)
+        read = self._settings.resolve(overrides=[f"{name}={text}"], **self._constants)
         return getattr(read, name)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as text for names and tables, unique for each: 16, 3e-05, gelu, one+other."""
     if isinstance(value, list | tuple):
-        return "+".join(map(shown, value))
+        return "+".join(map(format_value, value))
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
@@ -182,12 +189,12 @@ def shown(value: Any) -> str:
 
 def name_of(point: Mapping[str, Any]) -> str:
     """A directory name for a point, different for each point: `batch_size=16,epochs=2`."""
-    name = ",".join(f"{setting}={shown(value)}" for setting, value in point.items())
+    name = ",".join(f"{setting}={format_value(value)}" for setting, value in point.items())
     name = re.sub(r"[^\w.,=+-]", lambda found: quote(found[0], safe=""), name)
-    if len(name.encode()) <= _MOST_BYTES:
+    if len(name.encode()) <= _MAX_BYTES:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-    return f"{name.encode()[: _MOST_BYTES - 20].decode(errors='ignore')}...{digest}"
+    return f"{name.encode()[: _MAX_BYTES - 20].decode(errors='ignore')}...{digest}"
 
 
 STARTUP = 10
@@ -231,7 +238,7 @@ def propose(
                 state=state.FAIL if value is None else state.COMPLETE,
             )
         )
-    found = []
+    points = []
     for number in range(len(results), len(results) + count):
         # Seeds are a large prime apart: two searches do not share a sequence of samples.
         study.sampler = optuna.samplers.TPESampler(
@@ -240,8 +247,8 @@ def propose(
             constant_liar=True,  # points that are tried at the same time keep their distance
         )
         drawn = study.ask(distributions).params
-        found.append({name: _value(axis, drawn[name]) for name, axis in space.axes.items()})
-    return found
+        points.append({name: _value(axis, drawn[name]) for name, axis in space.axes.items()})
+    return points
 
 
 def _distribution(optuna: Any, axis: Axis) -> Any:

@@ -267,7 +267,7 @@ def _scores(
     for figure in task.figures:
         file = folder_of(task, data)[0] / figure.file
         if figure.file == task.files[1]:
-            seeds = PointResult.of(found.ranked[0].runs, figure.metric)
+            seeds = PointResult.from_runs(found.ranked_points[0].runs, figure.metric)
             mean, spread = seeds.mean, seeds.spread
             dev = 100 * found.best.metrics[figure.metric]
             yield Score(figure, dev, mean and 100 * mean, spread and 100 * spread)
