@@ -57,30 +57,27 @@ settings.load_profile("bertworks")
 
 ROOT = Path(__file__).resolve().parent.parent
 
+gc.disable()  # while modules and tests are imported, which stay
 _freeze = gc.freeze
 
 
-def freeze_imported() -> None:
-    """Have the garbage collector skip everything that exists now."""
-    gc.collect()
-    _freeze()
-
-
 def pytest_collection_finish() -> None:
-    """Freeze all modules and tests for good.
+    """Freeze all modules and tests for good: the garbage collector skips them.
 
     `fit` collects, freezes and unfreezes for each run, and a collection of all modules and tests
     takes longer than a short run.
     """
-    freeze_imported()
+    _freeze()
     gc.freeze = gc.unfreeze = lambda: None
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _imports_are_frozen() -> Iterator[None]:
     """Many libraries are imported at their first use."""
     yield
-    freeze_imported()
+    gc.collect()
+    _freeze()
 
 
 @pytest.fixture(autouse=True)
