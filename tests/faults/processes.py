@@ -9,7 +9,6 @@ be tried at every one.
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import signal
 import sys
@@ -25,8 +24,7 @@ from typing import Any
 
 import pytest
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.faults.warm"])
+from ..forked import CONTEXT
 
 PATIENCE = 600.0
 """The seconds of sleep or of processor time after which a process is said to hang."""

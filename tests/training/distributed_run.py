@@ -1,14 +1,10 @@
 """The toy task on several processes; rank 1 asks to stop on the way, and then all go on. Then a
-classifier whose layers learn one after the other, until rank 0 sees that it gets no better.
-
-Run it by: torchrun --nproc-per-node 2 -m tests.training.distributed_run OUT
-"""
+classifier whose layers learn one after the other, until rank 0 sees that it gets no better."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import warnings
 from pathlib import Path
 
@@ -97,15 +93,15 @@ def unfreezing_run(out: Path) -> FitResult:
         return result
 
 
-if __name__ == "__main__":
+def main(out: Path) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     with process_group("cpu"):
         try:
-            distributed_run(Path(sys.argv[1]), blocks=4)
+            distributed_run(out, blocks=4)
         except RunInterrupted as stopped:
             print(stopped.status, stopped)
-        _, result = distributed_run(Path(sys.argv[1]))
+        _, result = distributed_run(out)
         print("went on from", result.resumed_step)
-        result = unfreezing_run(Path(sys.argv[1]) / "unfreezing")
+        result = unfreezing_run(out / "unfreezing")
         print("unfroze until", result.state.step)

@@ -64,11 +64,15 @@ def main(out: Path, kind: str) -> None:
             print("resumed from", result.resumed_step, "ended at", result.state.step, flush=True)
 
 
-if __name__ == "__main__":
+def run(out: Path, kind: str) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     try:
-        main(Path(sys.argv[1]), sys.argv[2])
+        main(out, kind)
     except TrainingError as error:
         print(f"error: {error}", flush=True)
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2])

@@ -1,12 +1,9 @@
 """A small BERT that is pre-trained by several processes, once with each keeping all of it, once
 sharded.
-
-Run it by: torchrun --nproc-per-node N -m tests.training.shard_run OUT CASE STEPS
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -124,11 +121,10 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
             print(case, values, "resumed from", result.resumed_step, flush=True)
 
 
-if __name__ == "__main__":
+def main(out: Path, case: str, steps: int) -> None:
     warnings.simplefilter("error")
     warnings.simplefilter("default", ResumeWarning)
     torch.set_num_threads(1)
-    out, case, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     with process_group("cpu"):
         for sharding in ("none", "full"):
             shard_run(out / sharding, case, steps, sharding=sharding)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from bertworks.errors import SettingsError
 from bertworks.runs.run_directory import RunDirectory
@@ -20,24 +21,12 @@ from bertworks.training.distributed import ProcessGroup, process_group
 from bertworks.training.fit import FitSettings
 from bertworks.training.machine import check_can_split
 
-from .distributed_run import distributed_run, unfreezing_run
+from ..forked import launch, printed
+from . import elastic_run
+from .distributed_run import distributed_run, main, unfreezing_run
 from .toy import ToyNegatives, ToyTask
 
 ROOT = Path(__file__).parents[2]
-
-
-def start_two(out: Path) -> str:
-    """`torchrun` with two processes; what they print."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.distributed_run", str(out)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        printed, _ = process.communicate(timeout=600)
-    finally:
-        process.terminate()  # which it hands on to the two; a kill would orphan them
-        process.wait()
-    assert process.returncode == 0
-    return printed
 
 
 def start_agents(out: Path, kind: str) -> tuple[str, list[int]]:
@@ -107,19 +96,17 @@ def test_a_process_that_is_lost_is_replaced_and_the_bits_are_the_same(
 
 @pytest.mark.long
 def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.elastic_run"]
-    command += [str(tmp_path / "hang"), "hang"]
-    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    assert printed.returncode == 1
-    assert re.search(NAMED, printed.stdout)
+    logs = tmp_path / "logs"
+    with pytest.raises(ChildFailedError, match="exitcode  : 1 "):
+        launch(elastic_run.run, tmp_path / "hang", "hang", processes=2, logs=logs)
+    assert re.search(NAMED, printed(logs))
 
 
 @pytest.mark.long
 def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path) -> None:
-    printed = start_two(tmp_path / "two")
-    stopped = re.findall(r"143 stopped after step (\d+) of 20", printed)
-    went_on = re.findall(r"went on from (\d+)", printed)
+    output = launch(main, tmp_path / "two", processes=2, logs=tmp_path / "logs")
+    stopped = re.findall(r"143 stopped after step (\d+) of 20", output)
+    went_on = re.findall(r"went on from (\d+)", output)
     assert len(stopped) == 2
     assert len({*stopped, *went_on}) == 1, "both ranks stop after the same step and go on there"
     assert 3 <= int(stopped[0]) <= 8
@@ -145,7 +132,7 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
     # What thaws, is averaged, is computed again and ends early does so on both alike.
     result = unfreezing_run(tmp_path / "unfreezing")
     assert result.state.step == 9
-    assert re.findall(r"unfroze until (\d+)", printed) == ["9", "9"]
+    assert re.findall(r"unfroze until (\d+)", output) == ["9", "9"]
     found = load_newest(tmp_path / "two" / "unfreezing" / "checkpoints")
     alone_found = load_newest(tmp_path / "unfreezing" / "checkpoints")
     assert found is not None and alone_found is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +15,10 @@ import torch
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import list_checkpoints
 
-from .tiny_run import tiny_run
+from ..forked import start
+from .tiny_run import run_slowly, tiny_run
 
 pytestmark = pytest.mark.long
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +31,15 @@ def unbroken(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def killed(data: Path, out: Path, when: Callable[[], bool], slowness: float = 0.0) -> bool:
     """Start the run, and kill it when it is time; False if it was done before that."""
-    command = [sys.executable, "-m", "tests.training.tiny_run", data, out, str(slowness)]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = start(run_slowly, data, out, slowness)
     while not when():
-        if process.poll() is not None:
-            assert process.returncode == 0
+        if process.exitcode is not None:
+            assert process.exitcode == 0
             return False
-        time.sleep(0.002)
+        time.sleep(0.01)
     process.kill()
-    return process.wait() == -signal.SIGKILL
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 def has_logged(out: Path, step: int) -> Callable[[], bool]:

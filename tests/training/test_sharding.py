@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,17 +26,11 @@ from bertworks.training.sharding import (
     shard_like,
 )
 
+from ..forked import launch
 from .letters import letters_network
-from .shard_run import shard_run
+from .shard_run import main, shard_run
 
-ROOT = Path(__file__).parents[2]
 CLOSE = {"rtol": 0, "atol": 1e-6}
-
-
-def start(processes: int, out: Path, case: str, steps: int) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += [str(processes), "-m", "tests.training.shard_run", str(out), case, str(steps)]
-    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def assert_equal(out: Path, steps: int) -> None:
@@ -108,7 +100,7 @@ def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
 
 @pytest.mark.long
 def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
-    start(2, tmp_path, "adamw", 6)
+    launch(main, tmp_path, "adamw", 6, processes=2, logs=tmp_path / "logs")
     assert_equal(tmp_path, 6)
     (last,) = (tmp_path / "full" / "checkpoints").iterdir()
     shards = sorted((last / "weights").iterdir())
@@ -137,7 +129,7 @@ def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
 @pytest.mark.slow  # half a minute for each start
 @pytest.mark.parametrize("case", ["adamw", "lamb", "lamb-layers"])
 def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> None:
-    start(2, tmp_path, case, 50)
+    launch(main, tmp_path, case, 50, processes=2, logs=tmp_path / "logs")
     assert_equal(tmp_path, 50)
     evaluations = [
         line["metrics"]["loss"]
@@ -145,7 +137,7 @@ def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> Non
         if line["kind"] == "eval"
     ]
     assert evaluations[-1] < evaluations[0] - 0.02, "it learns"
-    start(3, tmp_path, case, 55)
+    launch(main, tmp_path, case, 55, processes=3, logs=tmp_path / "logs")
     assert_equal(tmp_path, 55)
 
 

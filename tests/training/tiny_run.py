@@ -1,14 +1,7 @@
-"""A pre-training run of seconds, also as a program of its own that can be killed.
-
-    python -m tests.training.tiny_run DATA OUT [SECONDS]
-
-With SECONDS, each file of a checkpoint takes that long to be synchronised, so that a kill can be
-aimed at the writing of one.
-"""
+"""A pre-training run of seconds, also in a process of its own that can be killed."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +9,7 @@ from typing import Any
 import torch
 
 from bertworks.training.pretrain import PretrainResult, pretrain
-from bertworks.utils.atomic_writes import fsync
+from bertworks.utils import directories
 
 STEPS = 40
 
@@ -42,15 +35,16 @@ def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
     return pretrain(out=out, **{**settings, **values})
 
 
-if __name__ == "__main__":
+def run_slowly(data: Path, out: Path, seconds: float) -> None:
+    """The run in a process of its own, in which each file of a checkpoint takes some seconds to be
+    synchronised, so that a kill can be aimed at the writing of one."""
     torch.set_num_threads(1)
-    if len(sys.argv) > 3:
-        synchronise, seconds = fsync, float(sys.argv[3])
+    synchronise = directories.fsync
 
-        def slowly(path: Path) -> None:
-            if path.parent.name.startswith(".step-") and not path.name.startswith("."):
-                time.sleep(seconds)
-            synchronise(path)
+    def sync_slowly(path: Path) -> None:
+        if path.parent.name.startswith(".step-") and not path.name.startswith("."):
+            time.sleep(seconds)
+        synchronise(path)
 
-        fsync = slowly
-    tiny_run(Path(sys.argv[1]), Path(sys.argv[2]))
+    directories.fsync = sync_slowly
+    tiny_run(data, out)
