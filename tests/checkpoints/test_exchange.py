@@ -179,7 +179,7 @@ def test_sentence_transformers_limit_is_kept(tmp_path):
     theirs.save(str(tmp_path / "theirs"))
     text = "a b c " * 5
     model = bw.load(tmp_path / "theirs", device="cpu")
-    with pytest.warns(UserWarning, match="1 of 1 texts were cut at 8 tokens"):
+    with pytest.warns(UserWarning, match="1 of 1 texts were truncated to 8 tokens"):
         own = torch.from_numpy(model.embed([text], precision="fp32"))
     assert error(own, torch.from_numpy(theirs.encode([text]))) < 1e-5
     model.save(tmp_path / "ours")

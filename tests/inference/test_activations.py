@@ -60,10 +60,12 @@ def test_a_head_that_is_off_is_a_zero_in_the_output_map(published) -> None:
         pytest.skip("layers share their weights, so one cannot be changed by itself")
     packed = Packed.from_padded(ids)
     before = [weight.clone() for weight in ours.parameters()]
-    off = torch.zeros(config.num_hidden_layers, 2, config.num_attention_heads, dtype=torch.bool)
-    off[1, 1, 2] = True  # in the second sequence alone
+    ablated_heads = torch.zeros(
+        config.num_hidden_layers, 2, config.num_attention_heads, dtype=torch.bool
+    )
+    ablated_heads[1, 1, 2] = True  # in the second sequence alone
     plain = activations(ours, packed).states[-1]
-    found = activations(ours, packed, off=off).states[-1]
+    found = activations(ours, packed, ablated_heads=ablated_heads).states[-1]
     assert torch.equal(found[0], plain[0])
     assert not torch.allclose(found[1], plain[1], atol=1e-3)
     layer = ours.encoder.layers[1].attention

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.inference.frozen import frozen_form, has_packed_kernels
+from bertworks.inference.frozen_layers import has_packed_kernels
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.heads import MLMHead

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bertworks.inference.frozen import FrozenLayer, frozen_form, has_packed_kernels
+from bertworks.inference.frozen_layers import FrozenLayer, has_packed_kernels
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
@@ -90,7 +91,7 @@ def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
     with torch.inference_mode():
         form = frozen_form(network, precision)
         expected = form(packed)
-        monkeypatch.setattr("bertworks.inference.frozen._ROWS", 7)
+        monkeypatch.setattr("bertworks.inference.frozen_layers._ROWS", 7)
         found = form(packed)
     if has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
         assert all(type(layer) is FrozenLayer for layer in form.encoder.layers)

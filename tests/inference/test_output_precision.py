@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertworks.inference.frozen import frozen_form
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import ClassificationHead, MLMHead, NSPHead, ReplacedTokenHead, TokenHead

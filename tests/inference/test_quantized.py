@@ -12,7 +12,8 @@ from torch import nn
 
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference.calibration import _Seen
-from bertworks.inference.frozen import FUSED, frozen_form, has_packed_kernels
+from bertworks.inference.frozen_layers import FUSED_ACTIVATIONS, has_packed_kernels
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model, load
 from bertworks.nn.encoder_layers import Layer
 from bertworks.nn.layers import ACTIVATIONS, Linear
@@ -132,7 +133,10 @@ def test_damaged_codes_are_named(tmp_path):
         load(directory)
 
 
-FUSED_NAMES = {"none": ("none", ""), **{name: FUSED[ACTIVATIONS[name]] for name in ACTIVATIONS}}
+FUSED_NAMES = {
+    "none": ("none", ""),
+    **{name: FUSED_ACTIVATIONS[ACTIVATIONS[name]] for name in ACTIVATIONS},
+}
 
 
 def calibrated_linear(activation: str = "none") -> tuple[Linear, torch.Tensor]:

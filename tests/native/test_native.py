@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
-from bertworks.inference.frozen import FrozenLayer, frozen_form
-from bertworks.inference.native import (
+from bertworks.inference.frozen_layers import FrozenLayer
+from bertworks.inference.frozen_native import (
     FrozenNativeEmbeddings,
     FrozenNativeEncoder,
     FrozenNativeLayer,
 )
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.native import attention_fp32, library
 from bertworks.native import layer as native_layer
 from bertworks.native import training as native
@@ -91,7 +92,7 @@ def error(found: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def portable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertworks.inference.native.has_kernels", lambda _: False)
+    monkeypatch.setattr("bertworks.inference.frozen_native.has_kernels", lambda _: False)
 
 
 @needs_kernels

@@ -130,7 +130,7 @@ def _chances(
     model = reading.model
     network, norm = model.network, model.encoder.final_norm
     assert isinstance(network, PretrainingNetwork)
-    states = activations(network, packed, off=heads_off(model, [off])).states
+    states = activations(network, packed, ablated_heads=heads_off(model, [off])).states
     masked = torch.stack([state[0, at : at + count] for state in states])
     with torch.inference_mode():
         if norm is not None:

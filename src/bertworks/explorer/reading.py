@@ -85,7 +85,7 @@ class Reading:
         """The network's activations for the sequence, with the heads `off` switched off."""
         switched = heads_off(self.model, [off])
         return activations(
-            self.model.network, self.pack(), targets, attention=attention, off=switched
+            self.model.network, self.pack(), targets, attention=attention, ablated_heads=switched
         )
 
     def attention(self, off: Heads = ()) -> NDArray[np.float32]:

@@ -81,7 +81,7 @@ class Target:
                 model.network,
                 self.reading.pack(part),
                 self._targets(len(part)),
-                off=switched,
+                ablated_heads=switched,
                 layer=layer,
                 hidden=hidden,
             ).outputs

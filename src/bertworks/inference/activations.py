@@ -1,8 +1,8 @@
 """Hidden states and attention weights of a network, optionally with heads switched off.
 
 For explanations only. Attention is computed by its plain formula, so that its weights can be kept;
-the results equal those of the fast kernels except for rounding. Each run makes a twin of the
-network's frozen form, which shares all weights, so nothing that others use is changed.
+the results equal those of the fast kernels except for rounding. Each run copies the network's
+frozen form, sharing all weights, so nothing that others use is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ..nn.kv_cache import KeyValueCache
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite
-from .frozen import frozen_form, twins_of
+from .frozen_network import frozen_form
+from .module_copies import copy_network
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
 """Whether the caller still waits for the result; called after each layer."""
@@ -59,7 +60,7 @@ def activations(
     targets: Mapping[str, Any] | None = None,
     *,
     attention: bool = False,
-    off: Bool[Tensor, "layers sequences heads"] | None = None,
+    ablated_heads: Bool[Tensor, "layers sequences heads"] | None = None,
     layer: int = 0,
     hidden: Float[Tensor, "tokens hidden_size"] | None = None,
 ) -> Activations:
@@ -71,8 +72,8 @@ def activations(
         targets: the part of a batch that the task's `predict` needs in addition to the pack; if
             omitted, only the encoder runs.
         attention: whether to keep attention weights.
-        off: the heads to switch off for each sequence: their context vectors are set to zero before
-            the output map (Michel et al. 2019, §2.2).
+        ablated_heads: the heads to switch off for each sequence: their context vectors are set to
+            zero before the output map (Michel et al. 2019, §2.2).
         layer: the first layer to compute, from 0; only used with `hidden`.
         hidden: the input of that layer; if omitted, the embeddings of the pack.
 
@@ -82,18 +83,19 @@ def activations(
     """
     assert len(packed.groups) == 1, "sequences of one length"
     device = next(network.parameters()).device
-    kept = Activations()
-    twin = _twin(frozen_form(network), _Watch(kept, attention, off, layer, hidden))
+    result = Activations()
+    recorder = _Recorder(result, attention, ablated_heads, layer, hidden)
+    copy = _recording_copy(frozen_form(network), recorder)
     batch = Batch(packed, targets or {}).to(device)
-    if targets is not None and isinstance(twin, Network):
-        kept.outputs = twin.predict(batch)
+    if targets is not None and isinstance(copy, Network):
+        result.outputs = copy.predict(batch)
     else:
-        twin.encoder(batch.packed)
-    if not all(map(is_finite, (*kept.states, *kept.outputs.values()))):
+        copy.encoder(batch.packed)
+    if not all(map(is_finite, (*result.states, *result.outputs.values()))):
         raise not_finite("text")
     shape = (packed.num_sequences, packed.max_seqlen, -1)
-    kept.states = [state.reshape(shape) for state in kept.states]
-    return kept
+    result.states = [state.reshape(shape) for state in result.states]
+    return result
 
 
 def embedding_steps(encoder: Encoder, packed: Packed) -> dict[str, Tensor]:
@@ -106,63 +108,63 @@ def embedding_steps(encoder: Encoder, packed: Packed) -> dict[str, Tensor]:
     embeddings = encoder.embeddings
     packed = packed.to(embeddings.word_embeddings.weight.device)
     with torch.inference_mode():
-        found = {"word": embeddings.words(packed)}
+        steps = {"word": embeddings.words(packed)}
         if embeddings.sinusoidal:
-            found["position"] = sinusoids(packed.position_ids, found["word"])
+            steps["position"] = sinusoids(packed.position_ids, steps["word"])
         if embeddings.position_embeddings is not None:
-            found["position"] = embeddings.position_embeddings(
+            steps["position"] = embeddings.position_embeddings(
                 packed.position_ids + embeddings.position_offset
             )
         if embeddings.token_type_embeddings is not None:
             most = embeddings.token_type_embeddings.num_embeddings - 1
-            found["segment"] = embeddings.token_type_embeddings(
+            steps["segment"] = embeddings.token_type_embeddings(
                 packed.token_type_ids.clamp(max=most)
             )
         if embeddings.task_type_embeddings is not None:
-            found["task"] = embeddings.task_type_embeddings.weight[:1].expand_as(found["word"])
-        total = found["sum"] = torch.stack(list(found.values())).sum(0)
+            steps["task"] = embeddings.task_type_embeddings.weight[:1].expand_as(steps["word"])
+        total = steps["sum"] = torch.stack(list(steps.values())).sum(0)
         if embeddings.norm is not None:
-            total = found["norm"] = embeddings.norm(total)
+            total = steps["norm"] = embeddings.norm(total)
         if embeddings.projection is not None:
-            found["projection"] = embeddings.projection(total)
-    return {name: part.detach() for name, part in found.items()}
+            steps["projection"] = embeddings.projection(total)
+    return {name: part.detach() for name, part in steps.items()}
 
 
 @dataclass
-class _Watch:
-    """Settings of a run: what to keep, which heads are off, and the first layer."""
+class _Recorder:
+    """Settings of a run, and its results."""
 
-    kept: Activations
-    attention: bool
-    off: Tensor | None
+    result: Activations
+    attention: bool  # whether to keep attention weights
+    ablated_heads: Tensor | None
     layer: int
     hidden: Tensor | None
 
 
-class _WatchedEncoder(Encoder):
-    watch: _Watch
+class _RecordingEncoder(Encoder):
+    recorder: _Recorder
 
     def hidden_states(
         self, packed: Sequences, cache: KeyValueCache | None = None
     ) -> Iterator[Tensor]:
-        watch, waits = self.watch, is_awaited.get()
+        recorder, waits = self.recorder, is_awaited.get()
         states = super().hidden_states(packed, cache)
-        if watch.hidden is not None:
-            above = self.hidden_states_above(watch.hidden, packed, cache, watch.layer)
-            states = itertools.chain([watch.hidden], above)
+        if recorder.hidden is not None:
+            above = self.hidden_states_above(recorder.hidden, packed, cache, recorder.layer)
+            states = itertools.chain([recorder.hidden], above)
         for state in states:
             if not waits():
                 raise AbandonedError("nobody waits for the answer any more")
-            watch.kept.states.append(state)
+            recorder.result.states.append(state)
             yield state
 
 
-class _WatchedAttention(SelfAttention):
-    watch: _Watch
+class _RecordingAttention(SelfAttention):
+    recorder: _Recorder
 
     def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
         """The same as in `SelfAttention`, but with the attention weights in memory."""
-        length, watch = scope.packed.max_seqlen, self.watch
+        length, recorder = scope.packed.max_seqlen, self.recorder
         query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
@@ -175,24 +177,27 @@ class _WatchedAttention(SelfAttention):
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)
         weights = torch.softmax(scores, -1)
-        if watch.attention:
-            watch.kept.attention.append(weights)
+        if recorder.attention:
+            recorder.result.attention.append(weights)
         context = weights @ value
-        if watch.off is not None:
-            off = watch.off[scope.layer].to(hidden.device)
-            context = context.masked_fill(off[:, :, None, None], 0.0)
+        if recorder.ablated_heads is not None:
+            is_ablated = recorder.ablated_heads[scope.layer].to(hidden.device)
+            context = context.masked_fill(is_ablated[:, :, None, None], 0.0)
         rows = context.transpose(1, 2).flatten(0, 1).flatten(1)
         return F.pad(rows, (0, 0, 0, len(hidden) - len(rows)))
 
 
-def _twin(form: HasEncoder, watch: _Watch) -> HasEncoder:
-    """A twin with the same tensors, whose encoder records to `watch`."""
-    watched = set(form.encoder.modules())
+def _recording_copy(form: HasEncoder, recorder: _Recorder) -> HasEncoder:
+    """Return a copy with the same tensors, whose encoder records its states."""
+    encoder_modules = set(form.encoder.modules())
 
-    def change(module: nn.Module, twin: nn.Module) -> None:
-        for kind, own in ((Encoder, _WatchedEncoder), (SelfAttention, _WatchedAttention)):
-            if module in watched and isinstance(twin, kind):
-                twin.__class__ = own
-                twin.__dict__["watch"] = watch
+    def change(module: nn.Module, copy: nn.Module) -> None:
+        for base_class, recording_class in (
+            (Encoder, _RecordingEncoder),
+            (SelfAttention, _RecordingAttention),
+        ):
+            if module in encoder_modules and isinstance(copy, base_class):
+                copy.__class__ = recording_class
+                copy.__dict__["recorder"] = recorder
 
-    return twins_of(form, change)
+    return copy_network(form, change)

@@ -22,7 +22,9 @@ from ..errors import DataError
 from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, dequantize_rows, quantize_rows
-from .frozen import FUSED, forget, twins_of
+from .frozen_layers import FUSED_ACTIVATIONS
+from .frozen_network import invalidate
+from .module_copies import copy_network
 
 _SAMPLE = 1024  # maximum tokens per map whose inputs are kept
 _ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range moves into the weights
@@ -40,34 +42,34 @@ def calibrate(network: nn.Module, run: Callable[[nn.Module], object]) -> None:
 
     Args:
         network: in evaluation mode.
-        run: runs the network that it is given, a twin of `network`, on texts in float32.
+        run: runs the network that it is given, a copy of `network`, on texts in float32.
 
     Raises:
         DataError: `run` computed nothing.
     """
-    seen = {
-        part: _Seen(part)
+    statistics = {
+        part: ActivationStatistics(part)
         for layer in network.modules()
         if isinstance(layer, Layer)
         for part in layer.modules()
         if isinstance(part, Linear)
     }
-    run(_watched(network, seen))
+    run(_recording_copy(network, statistics))
     common = {
         part.output
         for part in network.modules()
-        if isinstance(part, FeedForward) and not part.gated and part.activation in FUSED
+        if isinstance(part, FeedForward) and not part.gated and part.activation in FUSED_ACTIVATIONS
     }
-    used = {part: inputs for part, inputs in seen.items() if inputs.tokens}
-    if not used:
+    inputs_by_map = {part: inputs for part, inputs in statistics.items() if inputs.tokens}
+    if not inputs_by_map:
         raise DataError("there is no text to calibrate by")
-    for part, inputs in used.items():
+    for part, inputs in inputs_by_map.items():
         part.input_codes = inputs.codes(is_common=part in common)
-    forget(network)
+    invalidate(network)
 
 
 @dataclass
-class _Seen:
+class ActivationStatistics:
     """Recorded inputs of a map: the range of each, and a sample of tokens."""
 
     linear: Linear
@@ -101,8 +103,8 @@ class _Seen:
         exact = F.linear(rows, weight)
         size = exact.square().sum(1).clamp(min=_LEAST)
 
-        def error(found: Tensor) -> float:
-            return float(((found - exact).square().sum(1) / size).mean())
+        def error(outputs: Tensor) -> float:
+            return float(((outputs - exact).square().sum(1) / size).mean())
 
         def of_codes(codes: InputCodes) -> float:
             coded = dequantize_rows(*quantize_rows(weight * codes.steps))
@@ -137,22 +139,24 @@ class _Seen:
             yield InputCodes.fit(weight, step[None], ((_ZERO - zero) * step)[None], usual)
 
 
-class _Watched(Linear):
+class _RecordingLinear(Linear):
     """A linear map that records its inputs."""
 
-    seen: _Seen
+    statistics: ActivationStatistics
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        self.seen.add(x)
+        self.statistics.add(x)
         return super().forward(x)
 
 
-def _watched(network: nn.Module, seen: dict[Linear, _Seen]) -> nn.Module:
-    """A twin with the same tensors, whose maps record their inputs."""
+def _recording_copy(
+    network: nn.Module, statistics: dict[Linear, ActivationStatistics]
+) -> nn.Module:
+    """Return a copy with the same tensors, whose maps record their inputs."""
 
-    def watch(module: nn.Module, twin: nn.Module) -> None:
-        if isinstance(module, Linear) and module in seen:
-            twin.__class__ = _Watched
-            twin.__dict__["seen"] = seen[module]
+    def change(module: nn.Module, copy: nn.Module) -> None:
+        if isinstance(module, Linear) and module in statistics:
+            copy.__class__ = _RecordingLinear
+            copy.__dict__["statistics"] = statistics[module]
 
-    return twins_of(network, watch)
+    return copy_network(network, change)

@@ -30,7 +30,7 @@ from ..nn.device import is_finite
 from ..packed import Batch
 from ..tasks.labelled import LabelledTask
 from ..tasks.task import Example, Network, Prediction, Task
-from .frozen import frozen_form
+from .frozen_network import frozen_form
 from .settings import EngineSettings
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."

@@ -21,8 +21,8 @@ from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_number
-from .frozen import frozen_form
-from .native import FrozenNativeEncoder
+from .frozen_native import FrozenNativeEncoder
+from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 
 _TOKENS_OF_A_THREAD = 2048

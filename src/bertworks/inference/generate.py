@@ -24,7 +24,7 @@ from ..packed import Packed
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
 from .engine import by_tokens, check_finite
-from .frozen import frozen_form
+from .frozen_network import frozen_form
 from .settings import EngineSettings, GenerationSettings
 
 

@@ -29,7 +29,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 from ..errors import BertworksError
 from ..inference.engine import DEFAULTS, by_tokens, check_finite, row_number
 from ..inference.evaluate import evaluate
-from ..inference.frozen import frozen_form
+from ..inference.frozen_network import frozen_form
 from ..inference.settings import EngineSettings
 from ..nn.config import EncoderConfig
 from ..nn.encoder import HasEncoder

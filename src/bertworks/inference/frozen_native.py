@@ -38,13 +38,13 @@ class FrozenNativeLayer(Layer):
     @staticmethod
     def prepare(layer: Layer, config: EncoderConfig, int8: bool) -> None:
         """Let native code compute a layer, in place; its parameters do not change."""
-        parts = _Parts.of(layer)
+        parts = _Parts.from_layer(layer)
         assert parts is not None
-        packed = _eight_bit_map if int8 else _bfloat16_map
+        make_map = _eight_bit_map if int8 else _bfloat16_map
         layer.__class__ = FrozenNativeLayer
         assert isinstance(layer, FrozenNativeLayer)
         layer.weights = NativeLayer(
-            [packed(linear) for linear in parts.maps],
+            [make_map(linear) for linear in parts.maps],
             [(norm.weight, _bias(norm), norm.eps) for norm in parts.norms],
             config.num_attention_heads,
             config.hidden_act,
@@ -60,9 +60,9 @@ class FrozenNativeEmbeddings(Embeddings):
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         if isinstance(packed, Packed) and not any(self.hooks):
-            found = self.native(packed)
-            if found is not None:
-                return found
+            hidden = self.native(packed)
+            if hidden is not None:
+                return hidden
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
@@ -80,16 +80,16 @@ class FrozenNativeEmbeddings(Embeddings):
         ):
             return
         weights = [None if table is None else table.weight.detach() for table in tables]
-        about = (norm.weight.detach(), _bias(norm))
-        held = [one for one in (*weights, *about) if one is not None]
-        if not all(one.dtype is torch.float32 and one.is_contiguous() for one in held):
+        norm_weights = (norm.weight.detach(), _bias(norm))
+        tensors = [one for one in (*weights, *norm_weights) if one is not None]
+        if not all(one.dtype is torch.float32 and one.is_contiguous() for one in tensors):
             return
         parts.__class__ = FrozenNativeEmbeddings
         assert isinstance(parts, FrozenNativeEmbeddings)
         words, positions, types = weights
         assert words is not None
         parts.native = NativeEmbeddings(
-            words, positions, types, (*about, norm.eps), parts.position_offset
+            words, positions, types, (*norm_weights, norm.eps), parts.position_offset
         )
         parts.hooks = [hooks for part in parts.children() for hooks in _hooks(part)]
 
@@ -111,8 +111,8 @@ class FrozenNativeEncoder(Encoder):
         hidden = self(packed)
         if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
             return mean_of_sequences(hidden, packed, unit_length=unit_length)
-        found = pool(hidden.float(), packed, "mean")  # a hook has changed the states
-        return nn.functional.normalize(found, dim=-1) if unit_length else found
+        vectors = pool(hidden.float(), packed, "mean")  # a hook has changed the states
+        return nn.functional.normalize(vectors, dim=-1) if unit_length else vectors
 
     @staticmethod
     def prepare(encoder: Encoder) -> None:
@@ -163,8 +163,8 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
         layer
         for layer in layers
         if isinstance(layer, Layer)
-        and (parts := _Parts.of(layer)) is not None
-        and parts.are_of(config)
+        and (parts := _Parts.from_layer(layer)) is not None
+        and parts.have_shapes_of(config)
         and layer.feed_forward.activation is ACTIVATION_OF[config.hidden_act]
     ]
 
@@ -176,16 +176,21 @@ class _Parts(NamedTuple):
     norms: tuple[LayerNorm, LayerNorm]
 
     @staticmethod
-    def of(layer: Layer) -> _Parts | None:
+    def from_layer(layer: Layer) -> _Parts | None:
         """Return None if a part is not of the package's classes, such as an adapter."""
-        mix, fed = layer.attention, layer.feed_forward
+        attention, feed_forward = layer.attention, layer.feed_forward
         if (
             type(layer) is not Layer
-            or type(mix) is not SelfAttention
-            or type(fed) is not FeedForward
+            or type(attention) is not SelfAttention
+            or type(feed_forward) is not FeedForward
         ):
             return None
-        maps = (mix.query_key_value, mix.output, fed.intermediate, fed.output)
+        maps = (
+            attention.query_key_value,
+            attention.output,
+            feed_forward.intermediate,
+            feed_forward.output,
+        )
         norms: tuple[nn.Module, nn.Module] = (layer.attention_norm, layer.feed_forward_norm)
         first, second = norms
         if not all(type(linear) is Linear for linear in maps):
@@ -194,7 +199,7 @@ class _Parts(NamedTuple):
             return None
         return _Parts(maps, (first, second))
 
-    def are_of(self, config: EncoderConfig) -> bool:
+    def have_shapes_of(self, config: EncoderConfig) -> bool:
         """Whether the parts have the shapes of `config`."""
         width, inner = config.hidden_size, config.intermediate_size
         shapes = [(3 * width, width), (width, width), (inner, width), (width, inner)]

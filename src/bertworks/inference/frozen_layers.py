@@ -1,0 +1,199 @@
+"""Layers of a frozen network: linear maps with packed weights and fused activations."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Num
+from torch import Tensor
+
+from ..nn.cpu import VECTOR_LENGTH, apply_in_whole_vectors
+from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
+from ..nn.heads import MLMHead
+from ..nn.layers import ACTIVATIONS, Linear, promote_to_float32
+
+_ROWS = 2048  # per block of the feed-forward layers
+_FIXED_ROWS = 1024  # per product, if results must not depend on the batch; divides _ROWS
+ORDERED_SUMS = 384  # AMX's bfloat16 kernels add up to this many products in a fixed order
+# oneDNN's names of activations: the operation and its algorithm.
+FUSED_ACTIVATIONS = {
+    ACTIVATIONS["gelu"]: ("gelu", "none"),
+    ACTIVATIONS["gelu_new"]: ("gelu", "tanh"),
+    ACTIVATIONS["relu"]: ("relu", ""),
+    ACTIVATIONS["silu"]: ("swish", ""),
+    ACTIVATIONS["tanh"]: ("tanh", ""),
+}
+
+
+class FrozenLinear(Linear):
+    """`activation(x Wᵀ + b)` with weights that were cast and packed once."""
+
+    dtype: torch.dtype
+    packed_weight: Tensor
+    cast_bias: Tensor | None
+    kernel: Any
+    residual_kernel: Any  # the kernel that adds a residual
+    activation: Any
+    fused: tuple[str, str]
+    fixed_rows = False  # whether each product has `_FIXED_ROWS` rows
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        if x.dtype is not self.dtype or not x.numel():  # a head may compute in float32
+            result = super().forward(x)
+        elif self.kernel is not None:
+            name, algorithm = self.fused
+            weight, bias = self.packed_weight, self.cast_bias
+            return self._by_rows(lambda x: self.kernel(x, weight, bias, name, [], algorithm), x)
+        else:
+            result = self._by_rows(lambda x: F.linear(x, self.packed_weight, self.cast_bias), x)
+        return result if self.activation is None else self.activation(result)
+
+    def plus(
+        self, x: Float[Tensor, "*batch inputs"], residual: Float[Tensor, "*batch outputs"]
+    ) -> Float[Tensor, "*batch outputs"]:
+        if self.kernel is None or not x.dtype is residual.dtype is self.dtype or not x.numel():
+            return super().plus(x, residual)
+        weight, bias = self.packed_weight, self.cast_bias
+        return self._by_rows(
+            lambda x, y: self.residual_kernel(x, y, weight, bias, "add"), x, residual
+        )
+
+    def _by_rows(self, compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        return _by_fixed_rows(compute, *tensors) if self.fixed_rows else compute(*tensors)
+
+
+class FrozenOutputLinear(FrozenLinear):
+    """The last map of a head, in float32 at least, whatever the form's precision."""
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        return super().forward(promote_to_float32(x))
+
+
+class FrozenFeedForward(FeedForward):
+    """Computes in blocks of rows, which bounds the memory between the two maps."""
+
+    has_separate_activation = False  # whether the activation is separate from the first map
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        return _in_blocks(super().forward, hidden)
+
+    def inner(
+        self, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Num[Tensor, "tokens intermediate_size"]:
+        if self.has_separate_activation:
+            return apply_in_whole_vectors(self.activation, self.intermediate(hidden))
+        return super().inner(hidden)
+
+    def plus(
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        residual: Float[Tensor, "tokens hidden_size"],
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        """The output of the feed-forward layer plus a residual."""
+        output = self.output.plus
+        return _in_blocks(
+            lambda rows, residual: output(self.inner(rows), residual), hidden, residual
+        )
+
+
+class FrozenLayer(Layer):
+    """A layer without dropout, whose linear maps add the residuals."""
+
+    attention: SelfAttention
+    feed_forward: FrozenFeedForward
+
+    @staticmethod
+    def can_compute(layer: Layer) -> bool:
+        """Whether a layer has the submodules that this class calls."""
+        attention, feed_forward = layer.attention, layer.feed_forward
+        return (
+            isinstance(attention, SelfAttention)
+            and isinstance(feed_forward, FrozenFeedForward)
+            and isinstance(attention.output, Linear)
+            and isinstance(feed_forward.output, Linear)
+        )
+
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        attention, first, second = self.attention, self.attention_norm, self.feed_forward_norm
+        if self.norm_first:
+            hidden = attention.output.plus(attention.context(first(hidden), scope), hidden)
+            return self.feed_forward.plus(second(hidden), hidden)
+        hidden = first(attention.output.plus(attention.context(hidden, scope), hidden))
+        result: Tensor = second(self.feed_forward.plus(hidden, hidden))
+        return result
+
+
+class FrozenMLMHead(MLMHead):
+    """An MLM head whose decoder is packed for bfloat16, with logits in float32."""
+
+    packed_weight: Tensor
+    fixed_rows = False
+
+    def logits(self, features: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab"]:
+        if features.dtype is not torch.bfloat16 or not features.numel():
+            return super().logits(features)
+        if self.fixed_rows:
+            return _by_fixed_rows(self._logits, features)
+        return self._logits(features)
+
+    def _logits(self, features: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab"]:
+        """Compute the product, then what rounding it left out, which the kernel has in float32.
+
+        The sum has 16 bits instead of 8. A product in float32 takes twice as long as these two.
+        """
+        kernels, weight = torch.ops.mkldnn._linear_pointwise, self.packed_weight
+        product = kernels.default(features, weight, None, "none", [], "")
+        rest = kernels.binary(features, -product, weight, None, "add")
+        logits = promote_to_float32(product).add_(rest)
+        return logits if self.bias is None else logits.add_(self.bias)
+
+
+def _in_blocks(
+    compute: Callable[..., Tensor], *tensors: Tensor, max_rows: int | None = None
+) -> Tensor:
+    """Apply a function of rows to blocks of at most `max_rows` rows (`_ROWS` by default)."""
+    max_rows = max_rows or _ROWS
+    if len(tensors[0]) <= max_rows:
+        return compute(*tensors)
+    blocks = zip(*(torch.split(tensor, max_rows) for tensor in tensors), strict=True)
+    return torch.cat([compute(*block) for block in blocks])
+
+
+def _by_fixed_rows(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Apply a function of rows to blocks of exactly `_FIXED_ROWS` rows, padded with zeros."""
+    *batch, _ = tensors[0].shape
+    rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    count = len(rows[0])
+    filled = [F.pad(part, (0, 0, 0, -count % _FIXED_ROWS)) for part in rows]
+    result = _in_blocks(compute, *filled, max_rows=_FIXED_ROWS)
+    return result[:count].reshape(*batch, -1)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def is_faster_separate(first: Linear, activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether an activation is faster after a map than in its kernel (docs/decisions.md)."""
+    is_tabulated = activation is not ACTIVATIONS["relu"]  # oneDNN computes all others with tables
+    is_whole = first.out_features % VECTOR_LENGTH == 0
+    return is_tabulated and is_whole and not torch.cpu._is_avx512_supported()
+
+
+def has_packed_kernels(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has kernels for packed weights of a dtype on this processor."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    if not (torch._C._has_mkldnn and torch.backends.mkldnn.enabled):
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float32
