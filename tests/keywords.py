@@ -45,7 +45,7 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "EvaluateKeywords": (
         "Settings of `evaluate`.",
         ("RowKeywords",),
-        [LabelledTableOptions, inference.MeasuredSettings],
+        [LabelledTableOptions, inference.HeldOutEvaluationSettings],
     ),
     "LayerKeywords": ("Hidden states to use.", (), [inference.LayerSettings]),
     "VectorKeywords": ("Text vectors.", ("LayerKeywords",), [inference.EmbedSettings]),

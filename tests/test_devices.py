@@ -47,7 +47,7 @@ DEFAULTS = {
 
 
 def test_devices_of_all_entry_points_are_examined() -> None:
-    for name in ("model.load", "training.finetune.finetune", "training.pretrain.pretrain"):
+    for name in ("loading.load", "training.finetune.finetune", "training.pretrain.pretrain"):
         assert f"bertworks.{name}" in DEFAULTS
     assert {
         "bertworks.cli.training.finetune",

@@ -49,7 +49,7 @@ def test_pictures_are_inline_and_the_api_is_there(site: Path) -> None:
     for page in sorted((site / "learn").glob("[01]*.html")):
         assert page.read_text(encoding="utf-8").count('<svg role="img" class="picture"') >= 2, page
     reference = (site / "reference.html").read_text(encoding="utf-8")
-    for name in ("model.load", "model.Model.fill_mask", "training.finetune.finetune"):
+    for name in ("loading.load", "model.Model.fill_mask", "training.finetune.finetune"):
         assert f'id="bertworks.{name}"' in reference, name
 
 

@@ -221,7 +221,8 @@ def _children_seconds() -> float:
 def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder: Path) -> str:
     """Save a model with the head that a run of ours would begin with; returns its directory."""
     from bertworks.data.tables import read_rows
-    from bertworks.model import Model, load
+    from bertworks.loading import load
+    from bertworks.model import Model
     from bertworks.tasks import find_labelled_task
     from bertworks.training.finetune import Start
     from bertworks.training.machine import seed_everything

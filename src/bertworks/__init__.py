@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .inference.merging import merge as merge
     from .lab.features import ablate_features as ablate_features
     from .lab.glue import glue as glue
+    from .loading import load as load
     from .model import Model as Model
-    from .model import load as load
     from .nn.config import EncoderConfig as EncoderConfig
     from .nn.encoder import Encoder as Encoder
     from .packed import Batch as Batch
@@ -89,7 +89,7 @@ _HOMES = {
     "LengthError": "errors",
     "SettingsError": "errors",
     "Model": "model",
-    "load": "model",
+    "load": "loading",
     "Index": "analysis.search",
     "Client": "serving.client",
     "AsyncClient": "serving.client",

@@ -14,55 +14,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .checkpoints.families import family_of
-from .checkpoints.heads import PublishedCheckpoint
-from .checkpoints.locate import locate
-from .checkpoints.network_weights import LoadReport, load_weights
+from .checkpoints.network_weights import LoadReport
 from .checkpoints.saving import save_model
 from .checkpoints.sentence import (
     SentenceSettings,
-    read_cross_encoder,
-    read_sentence_settings,
-    with_limit,
-)
-from .checkpoints.store import (
-    TaskFile,
-    check_geometry,
-    read_config,
-    read_limit,
-    read_task,
-    read_tensors,
 )
 from .data.rows import Row, Rows
 from .data.tables import Table, TableOptions, read_rows
 from .data.text_inputs import Texts, as_texts, not_empty, read_texts, warn_of_file
 from .data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
-from .errors import BertworksError, CheckpointError, DataError, SettingsError, suggest_method
+from .errors import BertworksError, DataError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
 from .inference.features import Embedder, TokenFeatures, embed
 from .inference.generate import generate
+from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
 from .inference.settings import (
     EmbeddingSettings,
     EngineSettings,
     FeatureSettings,
     GenerateSettings,
-    MeasuredSettings,
+    HeldOutEvaluationSettings,
 )
 from .inference.similarity import similarities
 from .inference.vectors import (
     WrittenVectors,
-    begun_with,
     fingerprint,
+    read_provenance,
     remove_vectors,
     write_vectors,
 )
-from .inference.writers import OutputFormat, to_frame, write_part, write_predictions
 from .jobs import parallel
-from .nn.config import Activation, EncoderConfig
-from .nn.cpu import keep_freed_memory
-from .nn.device import dtype_of, pick_device, without_weights
+from .nn.config import EncoderConfig
+from .nn.device import dtype_of
 from .nn.encoder import Encoder, HasEncoder
 from .settings.keywords import (
     EmbedKeywords,
@@ -73,7 +58,7 @@ from .settings.keywords import (
     RowKeywords,
 )
 from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
-from .tasks import detect_task, find_task_class, is_registered, is_user_task
+from .tasks import is_user_task
 from .tasks.classification import ClassificationTask
 from .tasks.evaluation import Evaluation
 from .tasks.gold import GoldRows
@@ -280,11 +265,11 @@ class Model:
                 f"the model was trained for {task.name}, not for classification",
                 fix="Use predict.",
             )
-        found = [
+        probabilities = [
             [answer["probabilities"][label] for label in self.labels]
             for answer in self.predict(rows, data=data, **settings)
         ]
-        return np.array(found, np.float64).reshape(-1, len(self.labels))
+        return np.array(probabilities, np.float64).reshape(-1, len(self.labels))
 
     def stream(
         self,
@@ -301,16 +286,16 @@ class Model:
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
-        how = EngineSettings.parse(others)
-        given = _one_of(rows, data)
+        engine_settings = EngineSettings.parse(others)
+        source = _one_of(rows, data)
         if data is None:
             task, _ = self._task_and_network()
-            inputs = not_empty(as_texts(given))
+            inputs = not_empty(as_texts(source))
             if inputs is None:
                 return iter(())
-            given = iterate_task_rows(task, _checked_for_files(inputs))
-        task, network, table = self._opened(given, labelled=False, **options)
-        return engine.predict(network, task, table, how)
+            source = iterate_task_rows(task, _warn_of_files(inputs))
+        task, network, table = self._task_and_rows(source, labelled=False, **options)
+        return engine.predict(network, task, table, engine_settings)
 
     def predict_to(
         self,
@@ -330,7 +315,7 @@ class Model:
             out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
             data: a path, or rows in memory (see `tables.reading.Table`).
             json: write JSON Lines, whatever the file name.
-            part: `I/N`: write only the I-th of N parts of the rows; `merge` puts them together.
+            part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
             overwrite: replace an existing file.
             settings: as in `predict`.
@@ -347,28 +332,31 @@ class Model:
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
-        how = EngineSettings.parse(others)
+        engine_settings = EngineSettings.parse(others)
         self._check_workers(workers, on)
-        how = how.with_values(precision=self._precision(how.precision))
+        precision = self._resolve_precision(engine_settings.precision)
+        engine_settings = engine_settings.with_values(precision=precision)
         if os.fspath(out) != "-":
             with locked_output(out, [data], overwrite=overwrite):
                 pass  # an output that exists is refused before any work
-        task, network, table = self._opened(data, labelled=False, **options)
+        task, network, table = self._task_and_rows(data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
         if part is None:
-            found = engine.predict(network, task, table, how, workers=workers, on=on)
-            return write_predictions(out, found, format=format, overwrite=overwrite)
+            predictions = engine.predict(
+                network, task, table, engine_settings, workers=workers, on=on
+            )
+            return write_predictions(out, predictions, format=format, overwrite=overwrite)
         return write_part(
             out,
-            partial(engine.predict, network, task, table, how),
+            partial(engine.predict, network, task, table, engine_settings),
             table,
             part=part,
-            window_rows=how.window_rows,
-            made_with={
+            window_rows=engine_settings.window_rows,
+            provenance={
                 "model": fingerprint(self.encoder, self.tokenizer, network),
                 "task": task.name,
                 **task.to_dict(),
-                **how.model_dump(mode="json"),
+                **engine_settings.model_dump(mode="json"),
             },
             format=format,
             overwrite=overwrite,
@@ -396,7 +384,7 @@ class Model:
                 fix="Use one process (give it threads), or several with --part I/N.",
             )
 
-    def _opened(
+    def _task_and_rows(
         self, table: Table, *, labelled: bool, **options: Any
     ) -> tuple[Task[Any], Network, Rows]:
         """Return the task for a table, the network, and the table's rows."""
@@ -404,10 +392,10 @@ class Model:
         task, rows = open_table(task, table, labelled=labelled, **options)
         return task, network, rows
 
-    def _precision(self, asked: InferencePrecision) -> InferencePrecision:
+    def _resolve_precision(self, precision: InferencePrecision) -> InferencePrecision:
         """Return the precision to use; "auto" is resolved here, also for remote workers."""
-        if asked != "auto":
-            return asked
+        if precision != "auto":
+            return precision
         dtype = dtype_of("auto", next(self.network.parameters()).device)
         return "fp32" if dtype is None else "bf16"
 
@@ -430,28 +418,30 @@ class Model:
         """
         task, network = self._task_and_network()
         options, others = LabelledTableOptions.split(settings)
-        of_corpus = {k: others.pop(k) for k in MeasuredSettings.model_fields if k in others}
+        names = [name for name in HeldOutEvaluationSettings.model_fields if name in others]
+        corpus_settings = {name: others.pop(name) for name in names}
         if is_corpus(table):
-            measured = MeasuredSettings.parse({**held_out_of_run(self.source), **of_corpus})
-            how = EngineSettings.parse(others)
-            return evaluate_held_out(network, task, str(table), measured, how)
-        if of_corpus:
-            key, value = next(iter(of_corpus.items()))
+            values = {**held_out_of_run(self.source), **corpus_settings}
+            held_out = HeldOutEvaluationSettings.parse(values)
+            engine_settings = EngineSettings.parse(others)
+            return evaluate_held_out(network, task, str(table), held_out, engine_settings)
+        if corpus_settings:
+            key, value = next(iter(corpus_settings.items()))
             raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
-        how = EngineSettings.parse(others)
+        engine_settings = EngineSettings.parse(others)
         drops = LabelledTableOptions.parse(options).drop_unlabelled
         options.pop("drop_unlabelled", None)
-        task, network, rows = self._opened(table, labelled=True, **options)
+        task, network, rows = self._task_and_rows(table, labelled=True, **options)
         if drops and isinstance(task, LabelledTask):
             rows = without_unlabelled(rows, task.label_columns)
-        cuts = engine.Cuts()
+        counts = engine.TruncationCounts()
         gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
         rows = rows if gold is None else gold.rows
-        examples = cuts.add(engine.labelled_examples(task, rows))
+        examples = counts.add(engine.labelled_examples(task, rows))
         with counted_unlabelled(rows):
-            found = evaluate(network, task, examples, how)
+            evaluation = evaluate(network, task, examples, engine_settings)
         left_out = [] if gold is None else gold.remarks()
-        return replace(found, remarks=[*found.remarks, *left_out, *cuts.remarks()])
+        return replace(evaluation, remarks=[*evaluation.remarks, *left_out, *counts.remarks()])
 
     def evaluate_each(
         self,
@@ -473,10 +463,11 @@ class Model:
                 own file, which workers cannot load.
         """
         self._check_workers(workers, on)
-        settings["precision"] = self._precision(settings.get("precision", "auto"))
-        measure = partial(_measured, self, settings, engine.threads_of_worker(workers, on))
+        settings["precision"] = self._resolve_precision(settings.get("precision", "auto"))
+        threads = engine.threads_of_worker(workers, on)
+        evaluate_table = partial(_evaluate_in_worker, self, settings, threads)
         gpus = int(next(self.network.parameters()).is_cuda)
-        return list(parallel.map(measure, tables, workers=workers, on=on, gpus=gpus))
+        return list(parallel.map(evaluate_table, tables, workers=workers, on=on, gpus=gpus))
 
     def embed(
         self,
@@ -511,25 +502,25 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         embedder = self.embedder(**others)
-        given = _one_of(texts, data)
+        source = _one_of(texts, data)
         if isinstance(texts, str) and column is None and progress is None and not options:
             # `read_texts` would take longer than all else around the network.
             warn_of_file(texts)
             (vectors,) = embed(embedder, [("text 1", texts)])
             return vectors
         if data is None:
-            given = not_empty(as_texts(given))
-            if given is None:
+            source = not_empty(as_texts(source))
+            if source is None:
                 return np.empty((0, embedder.width), np.float32)
-        rows = read_texts(given, column=column, **options)
+        rows = read_texts(source, column=column, **options)
         total = sum(1 for _ in rows) if progress is not None and rows.is_repeatable else 0
         parts: list[NDArray[np.float32]] = []
-        done = 0
+        num_done = 0
         for part in embed(embedder, rows):
             parts.append(part)
-            done += len(part)
+            num_done += len(part)
             if progress is not None:
-                progress(done, total)
+                progress(num_done, total)
         return np.concatenate(parts)
 
     def similarity(
@@ -562,12 +553,12 @@ class Model:
         return "cosine" if self.sentence is None else self.sentence.similarity_function
 
     def _vectors(
-        self, given: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
+        self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
-        if isinstance(given, np.ndarray) and given.dtype.kind == "f":
-            return np.atleast_2d(given).astype(np.float32)
-        return self.embed(given, **settings)
+        if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
+            return np.atleast_2d(inputs).astype(np.float32)
+        return self.embed(inputs, **settings)
 
     def embed_to(
         self,
@@ -589,7 +580,7 @@ class Model:
                 `s3://…`, it is uploaded when complete: an interrupted run starts again.
             data: texts, rows, a `.txt` file (one text per line), or a table.
             column: the text column of a table; detected if omitted.
-            part: `I/N`: write only the I-th of N parts of the vectors; `merge` puts them together.
+            part: `I/N`: write only the I-th of N parts of the vectors; `merge` joins them.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
             overwrite: delete an existing file, finished or not, and start again.
             progress: called with the number of rows done, and of all rows (0 if unknown).
@@ -602,8 +593,8 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        how = WritingOptions(part, workers, on, overwrite, progress)
-        return self._write(out, [data], texts, self.embedder(**others), how)
+        writing = WritingOptions(part, workers, on, overwrite, progress)
+        return self._write(out, [data], texts, self.embedder(**others), writing)
 
     def features_to(
         self,
@@ -632,19 +623,18 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         options, others = TableOptions.split(settings)
-        how = FeatureSettings.resolve(**others)
-        made = TokenFeatures(self.network, self.tokenizer, how, how)
+        feature_settings = FeatureSettings.resolve(**others)
+        extractor = TokenFeatures(self.network, self.tokenizer, feature_settings, feature_settings)
         texts = read_texts(data, column=column, **options)
-        return self._write(
-            out, [data], texts, made, WritingOptions(part, workers, on, overwrite, progress)
-        )
+        writing = WritingOptions(part, workers, on, overwrite, progress)
+        return self._write(out, [data], texts, extractor, writing)
 
     def _write(
         self,
         out: str | Path,
         inputs: Iterable[object],
         texts: Texts,
-        made: Embedder | TokenFeatures,
+        embedder: Embedder | TokenFeatures,
         options: WritingOptions,
     ) -> WrittenVectors:
         part, progress = options.part, options.progress
@@ -655,21 +645,22 @@ class Model:
         total = sum(1 for _ in texts) if texts.is_repeatable and part is None else 0
         if options.overwrite and not is_remote(out):
             remove_vectors(out, inputs)
-        if made.engine.precision == "auto":
-            precision = begun_with(out).get("precision", self._precision(made.engine.precision))
-            made.engine = made.engine.with_values(precision=precision)
-        made_with = {
+        if embedder.engine.precision == "auto":
+            precision = self._resolve_precision(embedder.engine.precision)
+            precision = read_provenance(out).get("precision", precision)
+            embedder.engine = embedder.engine.with_values(precision=precision)
+        provenance = {
             "model": fingerprint(self.encoder, self.tokenizer),
-            **made.settings.model_dump(mode="json"),
-            **made.engine.model_dump(mode="json"),
+            **embedder.settings.model_dump(mode="json"),
+            **embedder.engine.model_dump(mode="json"),
         }
         report = None if progress is None else lambda rows: progress(rows, total)
         with local_output(out, overwrite=options.overwrite) as file:
             return write_vectors(
                 file,
                 texts,
-                made,
-                made_with=made_with,
+                embedder,
+                provenance=provenance,
                 part=part,
                 inputs=inputs,
                 progress=report,
@@ -683,13 +674,14 @@ class Model:
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
-        known: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         if self.sentence is not None:
-            values = self.sentence.model_dump(exclude={"entries"})
-            known = {**values, "prompt": self.sentence.prompt()}
-        asked = {**known, **settings}
-        how = _embedding_settings(tuple((name, type(asked[name]), asked[name]) for name in asked))
-        return Embedder(self.network, self.tokenizer, how, how)
+            defaults = self.sentence.model_dump(exclude={"entries"})
+            defaults["prompt"] = self.sentence.prompt()
+        values = {**defaults, **settings}
+        items = tuple((name, type(value), value) for name, value in values.items())
+        embedding_settings = _embedding_settings(items)
+        return Embedder(self.network, self.tokenizer, embedding_settings, embedding_settings)
 
     def fill_mask(
         self,
@@ -732,11 +724,11 @@ class Model:
             raise BertworksError(
                 f"there is no {mask} in the text", fix=f"Put {mask} in place of a word."
             )
-        found: list[list[dict[str, Any]]] = masks
-        return found
+        pieces: list[list[dict[str, Any]]] = masks
+        return pieces
 
     def _score_candidates(
-        self, text: str, mask: str, candidates: Sequence[str], how: EngineSettings
+        self, text: str, mask: str, candidates: Sequence[str], engine_settings: EngineSettings
     ) -> list[list[dict[str, Any]]]:
         """Return the candidates for each mask with their probabilities, the most likely first."""
         task, network = self._task_and_network()
@@ -745,7 +737,7 @@ class Model:
         rows = [task.text_row(variant.text) for variant in variants]
         examples = task.examples(rows, 0, labelled=False)
         scores: dict[int, list[float]] = {}
-        for outputs, batch in engine.outputs_of(network, task, examples, how):
+        for outputs, batch in engine.outputs_of(network, task, examples, engine_settings):
             for row, probabilities in probabilities_at_masks(outputs["mlm_logits"], batch):
                 scores[row] = score(probabilities, variants[row].scored_pieces)
         in_order = (scores[number] for number in range(len(variants)))
@@ -774,9 +766,9 @@ class Model:
             raise BertworksError(f"the model was trained for {task.name}, not to continue texts")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [row.tolist() for row in self.tokenizer.piece_ids(texts)]
-        how = GenerateSettings.parse(settings)
-        made = generate(network, ids, how, how, self.tokenizer.vocab_size)
-        return [self.tokenizer.decode(row) for row in made]
+        generation = GenerateSettings.parse(settings)
+        new_ids = generate(network, ids, generation, generation, self.tokenizer.vocab_size)
+        return [self.tokenizer.decode(row) for row in new_ids]
 
     def next_sentence(self, first: str, second: str, **settings: Unpack[EngineKeywords]) -> float:
         """The probability that the second text follows the first.
@@ -862,8 +854,8 @@ class Model:
         """
 
         def run(network: Any) -> None:
-            watched = Model(self.tokenizer, self.task, network, sentence=self.sentence)
-            watched.embed(texts, data=data, column=column, precision="fp32")
+            model = Model(self.tokenizer, self.task, network, sentence=self.sentence)
+            model.embed(texts, data=data, column=column, precision="fp32")
 
         calibrate(self.network, run)
 
@@ -893,18 +885,18 @@ class Model:
             raise BertworksError(
                 f"the model was trained for {task.name}, not for masked words or next sentences"
             )
-        for given in (text, *([] if pair is None else [pair])):
-            if not isinstance(given, str):
-                raise DataError(f"expected a text, got {type(given).__name__}")
-        asked = copy.copy(task)
-        asked.top_k = top_k
+        for value in (text, *([] if pair is None else [pair])):
+            if not isinstance(value, str):
+                raise DataError(f"expected a text, got {type(value).__name__}")
+        top_k_task = copy.copy(task)
+        top_k_task.top_k = top_k
         rows = read_rows([task.text_row(text, pair)])
-        how = EngineSettings.parse(settings)
-        ((_, answer),) = engine.predict(network, asked, rows, how)
+        engine_settings = EngineSettings.parse(settings)
+        ((_, answer),) = engine.predict(network, top_k_task, rows, engine_settings)
         return answer
 
 
-def _measured(
+def _evaluate_in_worker(
     model: Model, settings: EvaluateKeywords, threads: int | None, table: Table
 ) -> Evaluation:
     """Evaluate a model on a table, in a worker."""
@@ -913,154 +905,21 @@ def _measured(
     return model.evaluate(table, **settings)
 
 
-def load(
-    name: str | Path,
-    *,
-    task: str | type[Task[Any]] | None = None,
-    device: torch.device | str = "auto",
-    hidden_act: Activation | None = None,
-    allow_non_finite: bool = False,
-) -> Model:
-    """Load a model.
-
-    Args:
-        name: a model directory (including the original TensorFlow release's), a run directory, or
-            a name on the Hugging Face hub.
-        task: your own task class, or `path/to/file.py:Class`, for a model trained with it; a
-            model's files never cause an import. "encoder" loads neither task nor head.
-        device: device to load the network to.
-        hidden_act: the activation, overriding the files: the original release's "gelu" was the
-            erf form until February 2019 (`gelu`, the default reading), and the tanh form since
-            (`gelu_new`).
-        allow_non_finite: also load weights with NaN or infinity; `report.non_finite_tensors` names
-            the tensors.
-
-    Raises:
-        CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
-            or a weight is not finite.
-    """
-    directory = locate(name)
-    config, raw = read_config(directory)
-    if hidden_act is not None:
-        config = config.with_values(hidden_act=hidden_act)
-    tokenizer = Tokenizer.load(directory)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
-            f"{config.vocab_size} rows",
-            where=str(name),
-        )
-    family = family_of(config)
-    tensors, dropped = read_tensors(directory, family)
-    check_geometry(config, tensors, family, str(name))
-    described = read_task(directory)
-    limit = read_limit(directory, config)
-    found_task: Task[Any] | None = None
-    if described is not None and task != "encoder":
-        found_task = _described_task(described, task, tokenizer, directory)
-    elif task is not None and task != "encoder":
-        raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
-    elif task is None:
-        pairs = read_cross_encoder(directory, raw)
-        try:
-            found_task = detect_task(
-                PublishedCheckpoint(
-                    raw,
-                    config,
-                    family,
-                    tensors,
-                    tokenizer,
-                    limit,
-                    takes_pairs=pairs is not None,
-                    activation=None if pairs is None else pairs.activation,
-                )
-            )
-        except BertworksError as error:
-            raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
-
-    def build() -> Network | BareEncoder:
-        if found_task is None:
-            return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
-        return found_task.network(config)
-
-    try:
-        with without_weights():  # no random weights, which would be replaced
-            network = build()
-    except SettingsError as error:  # the task and the encoder do not fit together
-        raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
-    if any(True for _ in network.buffers()):  # a task's constants, which are in no file
-        network = build()
-    report = load_weights(
-        network,
-        tensors,
-        family,
-        str(name),
-        allow_non_finite=allow_non_finite,
-        unused_heads=described.heads if described is not None and found_task is None else (),
-    )
-    report = replace(report, dropped_tensors={**report.dropped_tensors, **dropped})
-    if report.new_tensors:
-        raise CheckpointError(
-            f"the weights {', '.join(report.new_tensors)} are missing, or of another shape",
-            where=str(name),
-        )
-    keep_freed_memory()
-    network = network.to(pick_device(device)).eval()
-    sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    if sentence is not None:
-        sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
-    rate = None if described is None else described.learning_rate
-    return Model(tokenizer, found_task, network, report, sentence, str(name), rate)
-
-
-def _described_task(
-    described: TaskFile,
-    task: str | type[Task[Any]] | None,
-    tokenizer: Tokenizer,
-    directory: Path,
-) -> Task[Any]:
-    """Return the task that a directory's `bertworks.json` describes.
-
-    Args:
-        task: its class, if the user gives one; by default this package's task of that name.
-
-    Raises:
-        SettingsError: the class that the user gives cannot be loaded.
-        CheckpointError: the class is that of another task, this package has no such task, or the
-            task's settings are not valid.
-    """
-    where = str(directory / "bertworks.json")
-    if task is None and not is_registered(described.task):
-        raise CheckpointError(
-            f"the task {described.task!r} is not one of this package",
-            where=where,
-            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
-            'load only the encoder: --task encoder (load(…, task="encoder")).',
-        )
-    kind = find_task_class(described.task if task is None else task)
-    if kind.name != described.task:
-        raise CheckpointError(f"its task is {described.task!r}, not {kind.name!r}", where=where)
-    try:
-        return kind.from_dict(described.task_settings, tokenizer)
-    except BertworksError as error:
-        raise CheckpointError(error.what, where=where, fix=error.fix) from None
-
-
 @lru_cache(maxsize=64)
-def _resolved(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
-    return EmbeddingSettings.resolve(**{name: value for name, _, value in asked})
+def _resolve_settings(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    return EmbeddingSettings.resolve(**{name: value for name, _, value in items})
 
 
-def _embedding_settings(asked: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+def _embedding_settings(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
     """Return the settings of names, types (1 is not True) and values.
 
     They are cached, since checking settings takes longer than embedding a text.
     """
-    is_plain = all(isinstance(value, str | int | float | None) for *_, value in asked)
-    return _resolved(asked) if is_plain else _resolved.__wrapped__(asked)
+    is_plain = all(isinstance(value, str | int | float | None) for *_, value in items)
+    return _resolve_settings(items) if is_plain else _resolve_settings.__wrapped__(items)
 
 
-def _checked_for_files(inputs: Iterable[Any]) -> Iterator[Any]:
+def _warn_of_files(inputs: Iterable[Any]) -> Iterator[Any]:
     """Yield inputs; warn if the text of the first one is the name of a file."""
     for number, item in enumerate(inputs):
         if not number:
@@ -1069,7 +928,7 @@ def _checked_for_files(inputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def _one_of(texts: Any, data: Any) -> Any:
-    """Return the one that is given, texts or `data`.
+    """Return texts or `data`, whichever is not None.
 
     Raises:
         DataError: both or neither are given.
@@ -1080,12 +939,3 @@ def _one_of(texts: Any, data: Any) -> Any:
             fix='For example predict("a text"), predict(data="f.tsv").',
         )
     return texts if data is None else data
-
-
-def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors divided by their lengths; a zero vector stays zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    found: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
-        np.float32, copy=False
-    )
-    return found

@@ -22,7 +22,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, BertworksWarning, DataError, SettingsError
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 
 from ..tasks import squad_oracle
 

@@ -16,7 +16,8 @@ from bertworks.analysis.search import Hit, Index, _relevance, _rerank, _sort_res
 from bertworks.data.schema import Columns
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.text.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from bertworks.analysis.word_vectors import WordVectors
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.model import load
+from bertworks.loading import load
 
 # A plane: to the right is royal, upwards is female.
 PLANE = {"man": (0, -1), "woman": (0, 1), "king": (4, -1), "queen": (4, 1), "stone": (-3, 0)}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bertworks.errors import CheckpointError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import WORD_PIECES

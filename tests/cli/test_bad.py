@@ -466,5 +466,5 @@ def test_memory_that_is_short_is_said_in_a_line(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertworks.model.load", fail)
+    monkeypatch.setattr("bertworks.loading.load", fail)
     _fails(bertworks, "fill-mask", "mini", "a [MASK]", says=says)

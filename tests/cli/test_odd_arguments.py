@@ -196,7 +196,7 @@ def test_checks_come_before_work(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr("bertworks.model.load", load)
+    monkeypatch.setattr("bertworks.loading.load", load)
     out = ("--out", tmp_path / "out")
     for words in (
         ("quantize", world.finetuned, *out, "--data", missing),

@@ -58,7 +58,7 @@ def test_what_is_cut_is_told(bertworks: Bertworks, world: World, tmp_path: Path)
 def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "f.parquet"
     words = ("features", world.pretrained, "the doors", "a river", *CPU, "--out", out)
-    result = bertworks(*words, "--of", "words", "--pieces", "mean", "--layers", "-2,-1")
+    result = bertworks(*words, "--unit", "words", "--pieces", "mean", "--layers", "-2,-1")
     assert result.exit_code == 0, result.output
     assert "width       32" in result.stdout
     table = pq.read_table(out)

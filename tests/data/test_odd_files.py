@@ -18,7 +18,7 @@ from bertworks.data.schema import find_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError, did_you_mean, shorten_list, truncate_repr
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.labels import read_label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
 

@@ -23,7 +23,7 @@ from bertworks.data.schema import Columns, find_columns
 from bertworks.data.tables import read_rows, reiterable
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 
 
 def columns_of(path: Path, **given_columns: str) -> Columns:

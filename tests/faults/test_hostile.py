@@ -125,9 +125,9 @@ def test_a_pickle_in_any_other_file_is_not_run(model: Path, tmp_path: Path) -> N
             read_settings(tmp_path / "settings.yaml")
     for number in (1, 2):
         (tmp_path / f"{number}.npy").write_bytes(array(harm))
-        note = {"made_with": {}, "width": 1, "complete": True, "part": f"{number}/2"}
-        note["size"] = len(array(harm))
-        (tmp_path / f"{number}.npy.json").write_text(json.dumps(note))
+        manifest = {"provenance": {}, "width": 1, "complete": True, "part": f"{number}/2"}
+        manifest["size"] = len(array(harm))
+        (tmp_path / f"{number}.npy.json").write_text(json.dumps(manifest))
     with suppress(BertworksError):
         merge([tmp_path / "1.npy", tmp_path / "2.npy"], tmp_path / "out.npy")
     assert not (tmp_path / "ran").exists()

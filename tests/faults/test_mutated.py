@@ -121,7 +121,7 @@ def recipe(folder: Path) -> None:
 
 def index(folder: Path) -> None:
     from bertworks.analysis.search import Index
-    from bertworks.model import load
+    from bertworks.loading import load
 
     where = json.loads((folder / "where.json").read_text())
     Index.open(load(where["model"], device="cpu"), where["data"], folder / "index").search("a door")

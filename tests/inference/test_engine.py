@@ -20,8 +20,8 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
 from bertworks.inference.engine import by_tokens, labelled_examples, predict
 from bertworks.inference.evaluate import evaluate
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.inference.settings import EngineSettings
-from bertworks.inference.writers import write_predictions
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import (
@@ -262,7 +262,7 @@ def test_the_text_is_named_whose_vectors_are_not_finite(
             model.embed(texts, window_rows=2, **settings)
     for of in ("tokens", "words"):
         with pytest.raises(CheckpointError, match="4: the model's output is not finite"):
-            model.features_to(tmp_path / f"{of}.parquet", texts, of=of)
+            model.features_to(tmp_path / f"{of}.parquet", texts, unit=of)
     assert np.isfinite(model.embed(texts[:3])).all()
 
 

@@ -75,14 +75,14 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     assert generate(network, PROMPTS, settings, few) == together
     sizes = []
     with monkeypatch.context() as patched:
-        whole = module.Memory
+        cache_class = module.KeyValueCache
 
-        class Counted(whole):
-            def keep(self, kept):
-                super().keep(kept)
+        class CountingCache(cache_class):
+            def select(self, rows):
+                super().select(rows)
                 sizes.append(sum(map(int, self.lengths)))
 
-        patched.setattr(module, "Memory", Counted)
+        patched.setattr(module, "KeyValueCache", CountingCache)
         many = ENGINE.with_values(batch_tokens=60)
         assert generate(network, PROMPTS * 10, settings, many)[:4] == together
     assert max(sizes) <= 60, "the tokens that are remembered, new ones included"
@@ -105,7 +105,7 @@ def test_texts_may_be_interrupted_and_go_on_beside_others(network):
     asked = [(tuple(prompt), how) for prompt in PROMPTS for how in settings]
     expected = [generate(network, [prompt], how, ENGINE)[0] for prompt, how in asked]
     for forgets in (False, True):
-        texts = [module.begin("", prompt, 0, how, limit) for prompt, how in asked]
+        texts = [module.start_continuation("", prompt, 0, how, limit) for prompt, how in asked]
         count = 0
         while not all(text.is_over for text in texts):
             count += 2

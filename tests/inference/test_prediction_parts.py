@@ -126,7 +126,7 @@ def test_what_does_not_belong_together(model, tmp_path):
         ([one, two, of_texts], f"{of_texts}: does not belong to {one}: of other texts"),
         ([one, in_bf16, three], f"{in_bf16}: does not belong to {one}: precision='bf16', not"),
         ([one, as_json, three], f"{as_json}: does not belong to {one}: format='jsonl', not 'tsv'"),
-        ([one, whole, three], f"{whole}: is not a part, or its note is missing"),
+        ([one, whole, three], f"{whole}: is not a part, or its manifest is missing"),
         ([one, vectors, three], f"{vectors}: the name does not end in .tsv"),
     ):
         with pytest.raises(DataError) as error:
@@ -153,20 +153,20 @@ def test_what_does_not_belong_together(model, tmp_path):
 
 
 def test_a_part_is_made_again_by_its_command(model, tmp_path):
-    """Without its note, or with a former one, it is refused."""
+    """Without its manifest, or with a former one, it is refused."""
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
-    content, note = two.read_bytes(), two.with_name("p.tsv.json")
-    note.unlink()
-    with pytest.raises(DataError, match="is not a part, or its note is missing"):
+    content, manifest = two.read_bytes(), two.with_name("p.tsv.json")
+    manifest.unlink()
+    with pytest.raises(DataError, match="is not a part, or its manifest is missing"):
         bw.merge([one, two], tmp_path / "out.tsv")
     with pytest.raises(OutputError, match="already exists"):
         model.predict_to(two, data, part="2/2", **WINDOW)
     model.predict_to(two, ROWS["classification"][:7], part="2/2", overwrite=True, **WINDOW)
-    old = note.read_bytes()
+    old = manifest.read_bytes()
     model.predict_to(two, data, part="2/2", overwrite=True, **WINDOW)
     assert two.read_bytes() == content
-    note.write_bytes(old)
+    manifest.write_bytes(old)
     with pytest.raises(DataError, match=r"has [\d,]+ bytes instead of"):
         bw.merge([one, two], tmp_path / "out.tsv")
 
@@ -174,13 +174,13 @@ def test_a_part_is_made_again_by_its_command(model, tmp_path):
 def test_a_part_in_another_format_is_refused(model, tmp_path):
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
-    note = two.with_name("p.tsv.json")
-    tree = verify_checksum(json.loads(note.read_text()))
-    note.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
+    manifest = two.with_name("p.tsv.json")
+    tree = verify_checksum(json.loads(manifest.read_text()))
+    manifest.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
     with pytest.raises(DataError) as error:
         bw.merge([one, two], tmp_path / "out.tsv")
     assert str(error.value) == (
-        f"{note}: written in another format (1, not 2). "
+        f"{manifest}: written in another format (1, not 2). "
         "Make its file again, with --overwrite (overwrite=True) under the same name."
     )
     model.predict_to(two, data, part="2/2", overwrite=True, **WINDOW)
@@ -192,7 +192,7 @@ def test_parts_that_cannot_be(model, tmp_path):
     with pytest.raises(SettingsError, match="part='2/1' is not valid"):
         model.predict_to(tmp_path / "a.tsv", data, part="2/1")
     for out in ("-", "/dev/null"):
-        with pytest.raises(DataError, match="a part is a file with a note beside it"):
+        with pytest.raises(DataError, match="a part is a file with a manifest next to it"):
             model.predict_to(out, data, part="1/2", json=True)
     with pytest.raises(DataError, match="can be read only once"):
         model.predict_to(tmp_path / "a.tsv", iter(ROWS["classification"]), part="1/2")

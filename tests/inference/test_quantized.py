@@ -14,7 +14,8 @@ from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference.calibration import _Seen
 from bertworks.inference.frozen_layers import FUSED_ACTIVATIONS, has_packed_kernels
 from bertworks.inference.frozen_network import frozen_form
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.nn.encoder_layers import Layer
 from bertworks.nn.layers import ACTIVATIONS, Linear
 from bertworks.nn.quantization import InputCodes

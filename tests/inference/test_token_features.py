@@ -64,7 +64,7 @@ def test_tokens(minilm, theirs, tmp_path):
 @pytest.mark.parametrize("pieces", ["first", "mean"])
 def test_words(minilm, theirs, tmp_path, pieces):
     out = tmp_path / "f.parquet"
-    minilm.features_to(out, TEXTS, of="words", pieces=pieces, layers=[-2, -1], combine="sum")
+    minilm.features_to(out, TEXTS, unit="words", pieces=pieces, layers=[-2, -1], combine="sum")
     found = read(out)
     assert found["word"] == [
         *["A", "visually", "stunning", "rumination", "!", "unaffable", "cats"],
@@ -85,7 +85,7 @@ def test_words(minilm, theirs, tmp_path, pieces):
 def test_words_have_the_marks_of_their_last_character(minilm, tmp_path):
     out = tmp_path / "f.parquet"
     text = "a cafe\u0301. \u0928\u092e\u0938\u094d\u0924\u0947"
-    minilm.features_to(out, [text], of="words")
+    minilm.features_to(out, [text], unit="words")
     found = read(out)
     assert found["word"] == ["a", "cafe\u0301", ".", "\u0928\u092e\u0938\u094d\u0924\u0947"]
     places = zip(found["start"], found["end"], strict=True)
@@ -100,9 +100,9 @@ def test_windows_make_no_difference(minilm, tmp_path):
     np.testing.assert_allclose(first.pop("vector"), second.pop("vector"), atol=1e-5)
     assert first == second
     assert minilm.features_to(one, TEXTS).new == 0
-    with pytest.raises(DataError, match="with of='tokens', not 'words'"):
-        minilm.features_to(one, TEXTS, of="words")
+    with pytest.raises(DataError, match="with unit='tokens', not 'words'"):
+        minilm.features_to(one, TEXTS, unit="words")
     with pytest.raises(DataError, match="are written as Parquet"):
         minilm.features_to(tmp_path / "f.npy", TEXTS)
-    with pytest.raises(SettingsError, match="of='chars'"):
-        minilm.features_to(tmp_path / "f.parquet", TEXTS, of="chars")
+    with pytest.raises(SettingsError, match="unit='chars'"):
+        minilm.features_to(tmp_path / "f.parquet", TEXTS, unit="chars")

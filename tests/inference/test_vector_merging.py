@@ -34,7 +34,7 @@ def kind(request) -> str:
 
 def write(model, kind: str, out: Path, texts: Any = TEXTS, **settings: Any):
     if kind in ("tokens", "words"):
-        return model.features_to(out, texts, of=kind, **WINDOW, **settings)
+        return model.features_to(out, texts, unit=kind, **WINDOW, **settings)
     return model.embed_to(out, texts, **WINDOW, **settings)
 
 
@@ -49,7 +49,7 @@ def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     (whole := tmp_path / "whole").mkdir()
     (merged := tmp_path / "merged").mkdir()
     found = write(model, kind, whole / name(kind), max_seq_length=7)
-    assert found.cut > 0
+    assert found.num_truncated > 0
     rows = 0
     for number, folder in enumerate(folders, 1):
         folder.mkdir()
@@ -61,7 +61,11 @@ def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     assert rows == found.rows == len(TEXTS)  # of 8 windows: with 11 parts some are empty
     parts = [folder / name(kind) for folder in folders]
     joined = bw.merge(parts[::-1], merged / name(kind))
-    assert (joined.rows, joined.width, joined.cut) == (found.rows, found.width, found.cut)
+    assert (joined.rows, joined.width, joined.num_truncated) == (
+        found.rows,
+        found.width,
+        found.num_truncated,
+    )
     assert contents(merged) == contents(whole)
     assert write(model, kind, merged / name(kind), max_seq_length=7).new == 0  # as one run's
 
@@ -123,8 +127,8 @@ def test_what_does_not_belong_together(model, tmp_path):
     last = make("last", "3/3", [*TEXTS[:-1], "b"])
     more = make("more", "3/3", [*TEXTS, "a"])
     whole, half = make("whole", None), make("half", "2/2")
-    no_note = tmp_path / "no.npy"
-    no_note.write_bytes(one.read_bytes())
+    no_manifest = tmp_path / "no.npy"
+    no_manifest.write_bytes(one.read_bytes())
     for parts, says in (
         ([one, three], "of 3 parts, these are missing: '2/3'"),
         ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
@@ -136,7 +140,7 @@ def test_what_does_not_belong_together(model, tmp_path):
         ([one, two, more], f"{more}: does not belong to {one}: of other texts"),
         ([one, two, whole], f"{whole}: is not a part"),
         ([one, half, three], f"{half}: is part 2/2, and {one} is part 1/3"),
-        ([one, no_note, three], f"{no_note}: is not a part, or its note is missing"),
+        ([one, no_manifest, three], f"{no_manifest}: is not a part, or its manifest is missing"),
     ):
         with pytest.raises(DataError) as error:
             bw.merge(parts, tmp_path / "out.npy")
@@ -152,9 +156,9 @@ def test_what_does_not_belong_together(model, tmp_path):
 def test_a_note_of_no_width(model, tmp_path, width):
     part = tmp_path / "1.parquet"
     write(model, "parquet", part, part="1/1")
-    note = tmp_path / "1.parquet.json"
-    note.write_text(json.dumps({**json.loads(note.read_text()), "width": width}))
-    with pytest.raises(DataError, match=r"1\.parquet: is not a part, or its note is missing"):
+    manifest = tmp_path / "1.parquet.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "width": width}))
+    with pytest.raises(DataError, match=r"1\.parquet: is not a part, or its manifest is missing"):
         bw.merge([part], tmp_path / "out.parquet")
 
 

@@ -19,7 +19,7 @@ import bertworks as bw
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
 from bertworks.inference.vector_files import layout_of
-from bertworks.inference.vectors import _name
+from bertworks.inference.vectors import _finish
 from bertworks.utils.json_files import verify_checksum, with_checksum
 
 WINDOW = {"window_rows": 4}
@@ -47,7 +47,7 @@ def test_files_hold_what_embed_gives(model, out):
     found = model.embed_to(
         out, TEXTS, **WINDOW, progress=lambda *done: reported.append(done), pooling="max"
     )
-    assert (found.rows, found.width, found.new, found.cut) == (30, 48, 30, 0)
+    assert (found.rows, found.width, found.new, found.num_truncated) == (30, 48, 30, 0)
     np.testing.assert_allclose(read(out), model.embed(TEXTS, pooling="max"), atol=1e-6)
     assert reported[-1] == (30, 30)
     assert reported == sorted(reported)
@@ -120,7 +120,7 @@ def test_a_kill_between_the_last_row_and_the_end(model, out, monkeypatch):
 
     with monkeypatch.context() as patched:
         for kind in ("Npy", "Parquet"):
-            patched.setattr(getattr(vector_files, kind), "finished", killed)
+            patched.setattr(getattr(vector_files, kind), "finished_file", killed)
         with pytest.raises(StopError):
             model.embed_to(out, TEXTS, **WINDOW)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 0
@@ -138,10 +138,10 @@ def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_note_says_so(
     model, out, monkeypatch
 ):
     with monkeypatch.context() as patched:
-        patched.setattr(vectors, "_name", lambda *given: [_name(*given), 1 / 0])
+        patched.setattr(vectors, "_finish", lambda *given: [_finish(*given), 1 / 0])
         with pytest.raises(ZeroDivisionError):
             model.embed_to(out, TEXTS, **WINDOW)
-    assert json.loads(out.with_name(f"{out.name}.json").read_text())["unfinished"]
+    assert json.loads(out.with_name(f"{out.name}.json").read_text())["unfinished_checksum"]
     flip(out, 30)
     with pytest.raises(DataError, match=r"is damaged: its checksum is wrong\. Remove vectors"):
         model.embed_to(out, TEXTS, **WINDOW)
@@ -149,8 +149,8 @@ def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_note_says_so(
     assert model.embed_to(out, TEXTS, **WINDOW).new == 0
     whole = out.with_name(f"whole{out.suffix}")
     model.embed_to(whole, TEXTS, **WINDOW)
-    notes = [path.with_name(f"{path.name}.json").read_bytes() for path in (out, whole)]
-    assert notes[0] == notes[1]
+    manifests = [path.with_name(f"{path.name}.json").read_bytes() for path in (out, whole)]
+    assert manifests[0] == manifests[1]
 
 
 @pytest.mark.parametrize("at", [12, 40, 90, 200])
@@ -164,10 +164,10 @@ def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
 
 def test_a_changed_number_in_a_note_is_found(model, out):
     model.embed_to(out, TEXTS, **WINDOW)
-    note = out.with_name(f"{out.name}.json")
-    content = note.read_text()
+    manifest = out.with_name(f"{out.name}.json")
+    content = manifest.read_text()
     for was, now in (('"cut": 0', '"cut": 1'), ('"crc32"', '"crc33"')):
-        note.write_text(content.replace(was, now))
+        manifest.write_text(content.replace(was, now))
         with pytest.raises(DataError, match=r"\.json: is damaged, or does not describe vectors"):
             model.embed_to(out, TEXTS, **WINDOW)
 
@@ -179,13 +179,13 @@ def test_vectors_in_another_format_are_refused(model, out, is_finished):
     else:
         with pytest.raises(StopError):
             model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
-    note = out.with_name(f"{out.name}.json")
-    tree = verify_checksum(json.loads(note.read_text()))
-    note.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
+    manifest = out.with_name(f"{out.name}.json")
+    tree = verify_checksum(json.loads(manifest.read_text()))
+    manifest.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
     with pytest.raises(DataError) as error:
         model.embed_to(out, TEXTS, **WINDOW)
     assert str(error.value) == (
-        f"{note}: written in another format (1, not 2). "
+        f"{manifest}: written in another format (1, not 2). "
         "Make its file again, with --overwrite (overwrite=True) under the same name."
     )
     assert model.embed_to(out, TEXTS, **WINDOW, overwrite=True).new == 30
@@ -215,8 +215,8 @@ def test_what_is_in_the_way(model, out, tmp_path):
     with pytest.raises(OutputError, match="already exists"):
         model.embed_to(out, TEXTS)
     assert out.read_bytes() == b"precious"
-    note = out.with_name(f"{out.name}.json")
-    note.write_text('{"mine": 1}')
+    manifest = out.with_name(f"{out.name}.json")
+    manifest.write_text('{"mine": 1}')
     with pytest.raises(DataError, match="does not describe vectors"):
         model.embed_to(out, TEXTS)
     with pytest.raises(StopError):
@@ -262,11 +262,11 @@ def test_texts_of_files(model, out, tmp_path):
 
 def test_rows_are_streamed(model, out):
     """When row N is drawn, all windows before it are on disk."""
-    note = out.with_name(f"{out.name}.json")
+    manifest = out.with_name(f"{out.name}.json")
 
     def texts() -> Iterator[str]:
         for at in range(5 * 4):
-            written = json.loads(note.read_text())["rows"] if note.exists() else 0
+            written = json.loads(manifest.read_text())["rows"] if manifest.exists() else 0
             assert at - written < 2 * WINDOW["window_rows"]
             yield "a b"
 
@@ -287,15 +287,15 @@ model.embed_to(sys.argv[2], texts, window_rows=8, precision="fp32", progress=wai
 def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
     model.save(tmp_path / "m")
     process = subprocess.Popen([sys.executable, "-c", SLOWLY, tmp_path / "m", out])
-    note = out.with_name(f"{out.name}.json")
+    manifest = out.with_name(f"{out.name}.json")
     deadline = time.monotonic() + 120
-    while not (note.exists() and json.loads(note.read_text())["rows"] >= 40):
+    while not (manifest.exists() and json.loads(manifest.read_text())["rows"] >= 40):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
     process.kill()
     process.wait()
-    assert 40 <= json.loads(note.read_text())["rows"] < 400
+    assert 40 <= json.loads(manifest.read_text())["rows"] < 400
     texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
     again = bw.load(tmp_path / "m", device="cpu")
     assert again.embed_to(out, texts, window_rows=8, precision="fp32").new <= 360
@@ -332,8 +332,8 @@ def test_a_file_is_ended_in_its_precision(model, out, monkeypatch):
     exact, fast = (model.embed(TEXTS, precision=name) for name in ("fp32", "auto"))
     np.testing.assert_allclose(read(out), exact, atol=1e-6)
     assert not np.allclose(fast, exact, atol=1e-6)
-    note = json.loads(out.with_name(f"{out.name}.json").read_text())
-    assert note["made_with"]["precision"] == "fp32"
+    manifest = json.loads(out.with_name(f"{out.name}.json").read_text())
+    assert manifest["provenance"]["precision"] == "fp32"
     assert model.embed_to(out, TEXTS, **WINDOW).new == 0
     with pytest.raises(DataError, match="precision='fp32', not 'bf16'"):
         model.embed_to(out, TEXTS, **WINDOW, precision="bf16")

@@ -15,7 +15,7 @@ from bertworks.cli import app
 from bertworks.errors import SettingsError
 from bertworks.lab import bench, lineage
 from bertworks.lab.bench import Lab
-from bertworks.model import load
+from bertworks.loading import load
 from bertworks.reports import charts
 
 _PAIRS = "king queen\nman woman\nboy girl\ncity town\nriver lake".splitlines()

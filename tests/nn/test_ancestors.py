@@ -19,7 +19,8 @@ from bertworks.explorer import explain
 from bertworks.explorer.comparing import minimal_pair
 from bertworks.explorer.needs import NoHeadError, missing
 from bertworks.explorer.reading import read
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.encoder_layers import Layer, TwoWayLayer

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.answering.answers import read_answers
 from bertworks.tasks.answering.network import AnsweringNetwork

@@ -15,7 +15,7 @@ import torch
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks import LABELLED_TASKS, find_labelled_task

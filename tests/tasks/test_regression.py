@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
-from bertworks.inference.writers import write_predictions
+from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.classification import (
     ClassificationOptions,
     ClassificationSettings,

@@ -11,7 +11,8 @@ import torch
 
 from bertworks.convert.export import write_onnx
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.translation import TranslationTask
 from bertworks.text.tokenizer import Tokenizer

@@ -104,7 +104,7 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
     ):
 
         def measure(network: Network) -> dict[str, float]:
-            return evaluate(network, task, examples()[:20], engine, team=group).metrics
+            return evaluate(network, task, examples()[:20], engine, group=group).metrics
 
         source = RowSource(examples(), seed=0, batch_size=9)
         result = fit(

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from bertworks.errors import BertworksError, SettingsError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
 from bertworks.training.finetune import FinetuneResult

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertworks.errors import CheckpointError, SettingsError
-from bertworks.model import load
+from bertworks.loading import load
 from bertworks.training.finetune import finetune
 from bertworks.training.recipe import read_recipe
 

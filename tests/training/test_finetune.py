@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertworks.errors import DataError, SettingsError, TrainingError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.labelled_data import RowSource

@@ -14,7 +14,8 @@ import torch
 
 from bertworks.data.schema import Columns
 from bertworks.errors import DataError, SettingsError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.reports.report import write_report
 from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.tasks.answering.task import AnsweringTask

@@ -17,7 +17,8 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, TrainingError
 from bertworks.lab.glue import GlueResult, glue
 from bertworks.lab.glue.tasks import TASKS, chosen, folder_of
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import CONFIG, PIECES, Lines
 

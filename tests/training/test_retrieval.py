@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bertworks.errors import BertworksWarning, SettingsError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 

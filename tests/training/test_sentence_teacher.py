@@ -17,7 +17,8 @@ from bertworks.errors import (
     SettingsError,
     TrainingError,
 )
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.progress import Progress

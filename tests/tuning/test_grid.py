@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import BertworksError, DataError, SettingsError, TrainingError
-from bertworks.model import Model, load
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.best_metric import BestMetric
 from bertworks.tasks.classification import ClassificationTask

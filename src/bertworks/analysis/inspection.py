@@ -13,7 +13,8 @@ from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate
 from ..checkpoints.store import read_task, read_tensors
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..tasks import is_registered
 from ..text.definition import WordPieceDefinition
 from ..text.tree import TreeDefinition

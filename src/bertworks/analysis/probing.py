@@ -22,7 +22,8 @@ from ..data.rows import Rows, text_of
 from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..settings.keywords import ProbeKeywords
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.gold import GoldRows

@@ -152,7 +152,7 @@ class Index:
                 **comparison,
                 **engine,
             )
-            return result.cut
+            return result.num_truncated
 
         if directory is None:
             with TemporaryDirectory() as temporary:

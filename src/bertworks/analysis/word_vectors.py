@@ -21,7 +21,8 @@ from torch import nn
 
 from ..data.lines import ReadCounts, Reading, read_lines
 from ..errors import BertworksWarning, DataError
-from ..model import Model, of_unit_length
+from ..inference.similarity import of_unit_length
+from ..model import Model
 from ..nn.config import STATIC_SETTINGS, EncoderConfig
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer

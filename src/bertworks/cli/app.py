@@ -409,7 +409,7 @@ def load_model(model: str, device: literals.Device, task: str | None = None) -> 
     """Load a model on a device."""
     # Imported objects stay: garbage collection of them would take a third of a short command.
     gc.disable()
-    from ..model import load
+    from ..loading import load
 
     gc.freeze()
     gc.enable()

@@ -264,7 +264,7 @@ def predict(
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     for text in texts or ():
         display.must_hold_text(text)
-    from ..inference.writers import write_predictions
+    from ..inference.prediction_files import write_predictions
 
     settings = given | table
     with output(out, [data], model=model, overwrite=overwrite):

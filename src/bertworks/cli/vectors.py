@@ -91,8 +91,8 @@ def _writing(
             if found.new < found.rows:
                 rows += f", {found.rows - found.new:,} of them already there"
             facts = {"texts": rows, "width": f"{found.width:,}"}
-            if found.cut:
-                facts["cut"] = f"{found.cut:,} texts were too long for the model"
+            if found.num_truncated:
+                facts["truncated"] = f"{found.num_truncated:,} texts were too long for the model"
             display.facts(facts)
             rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing to do"
             display.facts({"time": f"{format_duration(seconds())}, {rate}", "written to": out})
@@ -127,7 +127,7 @@ def embed(
 
 @verb(
     "features",
-    "bertworks features runs/tiny --data texts.txt --out words.parquet of=words",
+    "bertworks features runs/tiny --data texts.txt --out words.parquet unit=words",
 )
 def features(
     out: Annotated[str, typer.Option(metavar="FILE", help="Output file: .parquet.")],

@@ -30,7 +30,8 @@ from ..checkpoints.network_weights import key_map_of, unique_tensors
 from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from ..errors import CheckpointError, import_optional
-from ..model import BareEncoder, Model, load
+from ..loading import load
+from ..model import BareEncoder, Model
 from ..nn.config import EncoderConfig
 from ..nn.pooling import pool
 from ..packed import Padded

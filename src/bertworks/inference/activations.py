@@ -28,7 +28,7 @@ from ..nn.encoder_layers import AttentionScope, SelfAttention
 from ..nn.kv_cache import KeyValueCache
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
-from .engine import not_finite
+from .engine import not_finite_error
 from .frozen_network import frozen_form
 from .module_copies import copy_network
 
@@ -92,7 +92,7 @@ def activations(
     else:
         copy.encoder(batch.packed)
     if not all(map(is_finite, (*result.states, *result.outputs.values()))):
-        raise not_finite("text")
+        raise not_finite_error("text")
     shape = (packed.num_sequences, packed.max_seqlen, -1)
     result.states = [state.reshape(shape) for state in result.states]
     return result

@@ -51,46 +51,48 @@ class Sized(Protocol):
 SizedT = TypeVar("SizedT", bound=Sized)
 
 
-class Cuts:
+class TruncationCounts:
     """Counts of truncated examples.
 
     Attributes:
-        rows: number of examples.
-        cut_rows: number of truncated examples.
-        cut_tokens: number of tokens cut off, in total.
+        num_rows: number of examples.
+        num_truncated_rows: number of truncated examples.
+        num_truncated_tokens: number of tokens cut off, in total.
     """
 
     def __init__(self) -> None:
-        self.rows = self.cut_rows = self.cut_tokens = 0
+        self.num_rows = self.num_truncated_rows = self.num_truncated_tokens = 0
 
     def add(self, examples: Iterable[ExampleT]) -> Iterator[ExampleT]:
         """Count examples while yielding them."""
         for example in examples:
-            self.rows += 1
-            self.cut_rows += example.truncated_tokens > 0
-            self.cut_tokens += example.truncated_tokens
+            self.num_rows += 1
+            self.num_truncated_rows += example.truncated_tokens > 0
+            self.num_truncated_tokens += example.truncated_tokens
             yield example
 
-    def take_in(self, other: Cuts) -> None:
+    def merge(self, other: TruncationCounts) -> None:
         """Add the counts of another."""
-        self.rows += other.rows
-        self.cut_rows += other.cut_rows
-        self.cut_tokens += other.cut_tokens
+        self.num_rows += other.num_rows
+        self.num_truncated_rows += other.num_truncated_rows
+        self.num_truncated_tokens += other.num_truncated_tokens
 
     def remarks(self) -> list[str]:
         """The counts as a message to the user; empty if nothing was truncated."""
-        if not self.cut_rows:
+        if not self.num_truncated_rows:
             return []
-        what = f"{self.cut_rows:,} of {self.rows:,} rows were too long for the model: "
-        return [what + f"{self.cut_tokens:,} tokens were cut off"]
+        what = (
+            f"{self.num_truncated_rows:,} of {self.num_rows:,} rows were too long for the model: "
+        )
+        return [what + f"{self.num_truncated_tokens:,} tokens were cut off"]
 
 
 DEFAULTS = EngineSettings()
 
 
-def row_number(at: int) -> str:
+def row_name(index: int) -> str:
     """The default name of a row in errors."""
-    return f"row {at + 1}"
+    return f"row {index + 1}"
 
 
 @dataclass(frozen=True)
@@ -104,20 +106,21 @@ class _Predict:
 
     def __call__(
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
-    ) -> tuple[list[Prediction], Cuts]:
+    ) -> tuple[list[Prediction], TruncationCounts]:
         """Predict a window of rows, which is given with the number of its first row."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         start, window = part
         places = [row.where for row, _ in window]
-        cuts, answers = Cuts(), dict[int, Prediction]()
-        made = self.task.examples([seen for _, seen in window], start, where=places, labelled=False)
-        examples = list(cuts.add(made))
+        counts, predictions = TruncationCounts(), dict[int, Prediction]()
+        values = [values for _, values in window]
+        examples = self.task.examples(values, start, where=places, labelled=False)
+        counted_examples = list(counts.add(examples))
         for outputs, batch in outputs_of(
-            self.network, self.task, examples, self.settings, places.__getitem__
+            self.network, self.task, counted_examples, self.settings, places.__getitem__
         ):
-            answers.update(self.task.decode(outputs, batch))
-        return [answers[number] for number in range(start, start + len(window))], cuts
+            predictions.update(self.task.decode(outputs, batch))
+        return [predictions[number] for number in range(start, start + len(window))], counts
 
 
 def predict(
@@ -145,25 +148,25 @@ def predict(
         DataError: a row does not fit the task.
         CheckpointError: the network's output for a row is not finite.
     """
-    cuts = Cuts()
-    drawn: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
+    counts = TruncationCounts()
+    pending: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
 
     def windows() -> Iterator[tuple[int, Sequence[tuple[LocatedRow, Row]]]]:
         start = first
-        some = islice(task.add_context(rows), first, end)
-        for window in chunks(some, settings.window_rows, _characters):
-            drawn.append(window)
+        part = islice(task.add_context(rows), first, end)
+        for window in chunks(part, settings.window_rows, _characters):
+            pending.append(window)
             yield start, window
             start += len(window)
 
     work = _Predict(network, task, settings, threads_of_worker(workers, on))
     gpus = int(next(network.parameters()).is_cuda)
-    with closing(parallel.map(work, windows(), workers=workers, on=on, gpus=gpus)) as made:
-        for answers, cut in made:
-            cuts.take_in(cut)
-            for (row, _), answer in zip(drawn.popleft(), answers, strict=True):
-                yield row.values, answer
-    for remark in cuts.remarks():
+    with closing(parallel.map(work, windows(), workers=workers, on=on, gpus=gpus)) as results:
+        for predictions, window_counts in results:
+            counts.merge(window_counts)
+            for (row, _), prediction in zip(pending.popleft(), predictions, strict=True):
+                yield row.values, prediction
+    for remark in counts.remarks():
         warnings.warn(remark, BertworksWarning, stacklevel=2)
 
 
@@ -189,7 +192,7 @@ def labelled_examples(
         empty += [
             row.where for row, _ in chunk if any(is_missing(row.values.get(c)) for c in columns)
         ]
-        yield from task.examples([seen for _, seen in chunk], start, where=places)
+        yield from task.examples([values for _, values in chunk], start, where=places)
         start += len(chunk)
     if empty:
         what = f"{len(empty):,} of {start:,} rows have an empty text"
@@ -209,7 +212,7 @@ def outputs_of(
     task: Task[ExampleT],
     examples: Sequence[ExampleT],
     settings: EngineSettings = DEFAULTS,
-    place: Callable[[int], str] = row_number,
+    place: Callable[[int], str] = row_name,
     share: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[dict[str, Tensor], Batch]]:
     """Yield a network's outputs for examples, batch by batch, longest first.
@@ -237,9 +240,11 @@ def outputs_of(
         outputs, batch = run(part)
         if not all(map(is_finite, outputs.values())):
             # Only the task knows how outputs relate to examples, so each example is run alone.
-            alone = (one for one in part if not all(map(is_finite, run([one])[0].values())))
-            first = next(alone, part[0])
-            raise not_finite(place(next(at for at, one in enumerate(examples) if one is first)))
+            failing = (one for one in part if not all(map(is_finite, run([one])[0].values())))
+            first = next(failing, part[0])
+            raise not_finite_error(
+                place(next(at for at, one in enumerate(examples) if one is first))
+            )
         yield outputs, batch
 
 
@@ -255,11 +260,11 @@ def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
     """
     if not is_finite(vectors):
         is_right = vectors.isfinite().flatten(1).all(-1)
-        raise not_finite(place(int(is_right.logical_not().nonzero()[0])))
+        raise not_finite_error(place(int(is_right.logical_not().nonzero()[0])))
 
 
-def not_finite(where: str) -> CheckpointError:
-    """The error for a row whose outputs are not finite."""
+def not_finite_error(where: str) -> CheckpointError:
+    """Return the error for a row whose outputs are not finite."""
     return CheckpointError(
         "the model's output is not finite",
         where=where,
@@ -292,13 +297,13 @@ def chunks(
         characters: returns the characters of an item's texts; a list ends at `_WINDOW_CHARACTERS`.
     """
     chunk: list[T] = []
-    held = 0
+    num_characters = 0
     for item in items:
         chunk.append(item)
-        held += 0 if characters is None else characters(item)
-        if len(chunk) == size or held >= _WINDOW_CHARACTERS:
+        num_characters += 0 if characters is None else characters(item)
+        if len(chunk) == size or num_characters >= _WINDOW_CHARACTERS:
             yield chunk
-            chunk, held = [], 0
+            chunk, num_characters = [], 0
     if chunk:
         yield chunk
 

@@ -23,11 +23,11 @@ from ..tasks.pretraining.evaluator import PretrainingEvaluator
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Example, Network, Task
-from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_number
-from .settings import EngineSettings, MeasuredSettings
+from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_name
+from .settings import EngineSettings, HeldOutEvaluationSettings
 
 
-class Team(Protocol):
+class ProcessGroup(Protocol):
     """Processes that evaluate one network together; see `training.distributed`."""
 
     @property
@@ -46,15 +46,15 @@ def evaluate(
     settings: EngineSettings = DEFAULTS,
     *,
     breakdown: bool = True,
-    team: Team | None = None,
+    group: ProcessGroup | None = None,
 ) -> Evaluation:
     """Evaluate a network by its task's metrics.
 
     Args:
         network: of the task; it is not changed.
         examples: with targets (see `engine.labelled_examples`); any number.
-        team: processes that share the batches, if the task's evaluator can add up their results;
-            each of them calls this function, and gets the result of all batches.
+        group: processes that share the batches, if the task's evaluator can add up their
+            results; each of them calls this function, and gets the result of all batches.
 
     Raises:
         DataError: there are no examples.
@@ -62,31 +62,31 @@ def evaluate(
         CheckpointError: the output for a row, or the total loss, is not finite.
     """
     evaluator = task.evaluator()
-    shared = team if team is not None and team.world > 1 and evaluator.state_fields else None
-    share = (0, 1) if shared is None else (shared.rank, shared.world)
+    if group is not None and not (group.world > 1 and evaluator.state_fields):
+        group = None
+    share = (0, 1) if group is None else (group.rank, group.world)
     rows = 0
     for window in chunks(examples, settings.window_rows):
-        names = [row_number(at) for at in range(rows, rows + len(window))]
+        names = [row_name(index) for index in range(rows, rows + len(window))]
         for outputs, batch in outputs_of(network, task, window, settings, names.__getitem__, share):
             evaluator.add(outputs, batch)
         rows += len(window)
     if not rows:
         raise DataError("there is nothing to evaluate")
-    if shared is not None:
-        parts = shared.gather(evaluator.state())
+    if group is not None:
+        parts = group.gather(evaluator.state())
         evaluator = task.evaluator()
         for part in parts:  # in the order of ranks, so that all processes get the same bits
             evaluator.merge(part)
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
-    made_of = evaluator.breakdown() if breakdown else Breakdown()
     remarks = evaluator.remarks()
     if settings.precision == "int8":
         remarks = [*remarks, "computed with 8-bit weights"]
     elif dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
         remarks = [*remarks, "computed in bfloat16"]
-    return Evaluation(metrics, rows, remarks, made_of)
+    return Evaluation(metrics, rows, remarks, evaluator.breakdown() if breakdown else Breakdown())
 
 
 class _Task(PretrainingTask):
@@ -99,26 +99,26 @@ class _Task(PretrainingTask):
 class _Evaluator(PretrainingEvaluator):
     """Adds `mlm_mask_accuracy`: the accuracy on tokens replaced by `[MASK]`."""
 
-    state_fields = (*PretrainingEvaluator.state_fields, "_asked", "_right")
+    state_fields = (*PretrainingEvaluator.state_fields, "_num_masks", "_num_correct")
 
     def __init__(self, mask_id: int) -> None:
         super().__init__()
         self._mask_id = mask_id
-        self._asked = self._right = 0
+        self._num_masks = self._num_correct = 0
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         super().add(outputs, batch)
-        seen = batch.packed.input_ids[batch.targets["masked_positions"]]
-        is_mask = seen == self._mask_id
-        right = outputs["mlm_logits"].argmax(-1) == batch.targets["masked_labels"]
-        self._asked += int(is_mask.sum())
-        self._right += int((right & is_mask).sum())
+        input_ids = batch.packed.input_ids[batch.targets["masked_positions"]]
+        is_mask = input_ids == self._mask_id
+        is_correct = outputs["mlm_logits"].argmax(-1) == batch.targets["masked_labels"]
+        self._num_masks += int(is_mask.sum())
+        self._num_correct += int((is_correct & is_mask).sum())
 
     def result(self) -> dict[str, float]:
-        found = super().result()
-        if self._asked:
-            found["mlm_mask_accuracy"] = self._right / self._asked
-        return found
+        metrics = super().result()
+        if self._num_masks:
+            metrics["mlm_mask_accuracy"] = self._num_correct / self._num_masks
+        return metrics
 
 
 def is_corpus(data: Any) -> bool:
@@ -127,13 +127,14 @@ def is_corpus(data: Any) -> bool:
 
 
 def held_out_of_run(source: str | None) -> dict[str, Any]:
-    """The held-out part of the pre-training run that a model belongs to, as `MeasuredSettings`.
+    """Return the held-out part of the pre-training run that a model belongs to.
 
     Args:
         source: where the model was loaded from.
 
     Returns:
-        The settings by name; empty if the model is not in the directory of a pre-training run.
+        `HeldOutEvaluationSettings` by name; empty if the model is not in the directory of a
+        pre-training run.
 
     Raises:
         SettingsError: the run's settings cannot be read, or are damaged.
@@ -148,19 +149,19 @@ def held_out_of_run(source: str | None) -> dict[str, Any]:
         return {}
     run = without_format_version(run, file)
     try:
-        measured = {**run["held_out"], "max_seq_length": run["phases"][0]["max_seq_length"]}
-        if measured.get("seed") is None:
-            measured["seed"] = run["seed"]
+        held_out = {**run["held_out"], "max_seq_length": run["phases"][0]["max_seq_length"]}
+        if held_out.get("seed") is None:
+            held_out["seed"] = run["seed"]
     except (LookupError, TypeError):
         raise SettingsError("the file is damaged", where=str(file)) from None
-    return MeasuredSettings.parse(measured, where=str(file)).model_dump()
+    return HeldOutEvaluationSettings.parse(held_out, where=str(file)).model_dump()
 
 
 def evaluate_held_out(
     network: Network,
     task: Task[Any],
     data: str | Path,
-    measured: MeasuredSettings,
+    held_out: HeldOutEvaluationSettings,
     engine: EngineSettings,
 ) -> Evaluation:
     """Evaluate a pre-trained network on held-out documents of a prepared corpus.
@@ -172,7 +173,7 @@ def evaluate_held_out(
 
     Args:
         data: the corpus; its tokenizer must be the model's.
-        measured: which documents, and how many of their sequences. If its seed is omitted, a remark
+        held_out: which documents, and how many of their sequences. If its seed is omitted, a remark
             reports the one that was used.
 
     Raises:
@@ -192,16 +193,16 @@ def evaluate_held_out(
             where=str(data),
             fix="Run bertworks prepare with --tokenizer MODEL.",
         )
-    _, documents = split_held_out(corpus, measured.documents, seed=measured.seed)
-    instances = task.instances.with_values(max_seq_length=measured.max_seq_length)
-    source = PretrainingSource(corpus, documents, task.tokenizer, instances, seed=measured.seed)
+    _, documents = split_held_out(corpus, held_out.documents, seed=held_out.seed)
+    instances = task.instances.with_values(max_seq_length=held_out.max_seq_length)
+    source = PretrainingSource(corpus, documents, task.tokenizer, instances, seed=held_out.seed)
     plain = _Task(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
-    examples = list(source.examples(limit=measured.sequences))
-    found = evaluate(network, plain, examples, engine)
-    remarks = [*found.remarks, f"{len(documents):,} documents are held out"]
-    if "seed" not in measured.model_fields_set:
+    examples = list(source.examples(limit=held_out.sequences))
+    evaluation = evaluate(network, plain, examples, engine)
+    remarks = [*evaluation.remarks, f"{len(documents):,} documents are held out"]
+    if "seed" not in held_out.model_fields_set:
         remarks.append(
-            f"they are selected by seed={measured.seed}, since the model is not in a run "
+            f"they are selected by seed={held_out.seed}, since the model is not in a run "
             "directory; give seed= if training used another"
         )
-    return replace(found, remarks=remarks)
+    return replace(evaluation, remarks=remarks)

@@ -20,7 +20,7 @@ from ..nn.pooling import pool, width_factor
 from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer
-from .engine import by_tokens, check_finite, chunks, row_number
+from .engine import by_tokens, check_finite, chunks, row_name
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
@@ -40,11 +40,11 @@ class EncodedText:
         return self.encoding.num_tokens
 
 
-class States:
+class HiddenStateExtractor:
     """Selected hidden states of any number of texts.
 
     Attributes:
-        texts, cut: the number of texts so far, and how many of them were truncated.
+        num_texts, num_truncated: the number of texts so far, and of those that were truncated.
         limit: maximum tokens per text.
 
     Raises:
@@ -63,11 +63,13 @@ class States:
         self.settings, self.engine = settings, engine
         self.config = network.encoder.config
         self.layers = _layers(settings.layers, self.config.num_hidden_layers)
-        most = self.config.max_seqlen
-        self.limit = settings.max_seq_length or most
-        if self.limit > most:
-            raise SettingsError(f"max_seq_length={self.limit} is more than the encoder's {most}")
-        self.texts = self.cut = 0
+        max_seqlen = self.config.max_seqlen
+        self.limit = settings.max_seq_length or max_seqlen
+        if self.limit > max_seqlen:
+            raise SettingsError(
+                f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
+            )
+        self.num_texts = self.num_truncated = 0
 
     @property
     def width(self) -> int:
@@ -79,9 +81,9 @@ class States:
     def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
         return self.tokenizer.encode_batch
 
-    def places(self, texts: Sequence[str]) -> list[str]:
-        """Names of the next texts in errors: their numbers."""
-        return [f"text {self.texts + at + 1}" for at in range(len(texts))]
+    def default_names(self, texts: Sequence[str]) -> list[str]:
+        """Return the names of the next texts in errors: their numbers."""
+        return [f"text {self.num_texts + index + 1}" for index in range(len(texts))]
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts.
@@ -99,21 +101,21 @@ class States:
         for place, encoding in zip(where, encodings, strict=True):
             if not encoding.num_tokens:
                 raise DataError("the text has no tokens", where=place, fix="Leave it out.")
-        self.cut += sum(encoding.truncated_tokens > 0 for encoding in encodings)
-        self.texts += len(texts)
-        return [EncodedText(at, encoding) for at, encoding in enumerate(encodings)]
+        self.num_truncated += sum(encoding.truncated_tokens > 0 for encoding in encodings)
+        self.num_texts += len(texts)
+        return [EncodedText(index, encoding) for index, encoding in enumerate(encodings)]
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first, on the encoder's device."""
-        most = self.engine.batch_tokens
+        max_tokens = self.engine.batch_tokens
         if self.device.type == "cpu":  # larger batches need more memory, but are not faster
-            most = min(most, _TOKENS_OF_A_THREAD * torch.get_num_threads())
-        for part in by_tokens(texts, most):
-            ordered = part[::-1]  # sorted by length, for large groups in attention
+            max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * torch.get_num_threads())
+        for part in by_tokens(texts, max_tokens):
+            batch = part[::-1]  # sorted by length, for large groups in attention
             yield (
-                ordered,
+                batch,
                 # Tokens of single texts are of type 0.
-                Packed.from_arrays([text.encoding.input_ids for text in ordered]).to(self.device),
+                Packed.from_arrays([text.encoding.input_ids for text in batch]).to(self.device),
             )
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
@@ -146,11 +148,11 @@ class States:
         else:
             states = enumerate(encoder.hidden_states(packed))
         if self.settings.combine == "concat":
-            found: dict[int, Tensor] = {}
+            vectors: dict[int, Tensor] = {}
             for number, hidden in states:
                 if number in layers:
-                    found[number] = reduce(hidden.float())
-            return [found[layer] for layer in layers]
+                    vectors[number] = reduce(hidden.float())
+            return [vectors[layer] for layer in layers]
         total: Tensor | None = None
         for number, hidden in states:
             if number in layers:
@@ -160,8 +162,8 @@ class States:
         return [reduce(total / len(layers) if self.settings.combine == "mean" else total)]
 
 
-class Embedder(States):
-    """Computes vectors of texts; see `States` for the arguments, and `EmbedSettings`.
+class Embedder(HiddenStateExtractor):
+    """Computes vectors of texts; see `HiddenStateExtractor` for the arguments, and `EmbedSettings`.
 
     Raises:
         SettingsError: the pooler is requested, but the model has none, or other layers than the
@@ -189,7 +191,7 @@ class Embedder(States):
         return self.tokenizer.sequences  # without offsets, which vectors of texts do not need
 
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
-        """Tokenise texts, each with the prompt before it; see `States.encode`."""
+        """Tokenise texts, each with the prompt before it; see `HiddenStateExtractor.encode`."""
         prompt = self.prompt
         return super().encode([prompt + text for text in texts] if prompt else texts, where)
 
@@ -214,13 +216,13 @@ class Embedder(States):
             DataError: see `encode`.
             CheckpointError: a vector is not finite.
         """
-        where = where or self.places(texts)
+        where = where or self.default_names(texts)
         return self.vectors(self.encode(texts, where), where.__getitem__, progress)
 
     def vectors(
         self,
         texts: Sequence[EncodedText],
-        place: Callable[[int], str] = row_number,
+        place: Callable[[int], str] = row_name,
         progress: Callable[[int], None] | None = None,
     ) -> Float[np.ndarray, "texts width"]:
         """Return the vectors of tokenised texts, whose indices count from 0.
@@ -232,17 +234,17 @@ class Embedder(States):
         Raises:
             CheckpointError: a vector is not finite.
         """
-        found = np.empty((len(texts), self.width), np.float32)
-        done = 0
+        result = np.empty((len(texts), self.width), np.float32)
+        num_done = 0
         for part, packed in self.batches(texts):
             with torch.inference_mode():
                 vectors = self._vectors(packed)
             check_finite(vectors, lambda at: place(part[at].index))  # noqa: B023
-            found[[text.index for text in part]] = vectors.cpu().numpy()
-            done += len(part)
+            result[[text.index for text in part]] = vectors.cpu().numpy()
+            num_done += len(part)
             if progress is not None:
-                progress(done)
-        return found
+                progress(num_done)
+        return result
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
         encoder = self.frozen_encoder()
@@ -272,17 +274,18 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
     for window in chunks(texts, embedder.engine.window_rows):
         places, encodings = zip(*window, strict=True)
         yield embedder.embed(encodings, places)
-    if embedder.cut:
-        what = f"{embedder.cut} of {embedder.texts} texts were cut at {embedder.limit} tokens"
+    if embedder.num_truncated:
+        counts = f"{embedder.num_truncated} of {embedder.num_texts}"
+        what = f"{counts} texts were truncated to {embedder.limit} tokens"
         warnings.warn(what, BertworksWarning, stacklevel=2)
 
 
-def _layers(asked: Sequence[int], count: int) -> list[int]:
+def _layers(layers: Sequence[int], count: int) -> list[int]:
     """Numbers of hidden states: 0 for the embeddings, up to `count` for the last layer."""
-    for layer in asked:
+    for layer in layers:
         if not -count - 1 <= layer <= count:
             raise SettingsError(f"there is no layer {layer}: the encoder has {count}")
-    return [layer % (count + 1) for layer in asked]
+    return [layer % (count + 1) for layer in layers]
 
 
 Vectors = NDArray[np.float32]
@@ -298,8 +301,8 @@ class Features(NamedTuple):
     vectors: Vectors  # float32 `[features, width]`
 
 
-class TokenFeatures(States):
-    """Computes vectors of tokens or words; see `States` for the arguments."""
+class TokenFeatures(HiddenStateExtractor):
+    """Computes vectors of tokens or words; see `HiddenStateExtractor` for the arguments."""
 
     settings: TokenSettings
 
@@ -316,11 +319,11 @@ class TokenFeatures(States):
             progress: called after each batch with the number of texts done.
 
         Raises:
-            DataError: see `States.encode`.
+            DataError: see `HiddenStateExtractor.encode`.
             CheckpointError: a vector is not finite.
         """
-        where = where or self.places(texts)
-        found: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
+        where = where or self.default_names(texts)
+        features: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
         for part, packed in self.batches(self.encode(texts, where)):
             states = self.of_tokens(packed)
             edges = packed.cu_seqlens.tolist()
@@ -330,10 +333,10 @@ class TokenFeatures(States):
             for text, start, end in zip(part, edges, edges[1:], strict=False):
                 assert isinstance(text.encoding, Encoding)
                 parts = self._parts(texts[text.index], text.encoding, hidden[start:end])
-                found[text.index] = list(parts)
+                features[text.index] = list(parts)
             if progress is not None:
-                progress(len(found))
-        flat = [(row, *one) for row in range(len(texts)) for one in found[row]]
+                progress(len(features))
+        flat = [(row, *one) for row in range(len(texts)) for one in features[row]]
         return Features(
             np.array([row for row, *_ in flat], np.int64),
             [name for _, name, *_ in flat],
@@ -345,17 +348,17 @@ class TokenFeatures(States):
         self, text: str, encoding: Encoding, hidden: Vectors
     ) -> Iterator[tuple[str, tuple[int, int], Vectors]]:
         """Yield the name, the span and the vector of each token or word."""
-        kept = np.flatnonzero(~encoding.special_tokens_mask)
-        if self.settings.of == "tokens":
-            names = self.tokenizer.tokens(encoding.input_ids[kept])
-            for name, at in zip(names, kept, strict=True):
-                start, end = encoding.offsets[at].tolist()
-                yield name, (start, end), hidden[at]
+        indices = np.flatnonzero(~encoding.special_tokens_mask)
+        if self.settings.unit == "tokens":
+            names = self.tokenizer.tokens(encoding.input_ids[indices])
+            for name, index in zip(names, indices, strict=True):
+                start, end = encoding.offsets[index].tolist()
+                yield name, (start, end), hidden[index]
             return
-        offsets = with_marks(encoding.offsets[kept], text)
-        edges = np.flatnonzero(np.diff(encoding.word_ids[kept])) + 1
-        for word in np.split(np.arange(len(kept)), edges) if len(kept) else []:
+        offsets = with_marks(encoding.offsets[indices], text)
+        edges = np.flatnonzero(np.diff(encoding.word_ids[indices])) + 1
+        for word in np.split(np.arange(len(indices)), edges) if len(indices) else []:
             start, end = int(offsets[word[0], 0]), int(offsets[word[-1], 1])
-            pieces = hidden[kept[word]]
+            pieces = hidden[indices[word]]
             vector = pieces[0] if self.settings.pieces == "first" else pieces.mean(0)
             yield text[start:end], (start, end), vector

@@ -1,7 +1,7 @@
 """Generate text, token by token: greedily, or by sampling.
 
 Each step computes one new token of each sequence; keys and values of earlier tokens are kept
-(`model.memory`). Sequences share batches, but the result of each does not depend on the others: its
+(`nn.kv_cache`). Sequences share batches, but the result of each does not depend on the others: its
 random draws are a function of the seed, the prompt (and how often it occurred before), and the
 step. So a sequence may be interrupted after any step and continued in another batch (Yu et al.
 2022, Orca, §3.1).
@@ -62,12 +62,14 @@ def generate(
                 f"below {config.max_seqlen}",
                 where=f"prompt {number}",
             )
-    seen: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     texts = []
     for number, prompt in enumerate(prompts, 1):
         ids = tuple(prompt)
-        texts.append(begin(f"prompt {number}", ids, seen[ids], settings, config.max_seqlen))
-        seen[ids] += 1
+        texts.append(
+            start_continuation(f"prompt {number}", ids, counts[ids], settings, config.max_seqlen)
+        )
+        counts[ids] += 1
     new: dict[Continuation, list[int]] = {}
     for part in by_tokens(texts, engine.batch_tokens):
         ended = continue_texts(network, part, engine, pieces=pieces)
@@ -104,7 +106,7 @@ class Continuation:
         """The prompt and the new tokens."""
         return self.prompt + self.new
 
-    def added(self, token: int) -> Continuation:
+    def with_token(self, token: int) -> Continuation:
         """The text with one more token; a stop token is not added, but ends the text."""
         if token in self.settings.stop_ids:
             return replace(self, is_over=True)
@@ -112,7 +114,7 @@ class Continuation:
         return replace(self, new=(*self.new, token), is_over=is_over)
 
 
-def begin(
+def start_continuation(
     place: str, prompt: tuple[int, ...], copy: int, settings: GenerationSettings, max_seqlen: int
 ) -> Continuation:
     """A text without new tokens.
@@ -157,28 +159,30 @@ def continue_texts(
     """
     form = frozen_form(network, engine.precision, engine.deterministic)
     device = next(network.parameters()).device
-    found = list(texts)
-    alive = [at for at, text in enumerate(texts) if not text.is_over]
+    results = list(texts)
+    alive = [index for index, text in enumerate(texts) if not text.is_over]
     # Sorted by length, for large groups in attention; each step keeps the order.
-    alive.sort(key=lambda at: len(texts[at].tokens))
-    memory = KeyValueCache.from_parts([texts[at].memory for at in alive])
+    alive.sort(key=lambda index: len(texts[index].tokens))
+    memory = KeyValueCache.from_parts([texts[index].memory for index in alive])
     while alive and steps != 0:
         known = memory.lengths.tolist() or [0] * len(alive)
-        unknown = [found[at].tokens[count:] for at, count in zip(alive, known, strict=True)]
+        unknown = [results[index].tokens[count:] for index, count in zip(alive, known, strict=True)]
         packed = _next(unknown, memory).to(device)
         *_, hidden = form.encoder.hidden_states(packed, memory)
         logits = form.mlm_head(hidden[packed.last_tokens])[:, :pieces].float().cpu()
-        check_finite(logits, [found[at].place for at in alive].__getitem__)
-        for at, token in zip(alive, _choose(logits, [found[at] for at in alive]), strict=True):
-            found[at] = found[at].added(token)
-        kept = [place for place, at in enumerate(alive) if not found[at].is_over]
-        alive = [alive[place] for place in kept]
+        check_finite(logits, [results[index].place for index in alive].__getitem__)
+        for index, token in zip(
+            alive, _choose(logits, [results[index] for index in alive]), strict=True
+        ):
+            results[index] = results[index].with_token(token)
+        remaining = [place for place, index in enumerate(alive) if not results[index].is_over]
+        alive = [alive[place] for place in remaining]
         if alive:
-            memory.select(kept)
+            memory.select(remaining)
         steps = None if steps is None else steps - 1
-    for at, part in zip(alive, memory.split() if alive else (), strict=True):
-        found[at] = replace(found[at], memory=part)
-    return found
+    for index, part in zip(alive, memory.split() if alive else (), strict=True):
+        results[index] = replace(results[index], memory=part)
+    return results
 
 
 def _next(tokens: Sequence[Sequence[int]], memory: KeyValueCache) -> Packed:
@@ -192,15 +196,19 @@ def _next(tokens: Sequence[Sequence[int]], memory: KeyValueCache) -> Packed:
 
 def _choose(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
     """Choose a token for each text, by its settings."""
-    alike: dict[tuple[object, ...], list[int]] = {}
+    rows_by_settings: dict[tuple[object, ...], list[int]] = {}
     for row, text in enumerate(texts):
         settings = text.settings
-        alike.setdefault((settings.temperature, settings.top_k, settings.top_p), []).append(row)
-    found = [0] * len(texts)
-    for rows in alike.values():
-        for row, token in zip(rows, _draw(logits[rows], [texts[at] for at in rows]), strict=True):
-            found[row] = token
-    return found
+        rows_by_settings.setdefault(
+            (settings.temperature, settings.top_k, settings.top_p), []
+        ).append(row)
+    tokens = [0] * len(texts)
+    for rows in rows_by_settings.values():
+        for row, token in zip(
+            rows, _draw(logits[rows], [texts[index] for index in rows]), strict=True
+        ):
+            tokens[row] = token
+    return tokens
 
 
 def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) -> list[int]:
@@ -213,14 +221,14 @@ def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) 
     scores = (scores - scores[:, :1]) / settings.temperature  # at most 0, for any temperature
     if settings.top_k is not None:
         scores = scores[:, : settings.top_k]
-    chances = torch.softmax(scores, -1)
+    probabilities = torch.softmax(scores, -1)
     if settings.top_p is not None:
         # The token with which the share is reached is kept.
-        before = chances.cumsum(-1) - chances
-        chances = chances.masked_fill(before >= settings.top_p, 0)
-    ends = chances.cumsum(-1)
+        preceding = probabilities.cumsum(-1) - probabilities
+        probabilities = probabilities.masked_fill(preceding >= settings.top_p, 0)
+    ends = probabilities.cumsum(-1)
     keys = np.array([hashing.derive_key(text.key, len(text.new)) for text in texts], np.uint64)
     draws = torch.from_numpy(hashing.uniform(hashing.mix(keys)))[:, None] * ends[:, -1:]
     places = torch.searchsorted(ends, draws, right=True).clamp(max=ends.shape[-1] - 1)
-    drawn: list[int] = ids.gather(1, places)[:, 0].tolist()
-    return drawn
+    tokens: list[int] = ids.gather(1, places)[:, 0].tolist()
+    return tokens

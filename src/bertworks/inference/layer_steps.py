@@ -61,8 +61,8 @@ def layer_steps(
     norm = layer.feed_forward_norm if config.norm_first else layer.attention_norm
     hidden = steps["feed_forward_input"] = norm(total)
     steps |= _feed_forward(layer, hidden)
-    before = total if config.norm_first else hidden
-    result = steps["feed_forward_sum"] = before + steps["feed_forward_output"]
+    residual = total if config.norm_first else hidden
+    result = steps["feed_forward_sum"] = residual + steps["feed_forward_output"]
     last_norm = norms_of(encoder, number).get("output")
     steps["output"] = result if last_norm is None else last_norm(result)
     return steps
@@ -156,10 +156,10 @@ def matrices_of(
         (feed_forward.intermediate, ["intermediate", "gate"][: 1 + feed_forward.gated]),
         (feed_forward.output, ["feed_forward_output"]),
     ]
-    found: dict[str, tuple[Tensor, Tensor | None]] = {}
+    matrices: dict[str, tuple[Tensor, Tensor | None]] = {}
     for linear, names in maps:
         weights = linear.weight.detach().chunk(len(names))
         bias = linear.bias
         biases = [None] * len(names) if bias is None else bias.detach().chunk(len(names))
-        found |= zip(names, zip(weights, biases, strict=True), strict=True)
-    return found
+        matrices |= zip(names, zip(weights, biases, strict=True), strict=True)
+    return matrices

@@ -14,7 +14,7 @@ from ..jobs.parts import in_order
 from ..utils.atomic_writes import atomic_write, writing
 from ..utils.directories import output_exists
 from ..utils.outputs import exists_error, locked_output
-from .manifests import Note, checksum_of, note_file
+from .manifests import OutputManifest, checksum_of_file, manifest_path
 from .vector_files import Layout, TokenParquet, append, layout_of
 from .vectors import WrittenVectors
 
@@ -51,92 +51,94 @@ def merge(
 
 
 def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> WrittenVectors | int:
-    found = {path: _finished(path) for path in parts}
-    paths = in_order((path, found[path].part) for path in parts)
-    first = found[paths[0]]
+    manifests = {path: _read_complete_manifest(path) for path in parts}
+    paths = in_order((path, manifests[path].part) for path in parts)
+    first = manifests[paths[0]]
     layout = _layout(out, first) if first.width else None
-    header = str(first.made_with.get("header", "")).encode()
+    header = str(first.provenance.get("header", "")).encode()
     head = header if layout is None else layout.head()
-    note = Note(first.made_with, first.width, size=len(head), complete=True)
+    total = OutputManifest(first.provenance, first.width, size=len(head), complete=True)
     for path in paths:
-        part = found[path]
+        part = manifests[path]
         if path.suffix != out.suffix:
             raise DataError(
                 f"the name does not end in {out.suffix}, as {out} does", where=str(path)
             )
-        if difference := _difference(first, part, note):
-            raise _stranger(path, paths[0], difference)
-        note = replace(
-            note,
-            rows=note.rows + part.rows,
-            size=note.size + part.size - len(head),
-            cut=note.cut + part.cut,
-            texts=part.texts,
+        if difference := _difference(first, part, total):
+            raise _foreign_part_error(path, paths[0], difference)
+        total = replace(
+            total,
+            rows=total.rows + part.rows,
+            size=total.size + part.size - len(head),
+            num_truncated=total.num_truncated + part.num_truncated,
+            digest=part.digest,
         )
-    if (note.rows, note.texts) != (first.total, first.whole):
-        raise _stranger(paths[-1], paths[0], "of other texts")
-    merged = note.rows if layout is None else WrittenVectors(note.rows, note.width, 0, note.cut)
+    if (total.rows, total.digest) != (first.total, first.total_digest):
+        raise _foreign_part_error(paths[-1], paths[0], "of other texts")
+    result: WrittenVectors | int = total.rows
+    if layout is not None:
+        result = WrittenVectors(total.rows, total.width, 0, total.num_truncated)
     with locked_output(out, paths), writing(out):
         if not overwrite and output_exists(out):
-            if _is_merged(out, paths, head) if layout is None else _is_noted(out, note):
-                return merged
+            if _is_merged(out, paths, head) if layout is None else _has_manifest(out, total):
+                return result
             raise exists_error(out)
         with atomic_write(out) as new:
             if layout is None:
                 append(paths, new, head)
-                return merged
-            layout.join(paths, new, note.rows)
-            # Written before the file gets its name: a note without its file is ignored.
-            replace(note, checksum=checksum_of(new)).write(note_file(out))
-    return merged
+                return result
+            layout.join(paths, new, total.rows)
+            # Written before the file gets its name: a manifest without its file is ignored.
+            replace(total, checksum=checksum_of_file(new)).write(manifest_path(out))
+    return result
 
 
-def _is_noted(out: Path, merged: Note) -> bool:
-    """Whether a file of vectors is undamaged and has the note of the merged parts."""
+def _has_manifest(out: Path, expected: OutputManifest) -> bool:
+    """Whether a file of vectors is undamaged and has the manifest of the merged parts."""
     try:
-        note = Note.read(note_file(out))
-        note.check(out)
+        manifest = OutputManifest.read(manifest_path(out))
+        manifest.check(out)
     except (OSError, ValueError, DataError):
         return False
-    return replace(note, checksum=merged.checksum) == merged
+    return replace(manifest, checksum=expected.checksum) == expected
 
 
 def _is_merged(out: Path, parts: Sequence[Path], head: bytes) -> bool:
     """Whether a file of predictions has the bytes of the merged parts."""
-    with out.open("rb") as written:
-        if written.read(len(head)) != head:
+    with out.open("rb") as merged:
+        if merged.read(len(head)) != head:
             return False
         for path in parts:
             with path.open("rb") as part:
                 part.seek(len(head))
                 while block := part.read(1 << 20):
-                    if written.read(len(block)) != block:
+                    if merged.read(len(block)) != block:
                         return False
-        return not written.read(1)
+        return not merged.read(1)
 
 
-def _finished(path: Path) -> Note:
-    """Return the note of a finished file.
+def _read_complete_manifest(path: Path) -> OutputManifest:
+    """Return the manifest of a finished file.
 
     Raises:
-        DataError: there is no note, or it was written in another format; or the file is not
+        DataError: there is no manifest, or it was written in another format; or the file is not
             finished or is damaged.
     """
     try:
-        note = Note.read(note_file(path))
+        manifest = OutputManifest.read(manifest_path(path))
     except (OSError, ValueError):
         raise DataError(
-            "is not a part, or its note is missing",
+            "is not a part, or its manifest is missing",
             where=str(path),
-            fix=f"Name a file made with --part I/N, with {path.name}.json beside it.",
+            fix=f"Name a file made with --part I/N, with {path.name}.json next to it.",
         ) from None
-    if not (note.complete and path.exists()):
+    if not (manifest.complete and path.exists()):
         raise DataError("is not finished", where=str(path), fix="Run its command again to resume.")
-    note.check(path)
-    return note
+    manifest.check(path)
+    return manifest
 
 
-def _stranger(path: Path, first: Path, difference: str) -> DataError:
+def _foreign_part_error(path: Path, first: Path, difference: str) -> DataError:
     return DataError(
         f"does not belong to {first}: {difference}",
         where=str(path),
@@ -144,18 +146,18 @@ def _stranger(path: Path, first: Path, difference: str) -> DataError:
     )
 
 
-def _difference(first: Note, part: Note, before: Note) -> str | None:
-    """How a part conflicts with the first part, or with the sum of the parts before it, if so."""
-    for name in {**first.made_with, **part.made_with}:
-        value, other = first.made_with.get(name), part.made_with.get(name)
+def _difference(first: OutputManifest, part: OutputManifest, total: OutputManifest) -> str | None:
+    """How a part conflicts with the first part, or with the total of the parts before it, if so."""
+    for name in {**first.provenance, **part.provenance}:
+        value, other = first.provenance.get(name), part.provenance.get(name)
         if other != value:
             return "of another model" if name == "model" else f"{name}={other!r}, not {value!r}"
-    if (part.total, part.first, part.before) != (first.total, before.rows, before.texts):
+    if (part.total, part.first, part.previous_digest) != (first.total, total.rows, total.digest):
         return "of other texts"
     return None
 
 
-def _layout(out: Path, note: Note) -> Layout:
-    if "of" in note.made_with:
-        return TokenParquet(note.width, str(note.made_with["of"]))
-    return layout_of(out, note.width)
+def _layout(out: Path, manifest: OutputManifest) -> Layout:
+    if "unit" in manifest.provenance:
+        return TokenParquet(manifest.width, str(manifest.provenance["unit"]))
+    return layout_of(out, manifest.width)

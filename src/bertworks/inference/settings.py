@@ -68,7 +68,7 @@ class EmbedSettings(LayerSettings):
 class TokenSettings(LayerSettings):
     """Token and word vectors."""
 
-    of: Literal["tokens", "words"] = Field(
+    unit: Literal["tokens", "words"] = Field(
         "tokens", description="one vector per token, without special tokens, or one per word"
     )
     pieces: Literal["first", "mean"] = Field(
@@ -76,9 +76,9 @@ class TokenSettings(LayerSettings):
     )
 
     @model_validator(mode="after")
-    def _pieces_are_of_words(self) -> Self:
-        if self.pieces == "mean" and self.of != "words":
-            raise ValueError("pieces=mean needs of=words")
+    def _check_pieces(self) -> Self:
+        if self.pieces == "mean" and self.unit != "words":
+            raise ValueError("pieces=mean needs unit=words")
         return self
 
 
@@ -103,7 +103,7 @@ class GenerationSettings(Settings):
     seed: int = Field(0, description="of the draws")
 
     @model_validator(mode="after")
-    def _draws_are_drawn(self) -> Self:
+    def _check_sampling(self) -> Self:
         if not self.temperature and (self.top_k is not None or self.top_p is not None):
             raise ValueError(
                 "top_k and top_p need sampling, and temperature=0 takes the most likely token; "
@@ -128,7 +128,7 @@ class HeldOutSettings(Settings):
     )
 
 
-class MeasuredSettings(HeldOutSettings):
+class HeldOutEvaluationSettings(HeldOutSettings):
     """Held-out part of a corpus; if omitted, as in the model's run."""
 
     seed: int = with_default(
@@ -141,7 +141,7 @@ class MeasuredSettings(HeldOutSettings):
     max_seq_length: int = Field(128, ge=8, description="maximum tokens per sequence")
 
 
-class EvaluateSettings(MeasuredSettings, EngineSettings):
+class EvaluateSettings(HeldOutEvaluationSettings, EngineSettings):
     """The settings of `evaluate`."""
 
 

@@ -30,8 +30,8 @@ def similarities(
     """
     if texts.shape[1] != others.shape[1]:
         raise DataError(f"vectors of {texts.shape[1]} and of {others.shape[1]} numbers")
-    found = _FUNCTIONS[function](texts.astype(np.float64), others.astype(np.float64))
-    return found.astype(np.float32)
+    result = _FUNCTIONS[function](texts.astype(np.float64), others.astype(np.float64))
+    return result.astype(np.float32)
 
 
 def _cosines(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,3 +66,12 @@ _FUNCTIONS: Mapping[
     "euclidean": _euclidean,
     "manhattan": _manhattan,
 }
+
+
+def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors divided by their lengths; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    result: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
+        np.float32, copy=False
+    )
+    return result

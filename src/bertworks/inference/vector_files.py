@@ -40,11 +40,11 @@ class Layout(ABC):
         """The first bytes of an unfinished file."""
 
     @abstractmethod
-    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
+    def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
         """The bytes to append for the rows from `start` on."""
 
     @abstractmethod
-    def finished(self, part: Path, out: Path, rows: int) -> AbstractContextManager[Path]:
+    def finished_file(self, part: Path, out: Path, rows: int) -> AbstractContextManager[Path]:
         """Make the finished file, renamed to `out` on exit; if interrupted, it can be repeated."""
 
     @abstractmethod
@@ -71,12 +71,12 @@ class Npy(Layout):
         npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
         return header.getvalue()
 
-    def window(self, start: int, texts: Sequence[str], made: NDArray[np.float32]) -> bytes:
+    def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
         del start, texts  # the order tells which vector belongs to which text
-        return made.astype("<f4", copy=False).tobytes()
+        return vectors.astype("<f4", copy=False).tobytes()
 
     @contextmanager
-    def finished(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
+    def finished_file(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
         with part.open("r+b") as file:
             file.write(self.head(rows))
         yield part
@@ -97,9 +97,9 @@ class Parquet(Layout):
     def head(self) -> bytes:
         return bytes(self.schema.serialize())
 
-    def window(self, start: int, texts: Sequence[str], made: Any) -> bytes:
+    def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
         rows = np.arange(start, start + len(texts))
-        return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(made))
+        return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(vectors))
 
     def lists(self, vectors: NDArray[np.float32]) -> Any:
         """Vectors as an Arrow array of lists."""
@@ -110,7 +110,7 @@ class Parquet(Layout):
         return bytes(pa.record_batch(list(columns), schema=self.schema).serialize())
 
     @contextmanager
-    def finished(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
+    def finished_file(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
         del rows
         with part.open("r+b") as file:
             file.write(self.head())  # the checksum does not cover it, so it may be damaged
@@ -131,25 +131,25 @@ class Parquet(Layout):
 class TokenParquet(Parquet):
     """Parquet with a row for each token or word; its column `row` is the number of the text."""
 
-    def __init__(self, width: int, of: str) -> None:
+    def __init__(self, width: int, unit: str) -> None:
         super().__init__(width)
-        self.of = of
+        self.unit = unit
 
     @cached_property
     def schema(self) -> Any:
         vector = pa.list_(pa.float32(), self.width)
-        place = [("start", pa.int32()), ("end", pa.int32())]
-        name = (self.of.removesuffix("s"), pa.string())
-        return pa.schema([("row", pa.int64()), name, *place, ("vector", vector)])
+        span = [("start", pa.int32()), ("end", pa.int32())]
+        name = (self.unit.removesuffix("s"), pa.string())
+        return pa.schema([("row", pa.int64()), name, *span, ("vector", vector)])
 
-    def window(self, start: int, texts: Sequence[str], made: Features) -> bytes:
+    def window(self, start: int, texts: Sequence[str], vectors: Features) -> bytes:
         del texts
         return self.batch(
-            pa.array(made.rows + start),
-            pa.array(made.names, pa.string()),
-            pa.array(made.spans[:, 0]),
-            pa.array(made.spans[:, 1]),
-            self.lists(made.vectors),
+            pa.array(vectors.rows + start),
+            pa.array(vectors.names, pa.string()),
+            pa.array(vectors.spans[:, 0]),
+            pa.array(vectors.spans[:, 1]),
+            self.lists(vectors.vectors),
         )
 
 
@@ -164,9 +164,9 @@ def _row_groups(path: Path) -> Iterator[Any]:
     except pa.ArrowException as error:
         if is_memory_short(error):
             raise
-        why = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         fix = "Remove it, and make it again."
-        raise DataError(f"is damaged ({why})", where=str(path), fix=fix) from None
+        raise DataError(f"is damaged ({reason})", where=str(path), fix=fix) from None
 
 
 def layout_of(out: Path, width: int) -> Layout:

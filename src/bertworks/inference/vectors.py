@@ -6,7 +6,7 @@
     vectors.npy.part     the file while it is unfinished
 
 The unfinished file is only appended to, one window of texts at a time. Bytes after the end that the
-note records belong to an unfinished window, and are removed. So an interrupted and resumed run
+manifest records belong to an unfinished window, and are removed. So an interrupted and resumed run
 makes the same file as an uninterrupted one.
 """
 
@@ -39,7 +39,14 @@ from ..utils.outputs import check_inputs, exists_error, locked_output
 from ..utils.regular_files import read_bytes
 from .engine import chunks, threads_of_worker
 from .features import Embedder, TokenFeatures
-from .manifests import Note, checksum_of, crc, digest, note_file, note_of_part
+from .manifests import (
+    OutputManifest,
+    checksum_of_file,
+    crc32_of,
+    extend_digest,
+    manifest_of_part,
+    manifest_path,
+)
 from .vector_files import Layout, TokenParquet, layout_of
 
 
@@ -50,7 +57,7 @@ class WrittenVectors:
     rows: int  # the number of texts in the file
     width: int  # the length of each vector
     new: int  # how many of the texts this run computed; the others were already in the file
-    cut: int  # how many of the texts were truncated
+    num_truncated: int  # how many of the texts were truncated
 
 
 def write_vectors(
@@ -58,7 +65,7 @@ def write_vectors(
     texts: Iterable[tuple[str, str]],
     embedder: Embedder | TokenFeatures,
     *,
-    made_with: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     part: str | None = None,
     workers: int | None = 1,
     on: str | None = None,
@@ -71,7 +78,7 @@ def write_vectors(
         out: a name that ends in `.parquet` or, for text vectors only, in `.npy`. If an earlier run
             was interrupted, this one resumes its file.
         texts: the name in errors and the text of each row; any number.
-        made_with: everything that the vectors depend on, as JSON values.
+        provenance: everything that the vectors depend on, as JSON values.
         part: `I/N`: only the I-th of N parts of the texts, which are then read twice.
         workers, on: number of processes, and where they run; see `parallel.map`.
         progress: called with the number of rows done.
@@ -84,75 +91,83 @@ def write_vectors(
     check_path_name(out)
     out = Path(out)
     layout = _layout(out, embedder)
-    beside = note_file(out)
-    begun = Note(_plain(made_with), embedder.width)
+    path = manifest_path(out)
+    initial = OutputManifest(_plain(provenance), embedder.width)
     if part is not None:
-        begun, end = note_of_part(texts, begun, Part.parse(part), embedder.engine.window_rows)
-        texts = islice(texts, begun.first, end)
-    unfinished = _unfinished(out)
+        initial, end = manifest_of_part(
+            texts, initial, Part.parse(part), embedder.engine.window_rows
+        )
+        texts = islice(texts, initial.first, end)
+    part_path = _part_path(out)
     check_inputs(out, inputs)
-    # A finished file is only read, unless its note still describes the unfinished one.
+    # A finished file is only read, unless its manifest still describes the unfinished one.
     is_named = out.exists()
     with nullcontext() if is_named else locked_output(out), writing(out):
-        note = _read_note(out, unfinished, beside, begun)
-        before, was_complete = note.rows, note.complete
-        windows = _unseen(texts, note, embedder.engine.window_rows, out)
+        manifest = _read_manifest(out, part_path, path, initial)
+        first_new, was_complete = manifest.rows, manifest.complete
+        windows = _remaining_windows(texts, manifest, embedder.engine.window_rows, out)
 
-        def report(done: int) -> None:
+        def report(rows: int) -> None:
             if progress is not None:
-                progress(note.rows + done)
+                progress(manifest.rows + rows)
 
-        if not note.complete:
-            if not note.rows:
-                beside.unlink(missing_ok=True)  # left from a file that was removed
+        if not manifest.complete:
+            if not manifest.rows:
+                path.unlink(missing_ok=True)  # left from a file that was removed
             try:
-                made = _made(windows, embedder, workers, on, report)
-                with _opened(unfinished, note, layout) as file, closing(made):
-                    for texts_of_window, vectors, cut in made:
-                        note = _add(texts_of_window, vectors, note, file, layout)
-                        note = replace(note, cut=note.cut + cut)
-                        note.write(beside)
+                windows_with_vectors = _embed_windows(windows, embedder, workers, on, report)
+                with (
+                    _open_part(part_path, manifest, layout) as file,
+                    closing(windows_with_vectors),
+                ):
+                    for window_texts, vectors, num_truncated in windows_with_vectors:
+                        manifest = _add(window_texts, vectors, manifest, file, layout)
+                        total = manifest.num_truncated + num_truncated
+                        manifest = replace(manifest, num_truncated=total)
+                        manifest.write(path)
                         report(0)
-                    if not note.rows and not note.total:
+                    if not manifest.rows and not manifest.total:
                         raise DataError("there are no texts")
-                    note = replace(note, size=file.tell(), complete=True)
-                note.write(beside)
+                    manifest = replace(manifest, size=file.tell(), complete=True)
+                manifest.write(path)
             finally:
-                if not beside.exists():
-                    unfinished.unlink(missing_ok=True)
+                if not path.exists():
+                    part_path.unlink(missing_ok=True)
         elif next(windows, None) is not None:
             raise DataError(
-                f"is finished with {note.rows:,} rows, but there are more texts now",
+                f"is finished with {manifest.rows:,} rows, but there are more texts now",
                 where=str(out),
                 fix="Give another name, or start again with --overwrite (overwrite=True).",
             )
         if out.exists():
-            note.check(out)
+            manifest.check(out)
         else:
             if was_complete:
-                _check_part(unfinished, note, layout)
-            note = _name(unfinished, out, note, layout)
-        if note.unfinished:
-            # The process that named the file may be writing the note, too.
+                _check_part(part_path, manifest, layout)
+            manifest = _finish(part_path, out, manifest, layout)
+        if manifest.unfinished_checksum:
+            # The process that named the file may be writing the manifest, too.
             with locked_output(out) if is_named else nullcontext():
-                replace(note, unfinished="").write(beside)
-        unfinished.unlink(missing_ok=True)
-    return WrittenVectors(note.rows, note.width, note.rows - before, note.cut)
+                replace(manifest, unfinished_checksum="").write(path)
+        part_path.unlink(missing_ok=True)
+    return WrittenVectors(
+        manifest.rows, manifest.width, manifest.rows - first_new, manifest.num_truncated
+    )
 
 
 def remove_vectors(out: str | os.PathLike[str], inputs: Iterable[object] = ()) -> None:
-    """Remove a file of vectors, finished or not, and its note.
+    """Remove a file of vectors, finished or not, and its manifest.
 
     Raises:
         OutputError: it cannot be removed, is an input, or is being written by another process.
     """
     path = Path(out)
     with locked_output(path, inputs), writing(path):
-        for file in (path, note_file(path), _unfinished(path)):
+        for file in (path, manifest_path(path), _part_path(path)):
             file.unlink(missing_ok=True)
 
 
-def _unfinished(out: Path) -> Path:
+def _part_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.part")
 
 
@@ -163,20 +178,21 @@ def fingerprint(
 
     The weights are those of `network`, with its heads, if it is given.
     """
-    found = hashlib.blake2b(digest_size=16)
-    found.update(tokenizer.fingerprint.encode())
-    found.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(tokenizer.fingerprint.encode())
+    digest.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
     for name, tensor in (network or encoder).state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
-def begun_with(out: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The model and settings of the vectors in a file; empty if it has no readable note."""
+def read_provenance(out: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the model and settings of a file's vectors; empty if it has no readable manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found: Mapping[str, Any] = json.loads(read_bytes(note_file(Path(out))))["made_with"]
-        return found
+        manifest = json.loads(read_bytes(manifest_path(Path(out))))
+        provenance: Mapping[str, Any] = manifest["provenance"]
+        return provenance
     return {}
 
 
@@ -189,7 +205,7 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
             where=str(out),
             fix="Use a name that ends in .parquet.",
         )
-    return TokenParquet(embedder.width, embedder.settings.of)
+    return TokenParquet(embedder.width, embedder.settings.unit)
 
 
 class _Encoder(HasEncoder):
@@ -213,12 +229,12 @@ class _Embed:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         places, texts = zip(*window, strict=True)
-        cut = self.embedder.cut
+        num_truncated = self.embedder.num_truncated
         vectors = self.embedder.embed(texts, places, self.report)
-        return vectors, self.embedder.cut - cut
+        return vectors, self.embedder.num_truncated - num_truncated
 
 
-def _made(
+def _embed_windows(
     windows: Iterable[Sequence[tuple[str, str]]],
     embedder: Embedder | TokenFeatures,
     workers: int | None,
@@ -226,11 +242,11 @@ def _made(
     report: Callable[[int], None],
 ) -> Generator[tuple[list[str], Any, int]]:
     """Yield the texts of each window, their vectors, and how many were truncated."""
-    drawn: deque[list[str]] = deque()
+    window_texts: deque[list[str]] = deque()
 
-    def kept() -> Iterator[Sequence[tuple[str, str]]]:
+    def record_texts() -> Iterator[Sequence[tuple[str, str]]]:
         for window in windows:
-            drawn.append([text for _, text in window])
+            window_texts.append([text for _, text in window])
             yield window
 
     embed = _Embed(embedder, report=report)
@@ -239,42 +255,44 @@ def _made(
         lean = copy.copy(embedder)
         lean.network = _Encoder(embedder.network.encoder)
         embed = _Embed(lean, threads_of_worker(workers, on))
-    made = parallel.map(embed, kept(), workers=workers, on=on, gpus=gpus)
-    with closing(made):
-        for vectors, cut in made:
-            yield drawn.popleft(), vectors, cut
+    results = parallel.map(embed, record_texts(), workers=workers, on=on, gpus=gpus)
+    with closing(results):
+        for vectors, num_truncated in results:
+            yield window_texts.popleft(), vectors, num_truncated
 
 
-def _add(texts: Sequence[str], vectors: Any, note: Note, file: BinaryIO, layout: Layout) -> Note:
-    """Append a window and flush it to disk; return the note that includes it."""
-    window = layout.window(note.first + note.rows, texts, vectors)
+def _add(
+    texts: Sequence[str], vectors: Any, manifest: OutputManifest, file: BinaryIO, layout: Layout
+) -> OutputManifest:
+    """Append a window and flush it to disk; return the manifest that includes it."""
+    window = layout.window(manifest.first + manifest.rows, texts, vectors)
     file.write(window)
     file.flush()
     os.fsync(file.fileno())
-    checksum = int(note.checksum.removeprefix("part "), 16)
+    checksum = int(manifest.checksum.removeprefix("part "), 16)
     return replace(
-        note,
+        manifest,
         checksum=f"part {zlib.crc32(window, checksum):08x}",
-        rows=note.rows + len(texts),
+        rows=manifest.rows + len(texts),
         size=file.tell(),
-        texts=reduce(digest, texts, note.texts),
+        digest=reduce(extend_digest, texts, manifest.digest),
     )
 
 
-def _unseen(
-    texts: Iterable[tuple[str, str]], note: Note, size: int, out: Path
+def _remaining_windows(
+    texts: Iterable[tuple[str, str]], manifest: OutputManifest, size: int, out: Path
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield the windows not written yet, after checking that the written texts are the same."""
     stream = iter(texts)
-    rows, seen = 0, note.before
-    for _, text in islice(stream, note.rows):
-        rows, seen = rows + 1, digest(seen, text)
-    if (rows, seen) != (note.rows, note.texts):
-        raise _other_texts(out)
-    yield from chunks(stream, size, lambda placed: len(placed[1]))
+    rows, digest = 0, manifest.previous_digest
+    for _, text in islice(stream, manifest.rows):
+        rows, digest = rows + 1, extend_digest(digest, text)
+    if (rows, digest) != (manifest.rows, manifest.digest):
+        raise _other_texts_error(out)
+    yield from chunks(stream, size, lambda item: len(item[1]))
 
 
-def _other_texts(out: Path) -> DataError:
+def _other_texts_error(out: Path) -> DataError:
     return DataError(
         "was started with other texts",
         where=str(out),
@@ -283,86 +301,92 @@ def _other_texts(out: Path) -> DataError:
 
 
 @contextmanager
-def _opened(part: Path, note: Note, layout: Layout) -> Iterator[BinaryIO]:
-    """Open the unfinished file at the end that the note records; a new file if that has no rows."""
-    if not note.rows:
+def _open_part(part: Path, manifest: OutputManifest, layout: Layout) -> Iterator[BinaryIO]:
+    """Open the unfinished file at the end that the manifest records; or a new file."""
+    if not manifest.rows:
         with part.open("wb") as file:
             file.write(layout.head())
             file.flush()
             os.fsync(file.fileno())
             yield file
         return
-    _check_part(part, note, layout)
+    _check_part(part, manifest, layout)
     with part.open("r+b") as file:
-        file.truncate(note.size)
-        file.seek(note.size)
+        file.truncate(manifest.size)
+        file.seek(manifest.size)
         yield file
 
 
-def _check_part(part: Path, note: Note, layout: Layout) -> None:
+def _check_part(part: Path, manifest: OutputManifest, layout: Layout) -> None:
     """Check that an unfinished file still holds what was written to it.
 
     Raises:
         DataError: it does not.
     """
-    head, why = len(layout.head()), ""
-    checksum = note.unfinished or note.checksum
-    if part.stat().st_size < note.size:
-        why = "has been truncated"
-    elif checksum != f"part {crc(part, head, note.size):08x}":
-        why = "is damaged: its checksum is wrong"
-    if why:
-        raise DataError(why, where=str(part), fix="Remove it, and start again.")
+    head, fault = len(layout.head()), ""
+    checksum = manifest.unfinished_checksum or manifest.checksum
+    if part.stat().st_size < manifest.size:
+        fault = "has been truncated"
+    elif checksum != f"part {crc32_of(part, head, manifest.size):08x}":
+        fault = "is damaged: its checksum is wrong"
+    if fault:
+        raise DataError(fault, where=str(part), fix="Remove it, and start again.")
 
 
-def _name(part: Path, out: Path, note: Note, layout: Layout) -> Note:
-    """Make the finished file of a complete part; return its note.
+def _finish(part: Path, out: Path, manifest: OutputManifest, layout: Layout) -> OutputManifest:
+    """Make the finished file of a complete part; return its manifest.
 
-    The note gets the file's checksum before the file gets its name, so that damage in between is
-    detected.
+    The manifest gets the file's checksum before the file gets its name, so that damage in between
+    is detected.
     """
-    with layout.finished(part, out, note.rows) as new:
-        of_part = note.unfinished or note.checksum
-        note = replace(note, checksum=checksum_of(new), unfinished=of_part)
-        note.write(note_file(out))
-    return note
+    with layout.finished_file(part, out, manifest.rows) as new:
+        part_checksum = manifest.unfinished_checksum or manifest.checksum
+        manifest = replace(
+            manifest, checksum=checksum_of_file(new), unfinished_checksum=part_checksum
+        )
+        manifest.write(manifest_path(out))
+    return manifest
 
 
-def _read_note(out: Path, part: Path, beside: Path, begun: Note) -> Note:
-    """Return the note of an earlier run, or the initial note of a new run."""
+def _read_manifest(out: Path, part: Path, path: Path, initial: OutputManifest) -> OutputManifest:
+    """Return the manifest of an earlier run, or the initial manifest of a new run."""
     fix = "Give another name, or start again with --overwrite (overwrite=True)."
-    if not beside.exists():
+    if not path.exists():
         if out.exists():
             raise exists_error(out)
-        return begun
+        return initial
     try:
-        note = Note.read(beside)
+        manifest = OutputManifest.read(path)
     except ValueError:
         raise DataError(
-            "is damaged, or does not describe vectors", where=str(beside), fix=fix
+            "is damaged, or does not describe vectors", where=str(path), fix=fix
         ) from None
     if not out.exists() and not part.exists():
-        return begun
-    if out.exists() and not note.complete:  # it is another file, not the finished one
+        return initial
+    if out.exists() and not manifest.complete:  # it is another file, not the finished one
         raise exists_error(out)
-    for name in {**begun.made_with, **note.made_with}:
-        was, value = note.made_with.get(name), begun.made_with.get(name)
-        if was != value:
+    for name in {**initial.provenance, **manifest.provenance}:
+        earlier, value = manifest.provenance.get(name), initial.provenance.get(name)
+        if earlier != value:
             what = (
                 "was started with another model"
                 if name == "model"
-                else f"was started with {name}={was!r}, not {value!r}"
+                else f"was started with {name}={earlier!r}, not {value!r}"
             )
             raise DataError(what, where=str(out), fix=fix)
-    if note.part != begun.part:
-        was, now = note.part or "no part", begun.part or "no part"
-        raise DataError(f"was started as {was}, not {now}", where=str(out), fix=fix)
-    if (note.first, note.total, note.before) != (begun.first, begun.total, begun.before):
-        raise _other_texts(out)
-    return note
+    if manifest.part != initial.part:
+        earlier, now = manifest.part or "no part", initial.part or "no part"
+        raise DataError(f"was started as {earlier}, not {now}", where=str(out), fix=fix)
+    if (manifest.first, manifest.total, manifest.previous_digest) != (
+        initial.first,
+        initial.total,
+        initial.previous_digest,
+    ):
+        raise _other_texts_error(out)
+    return manifest
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as they are after writing to JSON and reading back."""
-    found: dict[str, Any] = json.loads(json.dumps(values))
-    return found
+    result: dict[str, Any] = json.loads(json.dumps(values))
+    return result

@@ -18,7 +18,7 @@ from ..data.prepare import prepare
 from ..data.tables import read_rows
 from ..errors import DataError, TrainingError
 from ..inference.vectors import fingerprint
-from ..model import load
+from ..loading import load
 from ..nn.device import pick_device
 from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune

@@ -30,7 +30,8 @@ from ..checkpoints.locate import local_directory
 from ..data.tables import Table, reiterable
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..nn.device import pick_device
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import AblationKeywords

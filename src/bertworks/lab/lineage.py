@@ -21,7 +21,7 @@ from ..data.tables import read_rows
 from ..errors import SettingsError, import_optional
 from ..inference.features import TokenFeatures
 from ..inference.settings import EngineSettings, TokenSettings
-from ..model import load
+from ..loading import load
 from ..reports import charts
 from ..tasks.scores import EXTRA
 from ..training.finetune import finetune

@@ -11,7 +11,7 @@ import torch
 from ..data.shards import Corpus
 from ..inference.engine import outputs_of
 from ..inference.settings import EngineSettings
-from ..model import load
+from ..loading import load
 from ..tasks.pretraining.instances import InstanceSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.network import PretrainingNetwork

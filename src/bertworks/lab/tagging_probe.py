@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from ..errors import BertworksError
-from ..inference.engine import DEFAULTS, by_tokens, check_finite, row_number
+from ..inference.engine import DEFAULTS, by_tokens, check_finite, row_name
 from ..inference.evaluate import evaluate
 from ..inference.frozen_network import frozen_form
 from ..inference.settings import EngineSettings
@@ -252,7 +252,7 @@ def _row_of(batch: Batch, at: int) -> str:
     sequence = torch.searchsorted(
         batch.packed.cu_seqlens.long(), batch.targets["positions"][at], right=True
     )
-    return row_number(int(batch.packed.sequence_row[sequence - 1]))
+    return row_name(int(batch.packed.sequence_row[sequence - 1]))
 
 
 class TaggingProbeSettings(LstmSettings):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from ..data.rows import Row
-from ..model import of_unit_length
+from ..inference.similarity import of_unit_length
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask

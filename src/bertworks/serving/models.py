@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..checkpoints.locate import locate
 from ..errors import BertworksError, SettingsError, did_you_mean, truncate_repr
-from ..model import load
+from ..loading import load
 from .loaded_model import LoadedModel, Prompts
 from .logs import log
 

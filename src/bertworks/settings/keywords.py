@@ -69,7 +69,7 @@ class EmbedKeywords(RowKeywords, VectorKeywords, total=False):
 class FeatureKeywords(RowKeywords, LayerKeywords, total=False):
     """Settings of `features_to`."""
 
-    of: Literal["tokens", "words"]
+    unit: Literal["tokens", "words"]
     pieces: Literal["first", "mean"]
 
 

@@ -22,7 +22,8 @@ from ..errors import DataError, SettingsError
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
 from ..reports.report import write_report
@@ -260,7 +261,7 @@ def _finetune(
 
     def compute_metrics(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
-        evaluation = evaluate(network, data.reader, data.dev, engine, breakdown=False, team=group)
+        evaluation = evaluate(network, data.reader, data.dev, engine, breakdown=False, group=group)
         for remark in evaluation.remarks or filter(
             None, [no_better_than_guessing(evaluation.metrics)]
         ):
@@ -329,10 +330,10 @@ def _evaluate_and_tune(
     """Return the evaluation on dev, and the task with the settings that are chosen there."""
     if data.dev is None:
         return Evaluation({}, 0), data.task
-    evaluation = evaluate(network, data.reader, data.dev, engine, team=group)
+    evaluation = evaluate(network, data.reader, data.dev, engine, group=group)
     tuned = data.reader.with_tuned_settings(evaluation.metrics)
     if tuned.settings != data.reader.settings:  # the figures are those of the saved model
-        evaluation = evaluate(network, tuned, data.dev, engine, team=group)
+        evaluation = evaluate(network, tuned, data.dev, engine, group=group)
     return evaluation, data.task.with_tuned_settings(evaluation.metrics)
 
 

@@ -15,7 +15,8 @@ from ..checkpoints.network_weights import LoadReport, load_weights
 from ..checkpoints.saving import check_layout
 from ..checkpoints.store import check_geometry, read_config, read_task, read_tensors
 from ..errors import SettingsError
-from ..model import BareEncoder, Model, load
+from ..loading import load
+from ..model import BareEncoder, Model
 from ..nn.config import EncoderConfig
 from ..nn.neighbour_attention import initialize_neighbour_attention
 from ..tasks.pretraining.discriminator import with_generator

@@ -258,7 +258,7 @@ def _pretrain(
     inference = EngineSettings(precision=settings.precision)
 
     def compute_metrics(network: Network) -> dict[str, float]:
-        return evaluate(network, objective.task, held_out, inference, team=group).metrics
+        return evaluate(network, objective.task, held_out, inference, group=group).metrics
 
     result = fit(
         objective.network,

@@ -21,7 +21,8 @@ from ..data.schema import Columns, find_columns
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.distilled_classification import DistilledTask
@@ -197,8 +198,9 @@ def _vectors(
     embeddings = teacher.embed_to(
         file, texts, normalize=True, precision=settings.precision, progress=_counter(progress)
     )
-    if embeddings.cut:
-        what = f"teacher={settings.teacher}: {embeddings.cut:,} texts were truncated to its length"
+    if embeddings.num_truncated:
+        count = f"{embeddings.num_truncated:,} texts"
+        what = f"teacher={settings.teacher}: {count} were truncated to its length"
         warnings.warn(what, BertworksWarning, stacklevel=2)
     return np.asarray(np.load(file, mmap_mode="r"))
 

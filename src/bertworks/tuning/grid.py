@@ -27,7 +27,8 @@ from ..checkpoints.locate import local_directory
 from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, SettingsError, import_optional
 from ..inference.vectors import fingerprint
-from ..model import Model, load
+from ..loading import load
+from ..model import Model
 from ..nn.device import pick_device
 from ..runs.run_directory import MAY_CHANGE, RunDirectory
 from ..settings.keywords import TaskKeywords

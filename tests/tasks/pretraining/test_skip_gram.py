@@ -16,7 +16,7 @@ from bertworks.analysis.word_vectors import WordVectors
 from bertworks.data.prepare import prepare
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.evaluate import evaluate
-from bertworks.model import load
+from bertworks.loading import load
 from bertworks.nn.config import STATIC_SETTINGS, EncoderConfig
 from bertworks.tasks.pretraining import hashing
 from bertworks.tasks.pretraining.instances import InstanceSettings

@@ -185,7 +185,7 @@ class _Demo:
 
     def show_mini(self) -> None:
         """Show predictions of the bundled model."""
-        from ...model import load
+        from ...loading import load
 
         self.heading("0", "mini: a small BERT that comes with the package")
         model = load("mini", device=DEVICE)
@@ -262,7 +262,7 @@ class _Demo:
 
     def fill_in(self) -> None:
         """Show the pre-trained network's predictions for masked words."""
-        from ...model import load
+        from ...loading import load
 
         self.heading("4", "Predictions for masked words")
         self.fill(load(self.out / "pretrained", device=DEVICE), QUESTIONS)
@@ -302,7 +302,7 @@ class _Demo:
 
     def predict(self, rows: Sequence[Mapping[str, str]]) -> None:
         """Show a few held-out docstrings, and the model's predictions."""
-        from ...model import load
+        from ...loading import load
 
         self.heading("8", "Predictions for held-out docstrings")
         model = load(self.out / "finetuned", device=DEVICE)

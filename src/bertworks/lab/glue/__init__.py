@@ -21,7 +21,8 @@ from ...checkpoints.locate import local_directory
 from ...data.lines import ReadCounts, Reading, read_lines
 from ...data.table_formats import split_tsv
 from ...errors import DataError, SettingsError, TrainingError
-from ...model import Model, load
+from ...loading import load
+from ...model import Model
 from ...runs.run_directory import RunDirectory
 from ...settings.keywords import TaskKeywords
 from ...tasks import find_labelled_task

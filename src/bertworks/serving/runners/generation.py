@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from ...errors import DataError
-from ...inference.generate import Continuation, begin, continue_texts
+from ...inference.generate import Continuation, continue_texts, start_continuation
 from ...inference.settings import EngineSettings, GenerationSettings
 from ...nn.kv_cache import KeyValueCache
 from ...tasks.pretraining.network import PretrainingNetwork
@@ -88,12 +88,9 @@ class GenerateRunner:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
                 raise text_too_long_error(len(ids), limit - 1, item.where)
-            previous_copies = (copies or {}).get(item.text, 0)
-            continuations.append(
-                PartialContinuation(
-                    begin(item.where, ids, counts[ids] + previous_copies, settings, limit)
-                )
-            )
+            number = counts[ids] + (copies or {}).get(item.text, 0)
+            text = start_continuation(item.where, ids, number, settings, limit)
+            continuations.append(PartialContinuation(text))
             counts[ids] += 1
         return continuations
 

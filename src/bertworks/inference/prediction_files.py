@@ -20,7 +20,13 @@ from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write, is_device
 from ..utils.json_files import to_json
 from ..utils.outputs import locked_output
-from .manifests import Note, checksum_of, digest, note_file, note_of_part
+from .manifests import (
+    OutputManifest,
+    checksum_of_file,
+    extend_digest,
+    manifest_of_part,
+    manifest_path,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +67,7 @@ def write_predictions(
         OutputError: the file already exists, cannot be written, or another process is writing it.
     """
     format = _format_of(out, format)
-    with _opened(out, overwrite=overwrite) as stream:
+    with _open_output(out, overwrite=overwrite) as stream:
         return _write(stream, predictions, format)
 
 
@@ -72,21 +78,21 @@ def write_part(
     *,
     part: str,
     window_rows: int,
-    made_with: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     format: OutputFormat = "auto",
     overwrite: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> int:
-    """Write one of several parts of predictions like `write_predictions`, with a note next to it.
+    """Write one of several parts of predictions and its manifest; see `write_predictions`.
 
     Every part has the header of the whole table; to get it, each part also predicts the first row.
 
     Args:
         predict: yields rows with their predictions, from number `first` up to, but not including,
-            `end`; also takes `how`.
+            `end`; also takes `options`.
         rows: all rows, which are read to count them.
         part: `I/N`; each part gets consecutive windows of `window_rows` rows.
-        made_with: everything that the predictions depend on, as JSON values.
+        provenance: everything that the predictions depend on, as JSON values.
         overwrite: replace an existing file.
 
     Raises:
@@ -96,35 +102,37 @@ def write_part(
     format = _format_of(out, format)
     path = Path(out)
     if os.fspath(out) == "-" or is_device(path):
-        raise DataError("a part is a file with a note beside it", fix="Name a file.")
+        raise DataError("a part is a file with a manifest next to it", fix="Name a file.")
     texts = ((row.where, to_json(row.values)) for row in rows)
-    note, end = note_of_part(texts, Note(made_with), Part.parse(part), window_rows)
+    manifest, end = manifest_of_part(
+        texts, OutputManifest(provenance), Part.parse(part), window_rows
+    )
     header = None
-    if format != "jsonl" and note.total:  # without rows there is no header
-        header = list(_flat(*next(predict(end=1))))
-    seen = note.before
+    if format != "jsonl" and manifest.total:  # without rows there is no header
+        header = list(_flatten_row(*next(predict(end=1))))
+    digest = manifest.previous_digest
 
-    def noted() -> Iterator[tuple[Row, Prediction]]:
-        nonlocal seen
-        for row, prediction in predict(first=note.first, end=end, **how):
-            seen = digest(seen, to_json(row))
+    def predict_part() -> Iterator[tuple[Row, Prediction]]:
+        nonlocal digest
+        for row, prediction in predict(first=manifest.first, end=end, **options):
+            digest = extend_digest(digest, to_json(row))
             yield row, prediction
 
     with locked_output(path, overwrite=overwrite), atomic_write(path) as new:
-        with _opened_new(new) as stream:
-            count = _write(stream, noted(), format, header)
+        with _open_new(new) as stream:
+            count = _write(stream, predict_part(), format, header)
         head = "" if header is None else _LINES[format](header, 1)
-        note = replace(
-            note,
-            made_with={**made_with, "format": format, "header": head},
+        manifest = replace(
+            manifest,
+            provenance={**provenance, "format": format, "header": head},
             rows=count,
             size=new.stat().st_size,
-            texts=seen,
+            digest=digest,
             complete=True,
-            checksum=checksum_of(new),
+            checksum=checksum_of_file(new),
         )
-        # Written before the file gets its name: a note without its file is ignored.
-        note.write(note_file(path))
+        # Written before the file gets its name: a manifest without its file is ignored.
+        manifest.write(manifest_path(path))
     return count
 
 
@@ -174,20 +182,20 @@ def _table_lines(
     header: Sequence[str] | None,
 ) -> Iterator[str]:
     if header is not None:
-        yield _encodable(line_of(header, 1), 1)
+        yield _check_encodable(line_of(header, 1), 1)
     for number, (row, prediction) in enumerate(predictions, 1):
-        values = _flat(row, prediction)
-        values |= {name: _rounded(values[name]) for name in values.keys() - row.keys()}
+        values = _flatten_row(row, prediction)
+        values |= {name: _round(values[name]) for name in values.keys() - row.keys()}
         if header is None:
             header = list(values)
-            yield _encodable(line_of(header, 1), 1)
+            yield _check_encodable(line_of(header, 1), 1)
         if values.keys() - set(header):
             extra = shorten_list(sorted(values.keys() - set(header)))
             raise DataError(
                 f"row {number} has columns that the first row does not have: {extra}", fix=_USE_JSON
             )
         cells = [_text(values.get(name)) for name in header]
-        yield _encodable(line_of(cells, number + 1), number + 1)
+        yield _check_encodable(line_of(cells, number + 1), number + 1)
 
 
 def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None) -> pd.DataFrame:
@@ -201,15 +209,15 @@ def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None
         BertworksError: pandas is not installed.
     """
     pandas = import_optional("pandas", "data", "as_frame=True")
-    lines = [_flat(row, prediction) for row, prediction in predictions]
+    lines = [_flatten_row(row, prediction) for row, prediction in predictions]
     return pandas.DataFrame(lines, index=index if isinstance(index, pandas.Index) else None)
 
 
-def _flat(row: Row, prediction: Prediction) -> dict[str, Any]:
+def _flatten_row(row: Row, prediction: Prediction) -> dict[str, Any]:
     """The values of a line of a table, by column."""
-    flat = dict(flatten(prediction, PREDICTION))
-    _check_free(row, flat)
-    return {**row, **flat}
+    columns = dict(flatten(prediction, PREDICTION))
+    _check_free(row, columns)
+    return {**row, **columns}
 
 
 def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -221,7 +229,7 @@ def flatten(prediction: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, A
             yield f"{prefix}.{key}", value
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
@@ -258,7 +266,7 @@ def _csv_line(values: Sequence[str], _line: int) -> str:
 _LINES: Mapping[str, Callable[[Sequence[str], int], str]] = {"tsv": _tsv_line, "csv": _csv_line}
 
 
-def _encodable(text: str, line: int) -> str:
+def _check_encodable(text: str, line: int) -> str:
     """Return the line; raise DataError if it cannot be encoded in UTF-8."""
     try:
         text.encode("utf-8")
@@ -268,8 +276,8 @@ def _encodable(text: str, line: int) -> str:
     return text
 
 
-def _check_free(row: Row, added: Iterable[str]) -> None:
-    for name in added:
+def _check_free(row: Row, names: Iterable[str]) -> None:
+    for name in names:
         if name in row:
             raise DataError(
                 f"the rows already have a column {name!r}", fix="Rename it, or leave it out."
@@ -277,7 +285,7 @@ def _check_free(row: Row, added: Iterable[str]) -> None:
 
 
 @contextmanager
-def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterator[TextIO]:
+def _open_output(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterator[TextIO]:
     if not isinstance(out, str | os.PathLike):
         yield out
         return
@@ -287,10 +295,10 @@ def _opened(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> Iterato
     with (
         locked_output(out, overwrite=overwrite),
         atomic_write(out) as new,
-        _opened_new(new) as stream,
+        _open_new(new) as stream,
     ):
         yield stream
 
 
-def _opened_new(new: Path) -> TextIO:
+def _open_new(new: Path) -> TextIO:
     return new.open("w", encoding="utf-8", newline="\n")

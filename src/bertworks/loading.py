@@ -1,0 +1,164 @@
+"""Load a model: read its files, detect its task, and build the network with the files' weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoints.families import family_of
+from .checkpoints.heads import PublishedCheckpoint
+from .checkpoints.locate import locate
+from .checkpoints.network_weights import load_weights
+from .checkpoints.sentence import read_cross_encoder, read_sentence_settings, with_limit
+from .checkpoints.store import (
+    TaskFile,
+    check_geometry,
+    read_config,
+    read_limit,
+    read_task,
+    read_tensors,
+)
+from .errors import BertworksError, CheckpointError, SettingsError
+from .model import BareEncoder, Model
+from .nn.config import Activation
+from .nn.cpu import keep_freed_memory
+from .nn.device import pick_device, without_weights
+from .tasks import detect_task, find_task_class, is_registered
+from .tasks.task import Network, Task
+from .text.tokenizer import Tokenizer
+
+
+def load(
+    name: str | Path,
+    *,
+    task: str | type[Task[Any]] | None = None,
+    device: torch.device | str = "auto",
+    hidden_act: Activation | None = None,
+    allow_non_finite: bool = False,
+) -> Model:
+    """Load a model.
+
+    Args:
+        name: a model directory (including the original TensorFlow release's), a run directory, or
+            a name on the Hugging Face hub.
+        task: your own task class, or `path/to/file.py:Class`, for a model trained with it; a
+            model's files never cause an import. "encoder" loads neither task nor head.
+        device: device to load the network to.
+        hidden_act: the activation, overriding the files: the original release's "gelu" was the
+            erf form until February 2019 (`gelu`, the default reading), and the tanh form since
+            (`gelu_new`).
+        allow_non_finite: also load weights with NaN or infinity; `report.non_finite_tensors` names
+            the tensors.
+
+    Raises:
+        CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
+            or a weight is not finite.
+    """
+    directory = locate(name)
+    config, raw = read_config(directory)
+    if hidden_act is not None:
+        config = config.with_values(hidden_act=hidden_act)
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
+            f"{config.vocab_size} rows",
+            where=str(name),
+        )
+    family = family_of(config)
+    tensors, dropped_tensors = read_tensors(directory, family)
+    check_geometry(config, tensors, family, str(name))
+    task_file = read_task(directory)
+    limit = read_limit(directory, config)
+    loaded_task: Task[Any] | None = None
+    if task_file is not None and task != "encoder":
+        loaded_task = _task_from_file(task_file, task, tokenizer, directory)
+    elif task is not None and task != "encoder":
+        raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
+    elif task is None:
+        pairs = read_cross_encoder(directory, raw)
+        try:
+            loaded_task = detect_task(
+                PublishedCheckpoint(
+                    raw,
+                    config,
+                    family,
+                    tensors,
+                    tokenizer,
+                    limit,
+                    takes_pairs=pairs is not None,
+                    activation=None if pairs is None else pairs.activation,
+                )
+            )
+        except BertworksError as error:
+            raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+
+    def build() -> Network | BareEncoder:
+        if loaded_task is None:
+            return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
+        return loaded_task.network(config)
+
+    try:
+        with without_weights():  # no random weights, which would be replaced
+            network = build()
+    except SettingsError as error:  # the task and the encoder do not fit together
+        raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+    if any(True for _ in network.buffers()):  # a task's constants, which are in no file
+        network = build()
+    report = load_weights(
+        network,
+        tensors,
+        family,
+        str(name),
+        allow_non_finite=allow_non_finite,
+        unused_heads=task_file.heads if task_file is not None and loaded_task is None else (),
+    )
+    report = replace(report, dropped_tensors={**report.dropped_tensors, **dropped_tensors})
+    if report.new_tensors:
+        raise CheckpointError(
+            f"the weights {', '.join(report.new_tensors)} are missing, or of another shape",
+            where=str(name),
+        )
+    keep_freed_memory()
+    network = network.to(pick_device(device)).eval()
+    sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
+    if sentence is not None:
+        sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
+    rate = None if task_file is None else task_file.learning_rate
+    return Model(tokenizer, loaded_task, network, report, sentence, str(name), rate)
+
+
+def _task_from_file(
+    task_file: TaskFile,
+    task: str | type[Task[Any]] | None,
+    tokenizer: Tokenizer,
+    directory: Path,
+) -> Task[Any]:
+    """Return the task that a directory's `bertworks.json` describes.
+
+    Args:
+        task: its class, if the user gives one; by default this package's task of that name.
+
+    Raises:
+        SettingsError: the class that the user gives cannot be loaded.
+        CheckpointError: the class is that of another task, this package has no such task, or the
+            task's settings are not valid.
+    """
+    where = str(directory / "bertworks.json")
+    if task is None and not is_registered(task_file.task):
+        raise CheckpointError(
+            f"the task {task_file.task!r} is not one of this package",
+            where=where,
+            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
+            'load only the encoder: --task encoder (load(…, task="encoder")).',
+        )
+    kind = find_task_class(task_file.task if task is None else task)
+    if kind.name != task_file.task:
+        raise CheckpointError(f"its task is {task_file.task!r}, not {kind.name!r}", where=where)
+    try:
+        return kind.from_dict(task_file.task_settings, tokenizer)
+    except BertworksError as error:
+        raise CheckpointError(error.what, where=where, fix=error.fix) from None
