@@ -118,7 +118,7 @@ def test_a_thread_that_never_begins_is_waited_for_while_there_is_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = iter([False, False, False, True])
-    monkeypatch.setattr(memory, "_BEGINS_IN", 0.01)
+    monkeypatch.setattr(memory, "_START_SECONDS", 0.01)
     monkeypatch.setattr(memory, "is_little_left", lambda size=0: next(looks))
 
     def vanish(function: Callable[[], None], given: tuple[()]) -> None: ...

@@ -88,7 +88,7 @@ class Verbs(TyperGroup):
 
 _SIZES = "batch_tokens, micro_batch_tokens, window_rows, batch_size or --workers"
 _LITTLE_LEFT = (
-    f"less than {memory.LITTLE >> 20} MB of memory is available to this process; if it ends "
+    f"less than {memory.LITTLE_MEMORY >> 20} MB of memory is available to this process; if it ends "
     "without an error message, a library ran out of memory. Check `ulimit -v` and other "
     "running processes"
 )

@@ -105,16 +105,16 @@ def _has_manifest(out: Path, expected: OutputManifest) -> bool:
 
 def _is_merged(out: Path, parts: Sequence[Path], head: bytes) -> bool:
     """Whether a file of predictions has the bytes of the merged parts."""
-    with out.open("rb") as merged:
-        if merged.read(len(head)) != head:
+    with out.open("rb") as output:
+        if output.read(len(head)) != head:
             return False
         for path in parts:
             with path.open("rb") as part:
                 part.seek(len(head))
                 while block := part.read(1 << 20):
-                    if merged.read(len(block)) != block:
+                    if output.read(len(block)) != block:
                         return False
-        return not merged.read(1)
+        return not output.read(1)
 
 
 def _read_complete_manifest(path: Path) -> OutputManifest:

@@ -366,17 +366,17 @@ def _read_manifest(out: Path, part: Path, path: Path, initial: OutputManifest) -
     if out.exists() and not manifest.complete:  # it is another file, not the finished one
         raise exists_error(out)
     for name in {**initial.provenance, **manifest.provenance}:
-        earlier, value = manifest.provenance.get(name), initial.provenance.get(name)
-        if earlier != value:
+        recorded, value = manifest.provenance.get(name), initial.provenance.get(name)
+        if recorded != value:
             what = (
                 "was started with another model"
                 if name == "model"
-                else f"was started with {name}={earlier!r}, not {value!r}"
+                else f"was started with {name}={recorded!r}, not {value!r}"
             )
             raise DataError(what, where=str(out), fix=fix)
     if manifest.part != initial.part:
-        earlier, now = manifest.part or "no part", initial.part or "no part"
-        raise DataError(f"was started as {earlier}, not {now}", where=str(out), fix=fix)
+        recorded_part, now = manifest.part or "no part", initial.part or "no part"
+        raise DataError(f"was started as {recorded_part}, not {now}", where=str(out), fix=fix)
     if (manifest.first, manifest.total, manifest.previous_digest) != (
         initial.first,
         initial.total,

@@ -12,7 +12,7 @@ from ..errors import OutputError
 from .atomic_writes import fsync, hidden_path, real_path, rename_durably, writing
 
 LOCK_NAME = ".lock"
-_STAGED, _READY = ".bertworks.new", ".bertworks.ready"
+_NEW, _READY = ".bertworks.new", ".bertworks.ready"
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def new_directory(
     """
     target = real_path(path)
     as_whole = not target.exists() or (replace and not is_empty_directory(target))
-    new = hidden_path(target, "new") if as_whole else target / _STAGED
+    new = hidden_path(target, "new") if as_whole else target / _NEW
     with writing(path):
         try:
             shutil.rmtree(new, ignore_errors=True)
@@ -68,7 +68,7 @@ def _replace(new: Path, target: Path, keep: Callable[[str], bool], *, replace: b
     """
     old = hidden_path(target, "old")
 
-    def settle() -> None:
+    def restore_or_remove() -> None:
         if not old.exists():
             return
         if not target.exists():
@@ -82,19 +82,19 @@ def _replace(new: Path, target: Path, keep: Callable[[str], bool], *, replace: b
                 rename_durably(file, target / name)
         shutil.rmtree(old, ignore_errors=True)
 
-    settle()  # left by a killed process
+    restore_or_remove()  # left by a killed process
     try:
         if replace and target.exists():
             rename_durably(target, old)
         rename_durably(new, target)
     finally:
         if not (new.exists() and target.exists()):
-            settle()
+            restore_or_remove()
 
 
 def finish_move(target: Path) -> None:
     """Undo or complete the move of `new_directory` into a directory, if it was interrupted."""
-    shutil.rmtree(target / _STAGED, ignore_errors=True)
+    shutil.rmtree(target / _NEW, ignore_errors=True)
     if (target / _READY).is_dir():
         _move_in(target)
 
@@ -110,14 +110,14 @@ def _move_in(target: Path, last: str = "") -> None:
 
 def make_directory(directory: Path) -> list[Path]:
     """Create a directory and its missing parents; return those created, the deepest first."""
-    made: list[Path] = []
+    created: list[Path] = []
     for one in reversed((directory, *directory.parents)):
         if not one.exists():
             with suppress(FileExistsError):  # created by another process meanwhile
                 one.mkdir()
                 fsync(one.parent)
-                made.insert(0, one)
-    return made
+                created.insert(0, one)
+    return created
 
 
 def remove_directory(directory: Path) -> None:

@@ -56,16 +56,16 @@ def check_format_version(
     """
     number = tree.get("format_version") if isinstance(tree, dict) else None
     if number != version:
-        shown = "none" if number is None else truncate_repr(number)
-        raise error(f"written in another format ({shown}, not {version})", where=str(path), fix=fix)
+        text = "none" if number is None else truncate_repr(number)
+        raise error(f"written in another format ({text}, not {version})", where=str(path), fix=fix)
 
 
-_SEAL = "crc32"
+_CHECKSUM = "crc32"
 
 
 def with_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object with its checksum added."""
-    return {**tree, _SEAL: _checksum(tree)}
+    return {**tree, _CHECKSUM: _checksum(tree)}
 
 
 def verify_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def verify_checksum(tree: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: the checksum is missing or wrong.
     """
     content = dict(tree)
-    if content.pop(_SEAL, None) != _checksum(content):
+    if content.pop(_CHECKSUM, None) != _checksum(content):
         raise ValueError("its checksum is wrong")
     return content
 
@@ -104,7 +104,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise _too_deep() from None
+        raise _depth_error() from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
@@ -113,34 +113,36 @@ def parse_json(text: str | bytes) -> Any:
 def _check_depth(value: Any) -> None:
     """Check, level by level, that a value is not nested too deeply."""
     level: list[Any] = [[value]]
-    nested = (dict, list)  # checked in half the time of a union
+    containers = (dict, list)  # checked in half the time of a union
     for _ in range(MAX_DEPTH + 1):
         parts = (whole.values() if isinstance(whole, dict) else whole for whole in level)
-        level = [part for some in parts for part in some if isinstance(part, nested)]
+        level = [part for some in parts for part in some if isinstance(part, containers)]
         if not level:
             return
-    raise _too_deep()
+    raise _depth_error()
 
 
-def _too_deep() -> ValueError:
+def _depth_error() -> ValueError:
     return ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 def to_json(value: Any) -> str:
     """Return a value as JSON on one line; NaN and infinities, which JSON lacks, become null."""
-    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, default=_plain)
+    return json.dumps(
+        _replace_non_finite(value), allow_nan=False, ensure_ascii=False, default=_plain
+    )
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return value
 
 
 def _plain(value: Any) -> Any:
     """Convert NumPy's numbers and arrays to Python's, and all else to text."""
-    return _finite(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return _replace_non_finite(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -30,9 +30,9 @@ class LineFile:
             try:
                 if is_new:
                     fsync(path.parent)
-                whole = self.read().rfind(b"\n") + 1
-                if whole < self.size:
-                    self._file.truncate(whole)
+                end = self.read().rfind(b"\n") + 1
+                if end < self.size:
+                    self._file.truncate(end)
             except BaseException:
                 self._file.close()
                 raise
@@ -55,14 +55,14 @@ class LineFile:
 
     def append(self, line: bytes) -> None:
         """Add a line, completely or not at all."""
-        before = self.size
+        old_size = self.size
         with writing(self.path):
             try:
                 while line:  # an almost full disk may accept only a part
                     line = line[self._file.write(line) :]
             except BaseException:
                 with suppress(OSError):
-                    self._file.truncate(before)
+                    self._file.truncate(old_size)
                 raise
 
     def sync(self) -> int:

@@ -27,7 +27,7 @@ _BEAT, _WATCH = 2.0, 10.0  # seconds: between touches of a held lock; to wait fo
 Lock: TypeAlias = tuple[Path, IO[bytes]]  # a lock file, open
 
 
-def add_locks(target: Path, kind: OutputKind, created: list[Path], name: str) -> list[Lock]:
+def add_locks(target: Path, kind: OutputKind, new_directories: list[Path], name: str) -> list[Lock]:
     """Lock an output.
 
     Everybody first takes the lock next to the output, so that nobody creates a directory that
@@ -36,16 +36,16 @@ def add_locks(target: Path, kind: OutputKind, created: list[Path], name: str) ->
     the one inside vanishes with the directory that is replaced.
 
     Args:
-        created: receives the created directories.
+        new_directories: receives the created directories.
     """
     for _ in range(100):  # other processes may take and release the lock
         locks: list[Lock] = []
         try:
             if kind != "file":
-                created[:0] = make_directory(target.parent)
+                new_directories[:0] = make_directory(target.parent)
             _add_lock(locks, hidden_path(target, "lock"), name, optional=target.is_dir())
             if kind == "directory":
-                created[:0] = make_directory(target)
+                new_directories[:0] = make_directory(target)
             if kind == "directory" or target.is_dir():
                 _add_lock(locks, target / LOCK_NAME, name)
         except FileNotFoundError as error:  # another process has just removed a directory
@@ -103,9 +103,9 @@ def _add_lock(locks: list[Lock], path: Path, name: str, *, optional: bool = Fals
             raise _GoneError from None
     if is_held:
         handle.close()
-        who = _describe(holder) if holder else "by another process"
+        holder_name = _describe(holder) if holder else "by another process"
         raise OutputError(
-            f"is being written {who}",
+            f"is being written {holder_name}",
             where=name,
             fix="Wait for it, or choose another output path.",
         )

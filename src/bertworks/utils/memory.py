@@ -18,14 +18,14 @@ _LACKS_MEMORY = {
     *("allocate memory", "not enough memory", "out of memory", "bad_alloc", "cpuallocator"),
 }
 
-LITTLE = 256 << 20
+LITTLE_MEMORY = 256 << 20
 """Bytes; if less is available, little is left. A thread's stack and heap, or a large extension
 module, need a part of it."""
 
-_THREAD = 4 << 20
+_THREAD_BYTES = 4 << 20
 """Bytes that the interpreter may need to start a thread; without them it fails in various ways."""
 
-_BEGINS_IN = 5.0
+_START_SECONDS = 5.0
 """Seconds to wait for a thread to start before checking whether it lacks memory."""
 
 
@@ -40,13 +40,13 @@ def is_memory_short(error: BaseException) -> bool:
         return True
     if type(error).__name__ not in _MAY_LACK_MEMORY:
         return False
-    number, says = getattr(error, "errno", None), str(error).lower()
-    if number == errno.ENOMEM or any(words in says for words in _LACKS_MEMORY):
+    number, message = getattr(error, "errno", None), str(error).lower()
+    if number == errno.ENOMEM or any(words in message for words in _LACKS_MEMORY):
         return True
     return number is None and is_little_left()
 
 
-def is_little_left(size: int = LITTLE) -> bool:
+def is_little_left(size: int = LITTLE_MEMORY) -> bool:
     """Whether the system refuses to give this process `size` more bytes.
 
     Systems refuse memory because of a limit of the process (`ulimit -v`), or because they do not
@@ -72,21 +72,21 @@ def start_thread(function: Callable[..., object], *args: Any) -> Callable[[], ob
         MemoryError: there is no memory for a thread.
         RuntimeError: no more threads can be started.
     """
-    if is_little_left(_THREAD):
+    if is_little_left(_THREAD_BYTES):
         raise MemoryError("there is none for a new thread")
-    begun, over = _thread.allocate_lock(), _thread.allocate_lock()
-    begun.acquire()
-    over.acquire()
+    has_started, has_ended = _thread.allocate_lock(), _thread.allocate_lock()
+    has_started.acquire()
+    has_ended.acquire()
 
     def call() -> None:
-        begun.release()
+        has_started.release()
         try:
             function(*args)
         finally:
-            over.release()
+            has_ended.release()
 
     _thread.start_new_thread(call, ())
-    while not begun.acquire(timeout=_BEGINS_IN):
+    while not has_started.acquire(timeout=_START_SECONDS):
         if is_little_left():
             raise MemoryError("a new thread has found no memory")
-    return over.acquire
+    return has_ended.acquire

@@ -18,9 +18,9 @@ from .memory import start_thread
 from .output_names import foreign_file
 from .remote import is_remote
 
-"""OutputKind of an output: a whole directory is created at once, any other is filled bit by bit."""
 _PIPE_SECONDS = 10.0  # to wait for a pipe's reader
-_lent: set[tuple[Path, int]] = set()  # outputs, with the threads that may lock them again
+_reentrant_outputs: set[tuple[Path, int]] = set()
+"""Outputs that are lent, each with the thread that may lock it again."""
 
 
 @contextmanager
@@ -75,23 +75,23 @@ def locked_output(
             yield
         return
     owner = (target, threading.get_ident())
-    if owner in _lent:
+    if owner in _reentrant_outputs:
         _check_existing(path, target, overwrite, marks)
-        _lent.remove(owner)
+        _reentrant_outputs.remove(owner)
         try:
             yield
         finally:
-            _lent.add(owner)
+            _reentrant_outputs.add(owner)
         return
-    created: list[Path] = []
+    new_directories: list[Path] = []
     try:
         with writing(path):
-            locks = add_locks(target, kind, created, os.fspath(path))
+            locks = add_locks(target, kind, new_directories, os.fspath(path))
     except BaseException:
-        _remove_empty(created)
+        _remove_empty(new_directories)
         raise
     if lend:
-        _lent.add(owner)
+        _reentrant_outputs.add(owner)
     stop = threading.Event()
     await_end: Callable[[], object] = stop.set
     try:
@@ -106,9 +106,9 @@ def locked_output(
     finally:
         stop.set()
         await_end()
-        _lent.discard(owner)
+        _reentrant_outputs.discard(owner)
         release_locks(locks)
-        _remove_empty(created)
+        _remove_empty(new_directories)
 
 
 def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None:

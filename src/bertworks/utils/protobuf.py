@@ -12,24 +12,24 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
     Raises:
         ValueError: the message ends too early, or is not valid.
     """
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
+    offset = 0
+    while offset < len(data):
+        tag, offset = read_varint(data, offset)
         kind = tag & 7
         if kind == 0:
-            value, at = read_varint(data, at)
+            value, offset = read_varint(data, offset)
             yield tag >> 3, value
             continue
         if kind == 2:
-            size, at = read_varint(data, at)
+            size, offset = read_varint(data, offset)
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
             raise ValueError(f"there is no wire type {kind}")
-        if at + size > len(data):
+        if offset + size > len(data):
             raise ValueError("it ends too early")
-        yield tag >> 3, data[at : at + size]
-        at += size
+        yield tag >> 3, data[offset : offset + size]
+        offset += size
 
 
 def number_field(field: int, value: int) -> bytes:
@@ -44,26 +44,26 @@ def bytes_field(field: int, value: bytes) -> bytes:
 
 def varint(value: int) -> bytes:
     """Encode a number with seven bits per byte, the lowest first."""
-    coded = bytearray()
+    encoded_bytes = bytearray()
     while value >= 0x80:
-        coded.append(value & 0x7F | 0x80)
+        encoded_bytes.append(value & 0x7F | 0x80)
         value >>= 7
-    coded.append(value)
-    return bytes(coded)
+    encoded_bytes.append(value)
+    return bytes(encoded_bytes)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Decode the number at an offset; return it and the offset after it.
 
     Raises:
         ValueError: the data end within it, or it has too many bytes for 64 bits.
     """
     value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        at += 1
+    while offset < len(data) and shift < 64:
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, offset
         shift += 7
     raise ValueError("it ends too early" if shift < 64 else "a number is too long")

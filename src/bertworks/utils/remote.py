@@ -45,12 +45,12 @@ def remote_files(url: str) -> list[str]:
         info = system.get_file_info(path)
         if info.type == FileType.File:
             return [url]
-        below = FileSelector(path, recursive=True, allow_not_found=True)
+        selector = FileSelector(path, recursive=True, allow_not_found=True)
         start, top = url.rstrip("/"), path.rstrip("/")
         names = (
-            found.path[len(top) :]
-            for found in system.get_file_info(below)
-            if found.type == FileType.File
+            file.path[len(top) :]
+            for file in system.get_file_info(selector)
+            if file.type == FileType.File
         )
         return sorted(start + name for name in names if "/." not in name)
 
@@ -99,20 +99,20 @@ def fetch_folder(url: str) -> Path:
         copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
         sizes = {info.path[len(top) + 1 :]: info.size for info in infos}
 
-        def is_whole() -> bool:
-            return all(_size_here(copy / name) == size for name, size in sizes.items())
+        def is_complete() -> bool:
+            return all(_local_size(copy / name) == size for name, size in sizes.items())
 
-        if is_whole():
+        if is_complete():
             return copy
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as new:
-            made, here = os.path.join(new, "copy"), LocalFileSystem()
-            os.mkdir(made)  # `copy_files` makes the folders below it alone
-            copy_files(top, made, source_filesystem=system, destination_filesystem=here)
-            if not is_whole():  # else another process has been faster, and may be reading it
+            new_copy, local = os.path.join(new, "copy"), LocalFileSystem()
+            os.mkdir(new_copy)  # `copy_files` makes the folders below it alone
+            copy_files(top, new_copy, source_filesystem=system, destination_filesystem=local)
+            if not is_complete():  # else another process has been faster, and may be reading it
                 shutil.rmtree(copy, ignore_errors=True)
             try:
-                os.replace(made, copy)
+                os.replace(new_copy, copy)
             except OSError:
                 if not copy.is_dir():
                     raise
@@ -147,24 +147,24 @@ def local_output(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
     if not overwrite and remote_files(url):
         fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
         raise OutputError("already exists", where=url, fix=fix)
-    with tempfile.TemporaryDirectory() as here:
-        file = Path(here, name)
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, name)
         yield file
-        for made in sorted(Path(here).iterdir(), key=lambda made: made == file):
+        for part in sorted(Path(directory).iterdir(), key=lambda part: part == file):
             try:
-                _put(made, f"{folder}/{made.name}")
+                _upload(part, f"{folder}/{part.name}")
             except OSError as error:
                 what = f"cannot be written ({str(error).splitlines()[0]})"
                 raise OutputError(what, where=url) from None
 
 
-def _put(file: Path, url: str) -> None:
+def _upload(file: Path, url: str) -> None:
     system, name = _file_system_and_path(url)
     with file.open("rb") as source, system.open_output_stream(name) as target:
         shutil.copyfileobj(source, target, 1 << 22)
 
 
-def _size_here(file: Path) -> int:
+def _local_size(file: Path) -> int:
     with suppress(OSError):
         return file.stat().st_size
     return -1
@@ -180,23 +180,23 @@ def _file_system_and_path(url: str) -> tuple[Any, str]:
     if url.startswith("s3://") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         return S3FileSystem(endpoint_override=endpoint), url.removeprefix("s3://")
     try:
-        system, path = FileSystem.from_uri(_escaped(url))
+        system, path = FileSystem.from_uri(_escape_name(url))
     except ArrowInvalid:  # not one of Arrow's file systems
         system, path = FileSystem.from_uri(f"fsspec+{url}")
     return system, path
 
 
-def _escaped(url: str) -> str:
+def _escape_name(url: str) -> str:
     """Return a URL with the characters of its name escaped, as Arrow expects them.
 
     Names are given, and listed, as the file system has them. Unescaped, a name would end at `#`,
     `%41` would become `A`, and a space would be an error.
     """
-    found = _URL.fullmatch(url)
-    if found is None or url.startswith(("fsspec+", "hf:")):  # which expect names as they are
+    match = _URL.fullmatch(url)
+    if match is None or url.startswith(("fsspec+", "hf:")):  # which expect names as they are
         return url
     # Addresses of local files are written escaped (`Path.as_uri`).
-    return found[1] + quote(found[2], safe="/%" if url.startswith("file:") else "/") + found[3]
+    return match[1] + quote(match[2], safe="/%" if url.startswith("file:") else "/") + match[3]
 
 
 @contextmanager

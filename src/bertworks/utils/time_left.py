@@ -24,39 +24,39 @@ class TimeLeft:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._updates = -1  # the first one is not counted
-        self._at = self._done = self._first_done = self._remaining = 0.0
+        self._time = self._units_done = self._first_units = self._remaining = 0.0
         self._seconds = self._units = 0.0  # of work, with recent work weighted more
-        self._measured = self._pauses = 0.0
+        self._total_seconds = self._pauses = 0.0
 
-    def update(self, done: float, total: float, took: float | None = None) -> None:
+    def update(self, units_done: float, total: float, took: float | None = None) -> None:
         """Record progress.
 
         Args:
-            done: the units of work done so far.
+            units_done: the units of work done so far.
             total: the units of work in all; 0 if unknown.
             took: the seconds of work since the last update, without pauses (such as evaluations);
                 by default, all seconds. Pauses are expected to recur as often as so far.
         """
         now = self._clock()
         if self._updates >= 0:
-            passed, units = now - self._at, done - self._done
-            worked = passed if took is None else min(took, passed)
-            fade = 0.5 ** (worked / _HALF_LIFE)
-            self._seconds = fade * self._seconds + worked
+            elapsed, units = now - self._time, units_done - self._units_done
+            seconds = elapsed if took is None else min(took, elapsed)
+            fade = 0.5 ** (seconds / _HALF_LIFE)
+            self._seconds = fade * self._seconds + seconds
             self._units = fade * self._units + units
-            self._measured += passed
-            self._pauses += passed - worked
+            self._total_seconds += elapsed
+            self._pauses += elapsed - seconds
         else:
-            self._first_done = done
+            self._first_units = units_done
         self._updates += 1
-        self._at, self._done, self._remaining = now, done, total - done
+        self._time, self._units_done, self._remaining = now, units_done, total - units_done
 
     @property
     def seconds(self) -> float | None:
         """The estimate in seconds; None while there is none."""
-        if self._updates < _MIN_UPDATES or self._measured < _MIN_SECONDS:
+        if self._updates < _MIN_UPDATES or self._total_seconds < _MIN_SECONDS:
             return None
         if self._remaining < 0 or self._units <= 0:
             return None
-        pause = self._pauses / (self._done - self._first_done)
+        pause = self._pauses / (self._units_done - self._first_units)
         return self._remaining * (self._seconds / self._units + pause)
