@@ -22,7 +22,7 @@ def mini() -> bw.Model:
     return bw.load("mini", device="cpu")
 
 
-def test_it_knows_some_english(mini: bw.Model) -> None:
+def test_mini_knows_some_english(mini: bw.Model) -> None:
     likely = {
         "he was born in new [MASK] in 1950.": "york",
         "the capital of the united [MASK] of america.": "states",
@@ -34,7 +34,7 @@ def test_it_knows_some_english(mini: bw.Model) -> None:
         assert word in [guess["token"] for guess in guesses], text
 
 
-def test_it_is_small_and_has_both_heads(mini: bw.Model) -> None:
+def test_mini_is_small_and_has_both_heads(mini: bw.Model) -> None:
     directory = locate("mini")
     assert sum(file.stat().st_size for file in directory.iterdir()) < 12_000_000
     assert mini.encoder.config.hidden_size == 256
@@ -48,21 +48,21 @@ def test_a_directory_of_that_name_is_reached_by_a_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    inside = locate(name)
-    shutil.copytree(inside, name)
+    bundled_directory = locate(name)
+    shutil.copytree(bundled_directory, name)
     assert local_directory(f"./{name}") == Path(name)
     assert local_directory(Path(name)) == Path(name)
     with pytest.warns(BertworksWarning, match=rf"the directory here is \./{name}"):
-        assert locate(name) == inside
+        assert locate(name) == bundled_directory
 
 
-def test_whoever_names_no_model_learns_of_it(tmp_path: Path) -> None:
+def test_error_without_a_model_names_mini(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory") as caught:
         bw.load(tmp_path / "nowhere")
     assert "Bundled models: mini, a small BERT" in str(caught.value)
 
 
-def test_mini_sentences_tells_meanings_apart(mini: bw.Model) -> None:
+def test_mini_sentences_separates_meanings(mini: bw.Model) -> None:
     sentences = bw.load("mini-sentences", device="cpu")
     assert sentences.sentence is not None
     assert (sentences.sentence.pooling, sentences.sentence.normalize) == ("mean", True)
@@ -80,10 +80,10 @@ def test_mini_sentences_tells_meanings_apart(mini: bw.Model) -> None:
     np.testing.assert_allclose(cosines.diagonal(), 1, atol=1e-5)
     np.fill_diagonal(cosines, -1)
     assert cosines.argmax(1).tolist() == [1, 0, 3, 2, 5, 4]
-    strangers = [
+    other_sentences = [
         cosines[one, other] for one in range(6) for other in range(6) if one // 2 != other // 2
     ]
-    assert max(strangers) < 0.5
+    assert max(other_sentences) < 0.5
 
 
 def test_the_models_inside_are_small_enough_for_a_wheel_of_20_mb() -> None:
@@ -100,16 +100,14 @@ def test_the_models_inside_are_small_enough_for_a_wheel_of_20_mb() -> None:
 
 
 @pytest.mark.long
-def test_it_is_where_a_run_begins(mini: bw.Model, tmp_path: Path) -> None:
+def test_mini_is_a_start_for_a_run(mini: bw.Model, tmp_path: Path) -> None:
     rows = [(f"the {thing} is here", thing) for thing in ("river", "house") * 4]
     result = bw.finetune("mini", train=rows, dev=rows, out=tmp_path / "run", epochs=1)
     weights = result.model.encoder.embeddings.word_embeddings.weight
     assert torch.allclose(weights, mini.encoder.embeddings.word_embeddings.weight, atol=1e-3)
 
 
-def test_saved_in_bfloat16_it_is_half_as_large_and_rounded_once(
-    mini: bw.Model, tmp_path: Path
-) -> None:
+def test_mini_in_bfloat16_is_half_as_large_and_rounded_once(mini: bw.Model, tmp_path: Path) -> None:
     from transformers import AutoModel
 
     config = mini.encoder.config.with_values(num_hidden_layers=1)

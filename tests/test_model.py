@@ -73,7 +73,7 @@ def test_each_handle_says_what_it_cannot():
         bare.predict(["a"])
 
 
-def test_one_text_is_asked_about_at_a_time():
+def test_fill_mask_takes_one_text():
     with pytest.raises(bw.BertworksError, match="expected a text, got list"):
         tiny().fill_mask(["a [MASK]"])
     with pytest.raises(bw.BertworksError, match="expected a text, got int"):
@@ -82,10 +82,10 @@ def test_one_text_is_asked_about_at_a_time():
 
 def test_a_fresh_model_leaves_the_random_state_alone():
     model = tiny()
-    before = torch.get_rng_state()
+    old_state = torch.get_rng_state()
     one = bw.Model.fresh(model.encoder.config, model.tokenizer, seed=3)
     other = bw.Model.fresh(model.encoder.config, model.tokenizer, seed=3)
-    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(old_state, torch.get_rng_state())
     weights = [m.encoder.state_dict()["layers.0.attention.output.weight"] for m in (one, other)]
     assert torch.equal(*weights)
 
@@ -144,7 +144,7 @@ def test_tables_in_memory_are_rows():
     assert model.evaluate([("a", "yes"), ("b c", "no")]).metrics == metrics
 
 
-def test_of_nothing_there_is_nothing():
+def test_empty_inputs_have_empty_outputs():
     model = tiny("classification")
     for nothing in ([], (), iter(()), np.array([]), pd.DataFrame()):
         assert model.predict(nothing) == []
@@ -159,11 +159,11 @@ def test_of_nothing_there_is_nothing():
 def test_probabilities_are_in_the_order_of_the_labels():
     model = tiny("classification")
     texts = ["a", "b c", "d e f"]
-    found = model.predict_proba(texts)
+    probabilities = model.predict_proba(texts)
     assert model.labels == ("no", "yes")
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found.sum(1), 1)
-    for row, answer in zip(found, model.predict(texts), strict=True):
+    assert probabilities.dtype == np.float64
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    for row, answer in zip(probabilities, model.predict(texts), strict=True):
         assert dict(zip(model.labels, row, strict=True)) == answer["probabilities"]
     assert tiny().labels == ()
     with pytest.raises(bw.BertworksError, match="for pretraining, not for classification"):
@@ -175,26 +175,26 @@ def test_similarity_is_the_cosine_of_vectors():
     one, other = ["a b", "c"], ["a b", "d e", "f"]
     vectors, others = model.embed(one), model.embed(other)
     by_hand = [[v @ w / np.linalg.norm(v) / np.linalg.norm(w) for w in others] for v in vectors]
-    found = model.similarity(one, other)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, by_hand, atol=1e-6)
-    assert found[0, 0] == pytest.approx(1)
-    np.testing.assert_array_equal(model.similarity(vectors, others), found)
+    similarities = model.similarity(one, other)
+    assert similarities.dtype == np.float32
+    np.testing.assert_allclose(similarities, by_hand, atol=1e-6)
+    assert similarities[0, 0] == pytest.approx(1)
+    np.testing.assert_array_equal(model.similarity(vectors, others), answers)
     assert model.similarity("a", "b").shape == (1, 1)
     assert model.similarity(np.zeros((1, vectors.shape[1])), "b").tolist() == [[0]]
     with pytest.raises(bw.BertworksError, match="vectors of 3 and of"):
         model.similarity(np.ones((2, 3)), "b")
 
 
-def test_what_is_shown_says_what_it_is(tmp_path):
+def test_repr_describes_the_model(tmp_path):
     model = tiny("classification")
     model.save(tmp_path / "m")
     layers = model.encoder.config.num_hidden_layers
-    shown = repr(bw.load(tmp_path / "m", device="cpu"))
+    text = repr(bw.load(tmp_path / "m", device="cpu"))
     for part in (str(tmp_path / "m"), f"bert: {layers} layers", "classification into 'no', 'yes'"):
-        assert part in shown
+        assert part in text
     count = sum(weight.numel() for weight in model.network.parameters())
-    assert f"{count / 1e3:.3g}k parameters" in shown
+    assert f"{count / 1e3:.3g}k parameters" in text
     assert "pretraining" in repr(tiny())
     assert repr(model.evaluate([("a", "yes"), ("b", "no")])).startswith(
         "<Evaluation of 2 rows: loss"
@@ -304,20 +304,20 @@ def test_candidates_for_a_mask_have_the_probabilities_of_their_pieces():
     model = tiny()
     (masks,) = model.fill_mask("a [MASK] c", top_k=model.tokenizer.vocab_size)
     probabilities = {one["token"]: one["probability"] for one in masks}
-    (ranked,) = model.fill_mask("a [MASK] c", candidates=["b", "d", "e"])
-    assert {one["candidate"]: one["probability"] for one in ranked} == {
+    (ranking,) = model.fill_mask("a [MASK] c", candidates=["b", "d", "e"])
+    assert {one["candidate"]: one["probability"] for one in ranking} == {
         word: probabilities[word] for word in ("b", "d", "e")
     }
-    assert [one["probability"] for one in ranked] == sorted(
-        (one["probability"] for one in ranked), reverse=True
+    assert [one["probability"] for one in ranking] == sorted(
+        (one["probability"] for one in ranking), reverse=True
     )
     # Two pieces: one mask each, and the product.
     first, second = model.fill_mask("a [MASK] [MASK] c", top_k=model.tokenizer.vocab_size)
     product = 1.0
     for masks, piece in zip((first, second), ("b", "d"), strict=True):
         product *= next(one["probability"] for one in masks if one["token"] == piece)
-    (ranked,) = model.fill_mask("a [MASK] c", candidates=["b d", "b"])
-    by_word = {one["candidate"]: one["probability"] for one in ranked}
+    (ranking,) = model.fill_mask("a [MASK] c", candidates=["b d", "b"])
+    by_word = {one["candidate"]: one["probability"] for one in ranking}
     assert by_word["b d"] == pytest.approx(product, rel=1e-6)
     assert len(model.fill_mask("[MASK] a [MASK]", candidates=["b"])) == 2
     with pytest.raises(bw.DataError, match=r"candidates\[1\]: the vocabulary has no pieces"):

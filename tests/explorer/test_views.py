@@ -15,7 +15,7 @@ from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
 from bertworks.explorer.needs import kinds_of
-from bertworks.inference.activations import _WatchedAttention
+from bertworks.inference.activations import _RecordingAttention
 from bertworks.model import BareEncoder, Model
 from bertworks.packed import Packed
 from bertworks.tasks.pretraining.instances import InstanceSettings
@@ -256,13 +256,13 @@ def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
     model = pretrained("bert")  # of three layers with four heads
     size = len(explorer.pieces(model, TEXT)["pieces"]["tokens"])
     computed = []
-    watched = _WatchedAttention.context
+    watched = _RecordingAttention.context
 
     def counted(self, hidden, scope):
         computed.append(scope.layer)
         return watched(self, hidden, scope)
 
-    monkeypatch.setattr(_WatchedAttention, "context", counted)
+    monkeypatch.setattr(_RecordingAttention, "context", counted)
     monkeypatch.setattr("bertworks.explorer.target._AT_ONCE", 4 * size)
     found = explorer.heads(model, TEXT)["effects"]
     text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with

@@ -20,7 +20,7 @@ def test_all_published_families_are_here() -> None:
 
 
 @pytest.fixture(params=sorted(FAMILIES))
-def published(request: pytest.FixtureRequest):
+def published_encoder(request: pytest.FixtureRequest):
     """The same weights in ours and in theirs, and two sequences of 20 tokens."""
     config = geometry(request.param)
     theirs = theirs_of(config, "encoder", torch.float32)
@@ -30,8 +30,8 @@ def published(request: pytest.FixtureRequest):
     return config, both.ours, both.theirs, ids
 
 
-def test_attention_and_states_are_as_published(published) -> None:
-    config, ours, theirs, ids = published
+def test_attention_and_states_are_as_published(published_encoder) -> None:
+    config, ours, theirs, ids = published_encoder
     more = {}
     packed = Packed.from_padded(ids)
     if config.type_vocab_size > 1:
@@ -40,12 +40,12 @@ def test_attention_and_states_are_as_published(published) -> None:
         packed = Packed.from_padded(ids, token_type_ids=types)
     with torch.inference_mode(), exact_rotation(config.family == "modernbert"):
         expected = theirs(input_ids=ids, output_attentions=True, output_hidden_states=True, **more)
-    found = activations(ours, packed, attention=True)
-    assert len(found.attention) == len(expected.attentions) == config.num_hidden_layers
-    for own, other in zip(found.attention, expected.attentions, strict=True):
+    result = activations(ours, packed, attention=True)
+    assert len(result.attention) == len(expected.attentions) == config.num_hidden_layers
+    for own, other in zip(result.attention, expected.attentions, strict=True):
         assert (own.double() - other.double()).abs().max() < 1e-5
-    assert (found.states[-1] - expected.last_hidden_state).abs().max() < 1e-4
-    weights = torch.stack(found.attention)
+    assert (result.states[-1] - expected.last_hidden_state).abs().max() < 1e-4
+    weights = torch.stack(result.attention)
     assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-5)
     if config.attention == "causal":
         assert not weights.triu(1).any()
@@ -54,42 +54,42 @@ def test_attention_and_states_are_as_published(published) -> None:
         assert weights[0].triu(5).any(), "a global one sees all"
 
 
-def test_a_head_that_is_off_is_a_zero_in_the_output_map(published) -> None:
-    config, ours, _, ids = published
+def test_a_head_that_is_off_is_a_zero_in_the_output_map(published_encoder) -> None:
+    config, ours, _, ids = published_encoder
     if config.num_hidden_groups is not None:
         pytest.skip("layers share their weights, so one cannot be changed by itself")
     packed = Packed.from_padded(ids)
-    before = [weight.clone() for weight in ours.parameters()]
+    old_weights = [weight.clone() for weight in ours.parameters()]
     ablated_heads = torch.zeros(
         config.num_hidden_layers, 2, config.num_attention_heads, dtype=torch.bool
     )
     ablated_heads[1, 1, 2] = True  # in the second sequence alone
     plain = activations(ours, packed).states[-1]
-    found = activations(ours, packed, ablated_heads=ablated_heads).states[-1]
-    assert torch.equal(found[0], plain[0])
-    assert not torch.allclose(found[1], plain[1], atol=1e-3)
+    states = activations(ours, packed, ablated_heads=ablated_heads).states[-1]
+    assert torch.equal(states[0], plain[0])
+    assert not torch.allclose(states[1], plain[1], atol=1e-3)
     layer = ours.encoder.layers[1].attention
     size = config.head_size
     with torch.no_grad():
-        kept = layer.output.weight.clone()
+        old_weight = layer.output.weight.clone()
         layer.output.weight[:, 2 * size : 3 * size] = 0
         expected = ours.encoder(packed.to("cpu")).view(2, 20, -1)
-        layer.output.weight.copy_(kept)
-    assert torch.allclose(found[1], expected[1], atol=1e-5)
+        layer.output.weight.copy_(old_weight)
+    assert torch.allclose(states[1], expected[1], atol=1e-5)
     after = list(ours.parameters())
-    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(old_weights, after, strict=True))
     assert type(layer) is SelfAttention
 
 
-def test_a_run_may_begin_at_any_layer(published) -> None:
-    _, ours, _, ids = published
+def test_a_run_may_begin_at_any_layer(published_encoder) -> None:
+    _, ours, _, ids = published_encoder
     packed = Packed.from_padded(ids)
     whole = activations(ours, packed, attention=True)
     for layer, hidden in enumerate(whole.states[:-1]):
-        found = activations(ours, packed, attention=True, layer=layer, hidden=hidden.flatten(0, 1))
+        result = activations(ours, packed, attention=True, layer=layer, hidden=hidden.flatten(0, 1))
         for name in ("states", "attention"):
             above = getattr(whole, name)[layer:]
-            for own, other in zip(getattr(found, name), above, strict=True):
+            for own, other in zip(getattr(result, name), above, strict=True):
                 assert torch.equal(own, other)
 
 
@@ -103,8 +103,8 @@ def test_rows_that_follow_the_last_token_change_nothing() -> None:
             assert torch.allclose(alone.expand_as(among), among, atol=1e-6)
 
 
-def test_embeddings_add_up_to_the_first_state(published) -> None:
-    _, ours, _, ids = published
+def test_embeddings_add_up_to_the_first_state(published_encoder) -> None:
+    _, ours, _, ids = published_encoder
     packed = Packed.from_padded(ids[:1])
     parts = embedding_steps(ours.encoder, packed)
     names = ("word", "position", "segment", "task")
@@ -117,10 +117,10 @@ def test_embeddings_add_up_to_the_first_state(published) -> None:
 def test_threads_may_watch_one_network_at_a_time() -> None:
     ours = BareEncoder(geometry("bert"), pooler=False).train()
     packs = [Packed.from_padded(torch.randint(5, 100, (1, n))) for n in range(3, 19)]
-    alone = [activations(ours, packed, attention=True) for packed in packs]
+    single = [activations(ours, packed, attention=True) for packed in packs]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda packed: activations(ours, packed, attention=True), packs))
-    for one, two in zip(found, alone, strict=True):
+    for one, two in zip(found, single, strict=True):
         assert len(one.attention) == len(two.attention) == 3
         assert all(torch.equal(*both) for both in zip(one.attention, two.attention, strict=True))
     assert ours.training

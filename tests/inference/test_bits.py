@@ -25,10 +25,10 @@ BUDGETS = (1 << 14, 1 << 10, 300)
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(num_threads)
 
 
 def model_of(hidden_size: int) -> Model:
@@ -59,15 +59,15 @@ def check(
     precision: str,
     *,
     deterministic: bool = False,
-    num_alone: int | None = None,
+    num_single: int | None = None,
 ) -> None:
     """Compare vectors of all texts, in batches, with those of the first of them, each alone."""
-    how = {"pooling": pooling, "precision": precision, "deterministic": deterministic}
-    alone = np.concatenate([model.embed(text, **how) for text in texts[:num_alone]])
+    settings = {"pooling": pooling, "precision": precision, "deterministic": deterministic}
+    single = np.concatenate([model.embed(text, **settings) for text in texts[:num_single]])
     for seed, budget in enumerate(BUDGETS):
         order = np.random.default_rng(seed).permutation(len(texts))
-        vectors = model.embed([texts[at] for at in order], batch_tokens=budget, **how)
-        assert np.array_equal(vectors[np.argsort(order)][: len(alone)], alone)
+        vectors = model.embed([texts[at] for at in order], batch_tokens=budget, **settings)
+        assert np.array_equal(vectors[np.argsort(order)][: len(single)], single)
 
 
 def precisions(most_inputs: int) -> list[str]:
@@ -78,10 +78,10 @@ def precisions(most_inputs: int) -> list[str]:
             a call (docs/performance.md).
     """
     kinds = (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.float32))
-    found = [name for name, dtype in kinds if has_packed_kernels(dtype)]
+    result = [name for name, dtype in kinds if has_packed_kernels(dtype)]
     if most_inputs > 384 and has_amx:
-        found.remove("bf16")
-    return found
+        result.remove("bf16")
+    return result
 
 
 @pytest.fixture(params=["native", "portable"])
@@ -104,10 +104,10 @@ def test_batches_change_no_bit(pooling: Pooling, hidden_size: int) -> None:
 
 
 @pytest.mark.long
-def test_batches_of_two_thousand_change_no_bit() -> None:
+def test_batches_of_two_thousand_rows_do_not_change_bits() -> None:
     model, texts = model_of(64), texts_of(2000, 40)
     for precision in precisions(model.encoder.config.intermediate_size):
-        check(model, texts, "mean", precision, num_alone=300)
+        check(model, texts, "mean", precision, num_single=300)
 
 
 @pytest.mark.long

@@ -96,22 +96,24 @@ def test_batches_keep_to_the_budget(task: ClassificationTask, rows: list[dict[st
     assert all(len(batch) == 1 for batch in by_tokens(examples, 1))
 
 
-def test_rows_stream(task: ClassificationTask, network: ClassificationNetwork) -> None:
-    drawn = 0
+def test_rows_are_read_as_a_stream(
+    task: ClassificationTask, network: ClassificationNetwork
+) -> None:
+    num_read = 0
 
     def endless() -> Iterator[LocatedRow]:
-        nonlocal drawn
+        nonlocal num_read
         while True:
-            drawn += 1
-            yield LocatedRow(f"row {drawn}", {"text": "a b c"})
+            num_read += 1
+            yield LocatedRow(f"row {num_read}", {"text": "a b c"})
 
     answers = predict(network, task, endless(), EngineSettings(window_rows=10))
     for _ in range(25):
         next(answers)
-    assert drawn == 30
+    assert num_read == 30
 
 
-def test_what_is_cut_off_is_told(
+def test_truncated_rows_are_reported(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
     long = [*rows, {"text": "a " * 50, "label": "x"}, {"text": "b " * 33, "label": "y"}]
@@ -200,7 +202,7 @@ def test_a_table_that_was_written_is_read_with_its_values(tmp_path: Path) -> Non
     assert read_rows(tmp_path / "out.tsv").columns == ("1", "prediction.value")
 
 
-def test_half_a_character_beside_the_text_costs_no_answers(tmp_path: Path) -> None:
+def test_lone_surrogate_in_another_column_changes_no_answers(tmp_path: Path) -> None:
     answers = [({"text": "a", "user": "\ud83d é"}, {"label": "x"})]
     write_predictions(tmp_path / "out.jsonl", answers)
     (read,) = read_rows(tmp_path / "out.jsonl")
@@ -238,12 +240,12 @@ def test_the_row_is_named_whose_output_is_not_finite(
 ) -> None:
     overflowing(network, PIECES.index("q"))
     rows = [{"text": "a b"}, {"text": "c d e f g"}, {"text": "a q"}, {"text": "b"}]
-    placed = [LocatedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
+    located_rows = [LocatedRow(f"t.tsv:{number}", row) for number, row in enumerate(rows, 2)]
     for settings in (EngineSettings(), EngineSettings(batch_tokens=4, window_rows=1)):
-        found = predict(network, task, placed, settings)
+        predictions = predict(network, task, located_rows, settings)
         with pytest.raises(CheckpointError, match=r"^t\.tsv:4: the model's output is not finite"):
-            list(found)
-        labelled = [LocatedRow(row.where, {**row.values, "label": "x"}) for row in placed]
+            list(predictions)
+        labelled = [LocatedRow(row.where, {**row.values, "label": "x"}) for row in located_rows]
         with pytest.raises(CheckpointError, match=r"^row 3: the model's output is not finite"):
             evaluate(network, task, labelled_examples(task, labelled), settings)
     rows.pop(2)

@@ -108,11 +108,11 @@ def test_every_pooling_against_transformers(minilm, directory):
             ),
         }
         for (pooling, layers, combine), vector in expected.items():
-            (found,) = minilm.embed(
+            (vectors,) = minilm.embed(
                 [text], pooling=pooling, layers=layers, combine=combine, normalize=False
             )
-            assert found.shape == vector.shape
-            assert np.abs(found - vector.numpy()).max() < 1e-5, (pooling, layers, combine)
+            assert vectors.shape == vector.shape
+            assert np.abs(vectors - vector.numpy()).max() < 1e-5, (pooling, layers, combine)
 
 
 @pytest.mark.long
@@ -141,11 +141,11 @@ def test_sentence_encoders_of_other_poolings(minilm, tmp_path, theirs, ours, ver
         "lasttoken": "pooling_mode_lasttoken",
         "weightedmean": "pooling_mode_weightedmean_tokens",
     }
-    said = {"pooling_mode": theirs} if version == 5 else {legacy[theirs]: True}
+    pooling_config = {"pooling_mode": theirs} if version == 5 else {legacy[theirs]: True}
     if version == 4:
-        said["pooling_mode_mean_tokens"] = False
+        pooling_config["pooling_mode_mean_tokens"] = False
     file = tmp_path / "m" / "1_Pooling" / "config.json"
-    file.write_text(json.dumps({"word_embedding_dimension": 384, **said}))
+    file.write_text(json.dumps({"word_embedding_dimension": 384, **pooling_config}))
     model = bw.load(tmp_path / "m", device="cpu")
     assert model.sentence.pooling == ours
     texts = ["A cat.", "A visually stunning rumination on love"]
@@ -155,15 +155,21 @@ def test_sentence_encoders_of_other_poolings(minilm, tmp_path, theirs, ours, ver
     assert np.abs(model.embed(texts) - other).max() < 1e-5
 
 
-def test_the_budget_of_tokens_grows_with_the_threads_up_to_what_is_asked(minilm, monkeypatch):
-    encoded = minilm.embedder().encode(["a b c d e f g h"] * 700, [""] * 700)  # 10 tokens each
-    for threads, asked, most in ((1, 8192, 204), (2, 8192, 409), (2, 1000, 100), (16, 8192, 700)):
+def test_budget_of_tokens_grows_with_the_threads_up_to_batch_tokens(minilm, monkeypatch):
+    texts = ["a b c d e f g h"] * 700  # of 10 tokens
+    encoded_texts = minilm.embedder().encode(texts, [""] * 700)
+    for threads, batch_tokens, max_texts in (
+        (1, 8192, 204),
+        (2, 8192, 409),
+        (2, 1000, 100),
+        (16, 8192, 700),
+    ):
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)  # noqa: B023
-        batches = minilm.embedder(batch_tokens=asked).batches(encoded)
-        assert max(len(part) for part, _ in batches) == most
+        batches = minilm.embedder(batch_tokens=batch_tokens).batches(encoded_texts)
+        assert max(len(part) for part, _ in batches) == max_texts
 
 
-def test_what_is_cut_is_said(minilm):
+def test_truncated_texts_are_reported(minilm):
     long = "word " * 400
     with pytest.warns(UserWarning, match="1 of 2 texts were cut at 256 tokens"):
         minilm.embed([long, "short"])
@@ -177,12 +183,12 @@ def test_what_is_cut_is_said(minilm):
 
 def test_a_sentence_encoder_is_saved_as_one(minilm, tmp_path):
     minilm.save(tmp_path / "m")
-    again = bw.load(tmp_path / "m", device="cpu")
-    assert again.sentence == minilm.sentence
-    assert again.sentence.pooling == "mean"
-    assert (again.sentence.normalize, again.sentence.max_seq_length) == (True, 256)
+    second = bw.load(tmp_path / "m", device="cpu")
+    assert second.sentence == minilm.sentence
+    assert second.sentence.pooling == "mean"
+    assert (second.sentence.normalize, second.sentence.max_seq_length) == (True, 256)
     texts = ["A cat.", "sat"]
-    assert np.array_equal(again.embed(texts), minilm.embed(texts))
+    assert np.array_equal(second.embed(texts), minilm.embed(texts))
 
 
 def edit(file, **entries):

@@ -76,11 +76,11 @@ def test_a_form_computes_what_the_module_does(name):
         with torch.no_grad(), autocast_to(network, {"bf16": torch.bfloat16}.get(precision)):
             expected = network(packed)
         with torch.inference_mode():
-            found = frozen_form(network, precision)(packed)
-        assert found.dtype is expected.dtype
+            output = frozen_form(network, precision)(packed)
+        assert output.dtype is expected.dtype
         if atol is not None:
-            torch.testing.assert_close(found, expected, atol=atol, rtol=1e-5)
-        cosine = nn.functional.cosine_similarity(found.double(), expected.double())
+            torch.testing.assert_close(output, expected, atol=atol, rtol=1e-5)
+        cosine = nn.functional.cosine_similarity(output.double(), expected.double())
         assert cosine.min() > 0.999
 
 
@@ -92,12 +92,12 @@ def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
         form = frozen_form(network, precision)
         expected = form(packed)
         monkeypatch.setattr("bertworks.inference.frozen_layers._ROWS", 7)
-        found = form(packed)
+        output = form(packed)
     if has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
         assert all(type(layer) is FrozenLayer for layer in form.encoder.layers)
         # PyTorch's activation of a half of a matrix takes the last numbers by another formula.
-        assert name == "modernbert" or torch.equal(found, expected)
-    torch.testing.assert_close(found, expected)
+        assert name == "modernbert" or torch.equal(output, expected)
+    torch.testing.assert_close(output, expected)
 
 
 def test_a_layer_with_parts_of_anothers_is_called_as_it_is():
@@ -112,16 +112,16 @@ def test_a_layer_with_parts_of_anothers_is_called_as_it_is():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_nothing_of_the_module_changes():
+def test_module_does_not_change():
     network = network_of().train()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    old_state = {name: value.clone() for name, value in network.state_dict().items()}
     classes = [type(part) for part in network.modules()]
     form = frozen_form(network, "bf16")
     assert [type(part) for part in network.modules()] == classes
     assert all(part.training for part in network.modules())
     assert not any(part.training for part in form.modules())
     assert network.encoder.compute_dtype is None
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(torch.equal(value, old_state[name]) for name, value in network.state_dict().items())
     assert form.encoder.embeddings.word_embeddings.weight is (
         network.encoder.embeddings.word_embeddings.weight
     )
@@ -166,15 +166,15 @@ def test_changed_weights_are_seen(change):
     with torch.inference_mode():
         old = frozen_form(network)
         assert frozen_form(network) is old
-        before = old.encoder(packed)
+        old_output = old.encoder(packed)
     change(network)
     with torch.no_grad():
         expected = network.encoder(packed)
     with torch.inference_mode():
-        found = frozen_form(network).encoder(packed)
+        output = frozen_form(network).encoder(packed)
         assert frozen_form(network) is frozen_form(network)
-    assert not torch.allclose(found, before, atol=1e-3)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(output, old_output, atol=1e-3)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_part_more_or_less_is_seen():
@@ -209,11 +209,11 @@ def test_forms_are_freed():
     network = network_of()
     forms = [weakref.ref(frozen_form(network, precision)) for precision in ("fp32", "bf16")]
     other = network_of()
-    kept = frozen_form(other)
+    other_form = frozen_form(other)
     step(network)
     gc.collect()
     assert [form() for form in forms] == [None, None]
-    assert frozen_form(other) is kept
+    assert frozen_form(other) is other_form
     form = weakref.ref(frozen_form(network))
     assert form() is not None
     del network

@@ -48,7 +48,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
     task = task_of(**settings)
     rows = [*[tagged(random) for _ in range(20)], {"words": [], "tags": []}]
     examples = task.examples(rows, 0)
-    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    old_state = {name: value.clone() for name, value in model.network.state_dict().items()}
     # Small batches: places in the file have to be right whatever goes through together.
     states = frozen_states(
         *(tmp_path / "s.npy", model.network, task, examples),
@@ -66,7 +66,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
         np.testing.assert_allclose(states.of([window], [0, 1, 2]), expected, atol=1e-5)
         np.testing.assert_allclose(states.of([window], [2, 0]), expected[[2, 0]], atol=1e-5)
     after = model.network.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(torch.equal(value, after[name]) for name, value in old_state.items())
 
     # A probe's batch has them in the order of its labels, also of windows that are examples alone.
     probe = ProbeTask(task, states, LayerChoice((1, 2)), LstmSettings())
@@ -83,17 +83,17 @@ def test_states_are_the_encoders(model, tmp_path, settings):
 def test_states_are_computed_once(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
-    given = (tmp_path / "s.npy", model.network, task, examples)
-    first = np.array(frozen_states(*given).values)
-    said: list[str] = []
+    arguments = (tmp_path / "s.npy", model.network, task, examples)
+    first = np.array(frozen_states(*arguments).values)
+    messages: list[str] = []
     monkeypatch.setattr(model.encoder, "hidden_states", None)
-    again = frozen_states(*given, say=said.append)
+    again = frozen_states(*arguments, say=messages.append)
     assert np.array_equal(again.values, first)
-    assert said == []
+    assert messages == []
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
 
 
-def test_what_a_kill_left_behind_takes_no_room(model, tmp_path, monkeypatch):
+def test_files_of_a_killed_process_take_no_space(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
     left = tmp_path / "s.npy.part"
@@ -109,7 +109,7 @@ def test_what_a_kill_left_behind_takes_no_room(model, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["s.npy"]
 
 
-def test_a_disk_without_room_is_told(model, tmp_path, monkeypatch):
+def test_full_disk_is_an_error(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged(np.random.default_rng(0))], 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: namedtuple("Usage", "free")(100))

@@ -1,4 +1,4 @@
-"""Going on with texts: the same as without a memory, and as Hugging Face's GPT."""
+"""Continued texts are the same without a key-value cache, and as Hugging Face's GPT."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def test_a_memory_takes_several_tokens_at_a_time(network):
 @pytest.mark.long
 def test_texts_do_not_depend_on_each_other(network, monkeypatch):
     settings = GenerationSettings(max_new_tokens=10, temperature=1.0, top_k=20, top_p=0.9, seed=3)
-    together = generate(network, PROMPTS, settings, ENGINE)
-    assert generate(network, PROMPTS[:2], settings, ENGINE) == together[:2]
+    expected = generate(network, PROMPTS, settings, ENGINE)
+    assert generate(network, PROMPTS[:2], settings, ENGINE) == expected[:2]
     other = settings.with_values(seed=4)
-    assert generate(network, PROMPTS, other, ENGINE) != together
-    assert generate(network, PROMPTS[2:], settings, ENGINE) == together[2:]
+    assert generate(network, PROMPTS, other, ENGINE) != expected
+    assert generate(network, PROMPTS[2:], settings, ENGINE) == expected[2:]
     few = ENGINE.with_values(batch_tokens=3)
-    assert generate(network, PROMPTS, settings, few) == together
+    assert generate(network, PROMPTS, settings, few) == expected
     sizes = []
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patch:
         cache_class = module.KeyValueCache
 
         class CountingCache(cache_class):
@@ -82,13 +82,13 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
                 super().select(rows)
                 sizes.append(sum(map(int, self.lengths)))
 
-        patched.setattr(module, "KeyValueCache", CountingCache)
+        patch.setattr(module, "KeyValueCache", CountingCache)
         many = ENGINE.with_values(batch_tokens=60)
-        assert generate(network, PROMPTS * 10, settings, many)[:4] == together
+        assert generate(network, PROMPTS * 10, settings, many)[:4] == expected
     assert max(sizes) <= 60, "the tokens that are remembered, new ones included"
     several = generate(network, [PROMPTS[0]] * 3, settings, ENGINE)
-    assert several[0] == together[0]
-    assert several[1] != several[0], "a prompt given again is gone on with in another way"
+    assert several[0] == expected[0]
+    assert several[1] != several[0], "a repeated prompt is continued in another way"
     with pytest.raises(SettingsError, match="temperature=1 samples"):
         GenerationSettings.parse({"top_p": 0.9})
     narrow = settings.with_values(top_k=1)
@@ -97,15 +97,15 @@ def test_texts_do_not_depend_on_each_other(network, monkeypatch):
 
 
 @pytest.mark.long
-def test_texts_may_be_interrupted_and_go_on_beside_others(network):
+def test_interrupted_texts_continue_in_other_batches(network):
     """Others of other settings, which begin or have begun; with their memories or without."""
     drawn = GenerationSettings(max_new_tokens=11, temperature=0.7, top_k=20, seed=5)
     settings = [GenerationSettings(max_new_tokens=7), drawn, drawn.with_values(max_new_tokens=3)]
     limit = network.encoder.config.max_seqlen
-    asked = [(tuple(prompt), how) for prompt in PROMPTS for how in settings]
-    expected = [generate(network, [prompt], how, ENGINE)[0] for prompt, how in asked]
+    requests = [(tuple(prompt), how) for prompt in PROMPTS for how in settings]
+    expected = [generate(network, [prompt], how, ENGINE)[0] for prompt, how in requests]
     for forgets in (False, True):
-        texts = [module.start_continuation("", prompt, 0, how, limit) for prompt, how in asked]
+        texts = [module.start_continuation("", prompt, 0, how, limit) for prompt, how in requests]
         count = 0
         while not all(text.is_over for text in texts):
             count += 2
@@ -132,14 +132,14 @@ def test_draws_follow_the_probabilities(network):
     found = generate(network, [[5, 9]] * draws, settings, ENGINE)
     counts = torch.bincount(torch.tensor([row[0] for row in found]), minlength=len(chances))
     likely = chances * draws >= 5
-    observed = torch.cat([counts[likely], counts[~likely].sum()[None]]).double()
+    observed_counts = torch.cat([counts[likely], counts[~likely].sum()[None]]).double()
     expected = torch.cat([chances[likely], chances[~likely].sum()[None]]) * draws
-    statistic = float(((observed - expected) ** 2 / expected.clamp(min=1e-9)).sum())
-    freedom = len(observed) - 1
+    statistic = float(((observed_counts - expected) ** 2 / expected.clamp(min=1e-9)).sum())
+    freedom = len(observed_counts) - 1
     assert statistic < freedom + 5 * (2 * freedom) ** 0.5
 
 
-def test_it_ends(network):
+def test_generation_ends(network):
     likeliest = again_from_the_start(network, PROMPTS[0], 3)
     stop = GenerationSettings(max_new_tokens=8, stop_ids=(likeliest[2],))
     assert generate(network, PROMPTS[:1], stop, ENGINE) == [
@@ -152,7 +152,7 @@ def test_it_ends(network):
 
 
 @pytest.mark.long
-def test_hugging_faces_gpt_goes_on_alike():
+def test_continuation_equals_that_of_hugging_faces_gpt():
     config = published.geometry("openai-gpt")
     theirs = published.theirs_of(config, "masked-lm", torch.float32)
     ours = PretrainingNetwork(config, next_sentence=False)
@@ -174,11 +174,11 @@ def test_a_model_that_sees_both_sides_cannot():
 
 def test_no_token_sees_what_follows(network):
     rows = [torch.arange(5, 15).numpy()]
-    changed = rows[0].copy()
-    changed[6:] = 60
+    other_row = rows[0].copy()
+    other_row[6:] = 60
     with torch.no_grad():
         one = network.encoder(Packed.from_arrays(rows).to("cpu"))
-        two = network.encoder(Packed.from_arrays([changed]).to("cpu"))
+        two = network.encoder(Packed.from_arrays([other_row]).to("cpu"))
     assert torch.equal(one[:6], two[:6])
     assert not torch.equal(one[6:], two[6:])
 
@@ -201,7 +201,7 @@ def test_the_loss_is_that_of_the_next_pieces(network):
 
 def test_the_prompt_is_named_for_which_numbers_are_not_finite(network):
     positions = network.encoder.embeddings.position_embeddings.weight
-    before = positions.detach().clone()
+    old_positions = positions.detach().clone()
     try:
         with torch.no_grad():
             positions[6] = 3e38  # of the longest prompt alone
@@ -209,7 +209,7 @@ def test_the_prompt_is_named_for_which_numbers_are_not_finite(network):
             generate(network, PROMPTS, GenerationSettings(max_new_tokens=1), ENGINE)
     finally:
         with torch.no_grad():
-            positions.copy_(before)
+            positions.copy_(old_positions)
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ ACTIVATIONS = {
 
 
 @pytest.fixture(params=VARIANTS)
-def watched(request: pytest.FixtureRequest):
+def layer_inputs(request: pytest.FixtureRequest):
     """An encoder with weights that matter, a sequence, and the encoder's states and attention."""
     family, values = VARIANTS[request.param]
     ours = BareEncoder(geometry(family, **values), pooler=False).eval()
@@ -49,8 +49,8 @@ def watched(request: pytest.FixtureRequest):
     return ours.encoder, packed, activations(ours, packed, attention=True)
 
 
-def test_every_layer_ends_with_the_networks_own_state(watched) -> None:
-    encoder, packed, own = watched
+def test_every_layer_ends_with_the_networks_own_state(layer_inputs) -> None:
+    encoder, packed, own = layer_inputs
     with torch.inference_mode():
         plain = list(encoder.hidden_states(packed))
     for number, attention in enumerate(own.attention):
@@ -61,69 +61,72 @@ def test_every_layer_ends_with_the_networks_own_state(watched) -> None:
     assert len(own.attention) == encoder.config.num_hidden_layers
 
 
-def test_each_step_follows_from_the_steps_before_it(watched) -> None:
+def test_each_step_follows_from_the_steps_before_it(layer_inputs) -> None:
     """Computed again in float64, from weights and settings alone."""
-    encoder, packed, own = watched
+    encoder, packed, own = layer_inputs
     for number in range(encoder.config.num_hidden_layers):
         tensors = layer_steps(encoder, packed, number, own.states[number][0])
         steps = {name: step.double().numpy() for name, step in tensors.items()}
-        expected = computed(encoder, number, steps)
+        expected = expected_steps(encoder, number, steps)
         assert list(expected) == [name for name in steps if name != "input"]
         for name, value in expected.items():
             assert np.allclose(steps[name], value, rtol=1e-5, atol=2e-5), (number, name)
 
 
-def computed(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Each step from those before it (Vaswani et al. 2017, §3.1 to §3.3)."""
     config = encoder.config
-    mapped, normed = partial(_mapped, encoder, number, steps), partial(_normed, encoder, number)
+    apply_map, apply_norm = (
+        partial(_apply_map, encoder, number, steps),
+        partial(_apply_norm, encoder, number),
+    )
     expected = {}
     source = "input"
     if config.norm_first:
         source = "attention_input"
-        expected[source] = normed(source, steps["input"])
+        expected[source] = apply_norm(source, steps["input"])
     shape = (LENGTH, config.num_attention_heads, config.head_size)
     for name in ("query", "key", "value"):
-        expected[name] = mapped(name, source).reshape(shape)
+        expected[name] = apply_map(name, source).reshape(shape)
     query, key = "query", "key"
     if config.positions == "rotary":
         query, key = "rotated_query", "rotated_key"
         theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
         for name in ("query", "key"):
-            expected[f"rotated_{name}"] = _rotated(steps[name], theta)
+            expected[f"rotated_{name}"] = _rotate(steps[name], theta)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
-    ahead = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
+    distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
     window = config.window(number)
     if config.attention == "causal":
-        scores = np.where(ahead > 0, -np.inf, scores)
+        scores = np.where(distance > 0, -np.inf, scores)
     if window is not None:
-        scores = np.where(np.abs(ahead) > window, -np.inf, scores)
+        scores = np.where(np.abs(distance) > window, -np.inf, scores)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     expected |= {"scores": scores, "weights": powers / powers.sum(-1, keepdims=True)}
     context = np.einsum("hqk,khd->qhd", steps["weights"], steps["value"])
     expected["context"] = context.reshape(LENGTH, -1)
-    expected["attention_output"] = mapped("attention_output", "context")
+    expected["attention_output"] = apply_map("attention_output", "context")
     expected["attention_sum"] = steps["input"] + steps["attention_output"]
-    expected["feed_forward_input"] = normed("feed_forward_input", steps["attention_sum"])
-    expected["intermediate"] = mapped("intermediate", "feed_forward_input")
-    activated = ACTIVATIONS[config.hidden_act](steps["intermediate"])
+    expected["feed_forward_input"] = apply_norm("feed_forward_input", steps["attention_sum"])
+    expected["intermediate"] = apply_map("intermediate", "feed_forward_input")
+    activations = ACTIVATIONS[config.hidden_act](steps["intermediate"])
     if config.gated:
-        expected["gate"] = mapped("gate", "feed_forward_input")
-        activated = activated * steps["gate"]
-    expected["activated"] = activated
-    expected["feed_forward_output"] = mapped("feed_forward_output", "activated")
+        expected["gate"] = apply_map("gate", "feed_forward_input")
+        activations = activations * steps["gate"]
+    expected["activated"] = activations
+    expected["feed_forward_output"] = apply_map("feed_forward_output", "activated")
     before = steps["attention_sum" if config.norm_first else "feed_forward_input"]
     expected["feed_forward_sum"] = before + steps["feed_forward_output"]
-    expected["output"] = normed("output", steps["feed_forward_sum"])
+    expected["output"] = apply_norm("output", steps["feed_forward_sum"])
     return expected
 
 
-def _mapped(encoder, number: int, steps: dict[str, np.ndarray], name: str, source: str):
+def _apply_map(encoder, number: int, steps: dict[str, np.ndarray], name: str, source: str):
     weight, bias = matrices_of(encoder, number)[name]
     return steps[source] @ weight.double().numpy().T + (0 if bias is None else bias.numpy())
 
 
-def _normed(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
+def _apply_norm(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
     norm = norms_of(encoder, number).get(name)
     if norm is None:
         return x
@@ -135,7 +138,7 @@ def _normed(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
     return result
 
 
-def _rotated(x: np.ndarray, theta: float) -> np.ndarray:
+def _rotate(x: np.ndarray, theta: float) -> np.ndarray:
     """Pairs of features as complex numbers, turned by the angle of their position."""
     half = x.shape[-1] // 2
     angles = np.arange(LENGTH)[:, None] * theta ** (-np.arange(half) / half)

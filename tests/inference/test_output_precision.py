@@ -35,7 +35,7 @@ def packed() -> Packed:
     return Packed.from_arrays(ids).to("cpu")
 
 
-class Headed(nn.Module):
+class EncoderWithHead(nn.Module):
     """An encoder and one head."""
 
     def __init__(self, kind: str) -> None:
@@ -77,7 +77,7 @@ KINDS += ["norm/mean", "pooler/mean", "none/last", "tanh/mean"]
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_head_in_bfloat16_gives_float32(kind: str, deterministic: bool) -> None:
     torch.manual_seed(0)
-    network = Headed(kind).eval()
+    network = EncoderWithHead(kind).eval()
     form = frozen_form(network, "bf16", deterministic)
     with torch.inference_mode():
         outputs, exact = form(packed()), network(packed())
@@ -90,13 +90,13 @@ def test_head_in_bfloat16_gives_float32(kind: str, deterministic: bool) -> None:
 
 def test_masked_words_in_bfloat16_are_those_of_a_float32_decoder() -> None:
     torch.manual_seed(0)
-    network = Headed("masked words").eval()
+    network = EncoderWithHead("masked words").eval()
     head, form = network.head, frozen_form(network.head, "bf16")
     assert isinstance(head, MLMHead)
-    transformed = torch.randn(ROWS, CONFIG.hidden_size).bfloat16()
+    features = torch.randn(ROWS, CONFIG.hidden_size).bfloat16()
     with torch.inference_mode():
-        exact = transformed.double() @ head.decoder.bfloat16().double().T + head.bias.double()
-        assert (form.logits(transformed).double() - exact).abs().max() < 1e-4 * exact.abs().max()
+        exact = features.double() @ head.decoder.bfloat16().double().T + head.bias.double()
+        assert (form.logits(features).double() - exact).abs().max() < 1e-4 * exact.abs().max()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

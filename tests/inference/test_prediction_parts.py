@@ -76,10 +76,10 @@ def test_parts_together_are_one_runs_bytes(models, task, name, tmp_path):
     assert not (tmp_path / f"{name}.json").exists()
     for count in (3, 11):  # of 8 windows: with 11 parts some are empty
         parts = make(own, data, tmp_path, f"{count}{name}", count)
-        merged = tmp_path / f"merged {count}{name}"
-        assert bw.merge(parts[::-1], merged) == 30
-        assert merged.read_bytes() == whole.read_bytes()
-        assert not merged.with_name(f"{merged.name}.json").exists()
+        output = tmp_path / f"merged {count}{name}"
+        assert bw.merge(parts[::-1], output) == 30
+        assert output.read_bytes() == whole.read_bytes()
+        assert not output.with_name(f"{output.name}.json").exists()
 
 
 @pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
@@ -100,7 +100,7 @@ def test_a_column_that_the_first_row_lacks_is_named_in_its_part(model, tmp_path)
 
 
 @pytest.mark.long
-def test_what_does_not_belong_together(model, tmp_path):
+def test_parts_of_different_tables_or_models_are_refused(model, tmp_path):
     data, rows = table(tmp_path), ROWS["classification"]
     one, two, three = make(model, data, tmp_path, "p.tsv", 3)
     head = tiny("classification")

@@ -11,7 +11,7 @@ from tests.inference.test_form import GEOMETRIES, TOKENIZER, network_of
 from torch import nn
 
 from bertworks.errors import CheckpointError, DataError, SettingsError
-from bertworks.inference.calibration import _Seen
+from bertworks.inference.calibration import ActivationStatistics
 from bertworks.inference.frozen_layers import FUSED_ACTIVATIONS, has_packed_kernels
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.loading import load
@@ -43,10 +43,10 @@ def rows() -> torch.Tensor:
 
 def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
     """The formula in float64, by NumPy."""
-    weight, given = linear.weight.detach().double().numpy(), x.double().numpy()
-    of_rows = np.maximum(np.abs(given).max(1, keepdims=True), 1e-30) / 127
+    weight, inputs = linear.weight.detach().double().numpy(), x.double().numpy()
+    of_rows = np.maximum(np.abs(inputs).max(1, keepdims=True), 1e-30) / 127
     of_outputs = np.maximum(np.abs(weight).max(1, keepdims=True), 1e-30) / 127
-    codes, weights = np.rint(given / of_rows), np.rint(weight / of_outputs)
+    codes, weights = np.rint(inputs / of_rows), np.rint(weight / of_outputs)
     result = of_rows * (codes @ weights.T) * of_outputs.T
     return result if linear.bias is None else result + linear.bias.detach().numpy()
 
@@ -54,42 +54,44 @@ def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("chunk_rows", [384, 5])
-def test_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
+def test_product_follows_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
     monkeypatch.setattr("bertworks.nn.quantized.CHUNK_ROWS", chunk_rows)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = linear_of(bias), rows()
-    given = x.clone()
-    wanted = expected(linear, x)
-    scale = np.abs(wanted).max(1, keepdims=True) + 1e-30
+    inputs = x.clone()
+    reference = expected(linear, x)
+    scale = np.abs(reference).max(1, keepdims=True) + 1e-30
     QuantizedLinear.prepare(linear)
     with torch.inference_mode():
-        found = linear(x).numpy()
+        output = linear(x).numpy()
         none = linear(x[:0])
     # A number that lies between two codes may be rounded to either.
-    assert np.max(np.abs(found - wanted) / scale) < 1e-3
+    assert np.max(np.abs(output - reference) / scale) < 1e-3
     assert none.shape == (0, 40)
-    assert torch.equal(x, given)
+    assert torch.equal(x, inputs)
 
 
 def test_vectors_are_close_and_the_model_stays_as_it_is(tmp_path):
     model, texts = model_of(384), texts_of(12)
     exact = model.embed(texts, precision="fp32")
-    found = model.embed(texts, precision="int8")
-    cosines = (exact * found).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(found, axis=1)
+    vectors = model.embed(texts, precision="int8")
+    cosines = (
+        (exact * vectors).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(vectors, axis=1)
+    )
     assert 0.995 < cosines.min() < 1
     assert np.array_equal(model.embed(texts, precision="fp32"), exact)
     model.embed_to(tmp_path / "v.npy", texts, precision="int8")
-    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), found)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), vectors)
     assert not any(isinstance(part, QuantizedLinear) for part in model.network.modules())
 
 
-def test_nothing_is_trained_in_eight_bits():
+def test_training_in_eight_bits_is_refused():
     with pytest.raises(SettingsError, match="precision"):
         FinetuneSettings.parse({"precision": "int8"})
 
 
-def test_a_gated_network_too():
+def test_gated_network_is_close_to_fp32():
     network = network_of(**GEOMETRIES["modernbert"]).eval()
     model = Model(TOKENIZER, None, network)
     exact, found = (model.embed("a b c d", precision=name) for name in ("fp32", "int8"))
@@ -99,11 +101,11 @@ def test_a_gated_network_too():
 
 def test_a_model_saved_in_eight_bits_answers_as_the_one_it_was_made_of(tmp_path):
     model, texts = model_of(384), texts_of(12)
-    saved = load(model.save(tmp_path / "m", precision="int8"))
+    second_model = load(model.save(tmp_path / "m", precision="int8"))
     assert (
-        saved.report is not None
-        and not saved.report.dropped_tensors
-        and not saved.report.new_tensors
+        second_model.report is not None
+        and not second_model.report.dropped_tensors
+        and not second_model.report.new_tensors
     )
     file = load_file(tmp_path / "m" / "model.safetensors")
     codes = [name for name, tensor in file.items() if tensor.dtype is torch.int8]
@@ -112,15 +114,15 @@ def test_a_model_saved_in_eight_bits_answers_as_the_one_it_was_made_of(tmp_path)
     assert {name.removesuffix("codes") + "scales" for name in codes} <= file.keys()
     rest = [tensor for name, tensor in file.items() if not name.endswith((".codes", ".scales"))]
     assert {tensor.dtype for tensor in rest} == {torch.bfloat16}
-    rounded = load(model.save(tmp_path / "b", precision="bf16"))
+    bf16_model = load(model.save(tmp_path / "b", precision="bf16"))
     layers = {name: part for name, part in model.network.state_dict().items() if ".layers." in name}
-    rounded.network.load_state_dict(layers, strict=False)
-    for part in rounded.network.modules():  # all but the matrices of layers is in bfloat16
+    bf16_model.network.load_state_dict(layers, strict=False)
+    for part in bf16_model.network.modules():  # all but the matrices of layers is in bfloat16
         if isinstance(part, Layer):
             for inner in part.parameters():
                 if inner.ndim == 1:
                     inner.data = inner.data.bfloat16().float()
-    expected, found = (one.embed(texts, precision="int8") for one in (rounded, saved))
+    expected, found = (one.embed(texts, precision="int8") for one in (bf16_model, second_model))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -156,16 +158,16 @@ def calibrated_linear(activation: str = "none") -> tuple[Linear, torch.Tensor]:
 
 def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
     """A calibrated map in float64, by NumPy, before its activation."""
-    weight, given = linear.weight.detach().double().numpy(), x.double().numpy()
+    weight, inputs = linear.weight.detach().double().numpy(), x.double().numpy()
     steps, offsets = (
         part.double().numpy() for part in (linear.input_codes.steps, linear.input_codes.offsets)
     )
-    codes = np.clip(np.rint((given - offsets) / steps), -128, 127)
+    codes = np.clip(np.rint((inputs - offsets) / steps), -128, 127)
     scales = np.abs(weight * steps).max(1, keepdims=True) / 127
-    coded = np.rint(weight * steps / scales) * scales
-    usual = np.median(given, 0) if len(given) % 2 else np.sort(given, 0)[(len(given) - 1) // 2]
-    shift = weight @ usual - coded @ ((usual - offsets) / steps)
-    return codes @ coded.T + shift + linear.bias.detach().double().numpy()
+    rounded_weight = np.rint(weight * steps / scales) * scales
+    usual = np.median(inputs, 0) if len(inputs) % 2 else np.sort(inputs, 0)[(len(inputs) - 1) // 2]
+    shift = weight @ usual - rounded_weight @ ((usual - offsets) / steps)
+    return codes @ rounded_weight.T + shift + linear.bias.detach().double().numpy()
 
 
 @pytest.mark.parametrize("has_vnni", [True, False])
@@ -175,28 +177,28 @@ def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     linear, x = calibrated_linear(name)
-    given = x.clone()
+    inputs = x.clone()
     before = torch.tensor(by_hand(linear, x))
-    wanted = before if name == "none" else ACTIVATIONS[name](before)
+    expected = before if name == "none" else ACTIVATIONS[name](before)
     residual = torch.randn(40, 64)
     with torch.inference_mode():
-        found, none = linear(x), linear(x[:0])
-        batched = linear(x.view(4, 10, 96))
+        output, none = linear(x), linear(x[:0])
+        batch_output = linear(x.view(4, 10, 96))
         if name == "none":
             kept = residual.clone()
             added = linear.plus(x, residual)
             assert torch.equal(residual, kept)
-            torch.testing.assert_close(added.double(), wanted + residual, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(added.double(), expected + residual, rtol=1e-3, atol=1e-3)
     # A number between two codes may be rounded to either; oneDNN has its own tables of functions.
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=2e-2)
-    assert (found.double() - wanted).abs().median() < 1e-3
+    torch.testing.assert_close(output.double(), expected, rtol=1e-2, atol=2e-2)
+    assert (output.double() - expected).abs().median() < 1e-3
     assert none.shape == (0, 64)
-    assert torch.equal(batched.view(40, 64), found)
-    assert torch.equal(x, given)
+    assert torch.equal(batch_output.view(40, 64), output)
+    assert torch.equal(x, inputs)
 
 
 @pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="no VNNI: no kernel emits codes")
-def test_what_a_map_emits_are_the_codes_that_the_next_would_make():
+def test_output_codes_are_the_input_codes_of_the_next_map():
     linear, x = calibrated_linear("gelu")
     torch.manual_seed(4)
     following = Linear(64, 32)
@@ -225,32 +227,32 @@ def cosines_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 @pytest.mark.long
 def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
     model, texts = model_of(384), texts_of(12)
-    exact, before = (model.embed(texts, precision=name) for name in ("fp32", "int8"))
+    exact, old_vectors = (model.embed(texts, precision=name) for name in ("fp32", "int8"))
     model.calibrate(texts_of(60)[12:])
-    after = model.embed(texts, precision="int8")
-    closer, close = cosines_of(exact, after), cosines_of(exact, before)
+    new_vectors = model.embed(texts, precision="int8")
+    closer, close = cosines_of(exact, new_vectors), cosines_of(exact, old_vectors)
     assert np.median(closer) > np.median(close) > 0.9999
     assert closer.min() > 0.99  # some texts have positions that none of the others had
     assert np.array_equal(model.embed(texts, precision="fp32"), exact)
-    saved = load(model.save(tmp_path / "m", precision="int8"))
+    second_model = load(model.save(tmp_path / "m", precision="int8"))
     assert (
-        saved.report is not None
-        and not saved.report.dropped_tensors
-        and not saved.report.new_tensors
+        second_model.report is not None
+        and not second_model.report.dropped_tensors
+        and not second_model.report.new_tensors
     )
     file = load_file(tmp_path / "m" / "model.safetensors")
     assert not [name for name in file if name.endswith(".codes")]
     ends = (".calibrated_codes", ".scales", ".calibrated_inputs", ".calibrated_shift")
     counts = [sum(name.endswith(end) for name in file) for end in ends]
     assert counts == [6 * model.encoder.config.num_hidden_layers] * 4
-    found = saved.embed(texts, precision="int8")
-    assert cosines_of(found, after).min() > 0.9995  # the rest is in bfloat16
-    again = load(saved.save(tmp_path / "again", precision="int8"))
+    vectors = second_model.embed(texts, precision="int8")
+    assert cosines_of(vectors, new_vectors).min() > 0.9995  # the rest is in bfloat16
+    second_vectors = load(second_model.save(tmp_path / "again", precision="int8"))
     other = load_file(tmp_path / "again" / "model.safetensors")
     for name in file:
         torch.testing.assert_close(other[name], file[name], rtol=1e-6, atol=1e-8)
-    assert cosines_of(again.embed(texts, precision="int8"), found).min() > 0.99999
-    assert cosines_of(saved.embed(texts, precision="fp32"), exact).min() > 0.999
+    assert cosines_of(second_vectors.embed(texts, precision="int8"), vectors).min() > 0.99999
+    assert cosines_of(second_model.embed(texts, precision="fp32"), exact).min() > 0.999
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -327,9 +329,9 @@ def test_damaged_calibration_is_named(change, says, tmp_path):
 def test_a_map_that_no_fixed_codes_suit_keeps_scales_for_each_token():
     torch.manual_seed(5)
     x = torch.randn(400, 32)
-    for spread, suits in ((1.0, True), (1e4, False)):
-        seen = _Seen(Linear(32, 16))
-        seen.add(torch.zeros(7, 32))  # rows that fill up a batch count for nothing
-        seen.add(torch.cat([x, x[:40] * spread]))
-        assert seen.tokens == 440
-        assert (seen.codes(is_common=True) is not None) == suits
+    for scale, suits in ((1.0, True), (1e4, False)):
+        statistics = ActivationStatistics(Linear(32, 16))
+        statistics.add(torch.zeros(7, 32))  # rows that fill up a batch count for nothing
+        statistics.add(torch.cat([x, x[:40] * scale]))
+        assert statistics.tokens == 440
+        assert (statistics.codes(is_common=True) is not None) == suits

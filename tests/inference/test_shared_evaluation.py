@@ -43,59 +43,59 @@ class OneAfterTheOther:
 
     rank: int
     world: int
-    notes: list[bytes] = field(default_factory=list)
+    states: list[bytes] = field(default_factory=list)
 
     def gather(self, value: Any) -> list[Any]:
-        if len(self.notes) < self.world:
-            self.notes.append(pickle.dumps(value))
+        if len(self.states) < self.world:
+            self.states.append(pickle.dumps(value))
             raise AskedError
-        return [pickle.loads(note) for note in self.notes]
+        return [pickle.loads(state) for state in self.states]
 
 
 def in_shares(
     world: int, network: Network, task: Task[Any], examples: Sequence[Any]
 ) -> tuple[list[Evaluation], list[int]]:
     """What each rank comes to, and how many batches each computed."""
-    computed = [0] * world
-    notes: list[bytes] = []
-    kind = type(task.evaluator())
-    add = kind.add
+    num_batches = [0] * world
+    states: list[bytes] = []
+    evaluator_class = type(task.evaluator())
+    add = evaluator_class.add
     for rank in range(world):
 
-        def counted(self: Evaluator, *batch: Any, rank: int = rank) -> None:
-            computed[rank] += 1
+        def count_batch(self: Evaluator, *batch: Any, rank: int = rank) -> None:
+            num_batches[rank] += 1
             add(self, *batch)
 
-        team = OneAfterTheOther(rank, world, notes)
+        group = OneAfterTheOther(rank, world, states)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(kind, "add", counted)
+            patch.setattr(evaluator_class, "add", count_batch)
             with pytest.raises(AskedError):
-                evaluate(network, task, examples, ENGINE, team=team)
-    teams = [OneAfterTheOther(rank, world, notes) for rank in range(world)]
-    return [evaluate(network, task, examples, ENGINE, team=team) for team in teams], computed
+                evaluate(network, task, examples, ENGINE, group=group)
+    groups = [OneAfterTheOther(rank, world, states) for rank in range(world)]
+    return [evaluate(network, task, examples, ENGINE, group=group) for group in groups], num_batches
 
 
 def check(network: Network, task: Task[Any], examples: Sequence[Any]) -> None:
-    alone = evaluate(network, task, examples, ENGINE)
+    expected = evaluate(network, task, examples, ENGINE)
     for world in (2, 3):
         every, computed = in_shares(world, network, task, examples)
         assert max(computed) - min(computed) <= 4, "one of each window at most"
         assert min(computed) > 0
-        assert all(found == every[0] for found in every), "to the bit"
-        found = every[0]
-        assert found.metrics == pytest.approx(alone.metrics, rel=1e-12)
-        assert (found.rows, found.remarks) == (alone.rows, alone.remarks)
-        ours, theirs = (one.breakdown.model_dump() for one in (found, alone))
+        assert all(evaluation == every[0] for evaluation in every), "to the bit"
+        evaluation = every[0]
+        assert evaluation.metrics == pytest.approx(expected.metrics, rel=1e-12)
+        assert (evaluation.rows, evaluation.remarks) == (expected.rows, expected.remarks)
+        ours, theirs = (one.breakdown.model_dump() for one in (evaluation, expected))
         for key in ("calibration", "tables"):  # means
-            assert str(rounded(ours.pop(key))) == str(rounded(theirs.pop(key)))
+            assert str(round_numbers(ours.pop(key))) == str(round_numbers(theirs.pop(key)))
         assert ours == theirs
 
 
-def rounded(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: rounded(part) for key, part in value.items()}
+        return {key: round_numbers(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(part) for part in value]
+        return [round_numbers(part) for part in value]
     return round(value, 12) if isinstance(value, float) else value
 
 
@@ -150,8 +150,8 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
 def test_labelled_rows(name: str) -> None:
-    kind, rows, options = ROWS[name]
-    model = random_model(kind, rows, **options)
+    task_name, rows, options = ROWS[name]
+    model = random_model(task_name, rows, **options)
     assert model.task is not None
     examples = [model.task.example(row, at, where=f"r{at}") for at, row in enumerate(rows)]
     check(model.network, model.task, examples)
@@ -170,7 +170,7 @@ def instances(tokenizer: Tokenizer) -> list[PretrainingExample]:
 
 
 @pytest.mark.long
-def test_pretraining() -> None:
+def test_shares_of_pretraining_add_up() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = PretrainingTask(tokenizer, InstanceSettings(max_seq_length=32))
     check(task.network(CONFIG), task, instances(tokenizer))

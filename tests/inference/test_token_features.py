@@ -33,45 +33,45 @@ def theirs(directory):
 
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModel.from_pretrained(directory).eval()
-    found = []
+    features = []
     for text in TEXTS:
         batch = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             states = model(**batch, output_hidden_states=True).hidden_states
         (encoding,) = batch.encodings
         hidden = (states[-1] + states[-2])[0, 1:-1].numpy()
-        found.append((encoding.tokens[1:-1], encoding.word_ids, encoding.offsets[1:-1], hidden))
-    return found
+        features.append((encoding.tokens[1:-1], encoding.word_ids, encoding.offsets[1:-1], hidden))
+    return features
 
 
 def read(file: Path) -> dict[str, list]:
     return pq.read_table(file).to_pydict()
 
 
-def test_tokens(minilm, theirs, tmp_path):
+def test_features_of_tokens_are_the_hidden_states(minilm, theirs, tmp_path):
     out = tmp_path / "f.parquet"
     written = minilm.features_to(out, TEXTS, layers=[-2, -1], combine="sum")
     assert (written.rows, written.width) == (4, 384)
-    found = read(out)
-    assert found["token"] == [token for tokens, *_ in theirs for token in tokens]
-    assert found["row"] == [row for row, (tokens, *_) in enumerate(theirs) for _ in tokens]
-    spans = list(zip(found["start"], found["end"], strict=True))
+    features = read(out)
+    assert features["token"] == [token for tokens, *_ in theirs for token in tokens]
+    assert features["row"] == [row for row, (tokens, *_) in enumerate(theirs) for _ in tokens]
+    spans = list(zip(features["start"], features["end"], strict=True))
     assert spans == [span for *_, offsets, _ in theirs for span in offsets]
     expected = np.concatenate([hidden for *_, hidden in theirs])
-    np.testing.assert_allclose(np.array(found["vector"]), expected, atol=1e-5)
+    np.testing.assert_allclose(np.array(features["vector"]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("pieces", ["first", "mean"])
-def test_words(minilm, theirs, tmp_path, pieces):
+def test_features_of_words_combine_their_pieces(minilm, theirs, tmp_path, pieces):
     out = tmp_path / "f.parquet"
     minilm.features_to(out, TEXTS, unit="words", pieces=pieces, layers=[-2, -1], combine="sum")
-    found = read(out)
-    assert found["word"] == [
+    features = read(out)
+    assert features["word"] == [
         *["A", "visually", "stunning", "rumination", "!", "unaffable", "cats"],
         *["Zyzzyva", "–", "naïve"],
     ]
     for row, word, start, end in zip(
-        found["row"], found["word"], found["start"], found["end"], strict=True
+        features["row"], features["word"], features["start"], features["end"], strict=True
     ):
         assert TEXTS[row][start:end] == word
     expected = []
@@ -79,17 +79,17 @@ def test_words(minilm, theirs, tmp_path, pieces):
         for number in dict.fromkeys(words[1:-1]):
             own = [at for at in range(len(tokens)) if words[at + 1] == number]
             expected.append(hidden[own[0]] if pieces == "first" else hidden[own].mean(0))
-    np.testing.assert_allclose(np.array(found["vector"]), np.stack(expected), atol=1e-5)
+    np.testing.assert_allclose(np.array(features["vector"]), np.stack(expected), atol=1e-5)
 
 
 def test_words_have_the_marks_of_their_last_character(minilm, tmp_path):
     out = tmp_path / "f.parquet"
     text = "a cafe\u0301. \u0928\u092e\u0938\u094d\u0924\u0947"
     minilm.features_to(out, [text], unit="words")
-    found = read(out)
-    assert found["word"] == ["a", "cafe\u0301", ".", "\u0928\u092e\u0938\u094d\u0924\u0947"]
-    places = zip(found["start"], found["end"], strict=True)
-    assert [text[start:end] for start, end in places] == found["word"]
+    features = read(out)
+    assert features["word"] == ["a", "cafe\u0301", ".", "\u0928\u092e\u0938\u094d\u0924\u0947"]
+    places = zip(features["start"], features["end"], strict=True)
+    assert [text[start:end] for start, end in places] == features["word"]
 
 
 def test_windows_make_no_difference(minilm, tmp_path):

@@ -47,27 +47,27 @@ def name(kind: str) -> str:
 def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     folders = [tmp_path / f"part{number}" for number in range(count)]
     (whole := tmp_path / "whole").mkdir()
-    (merged := tmp_path / "merged").mkdir()
-    found = write(model, kind, whole / name(kind), max_seq_length=7)
-    assert found.num_truncated > 0
+    (out_folder := tmp_path / "merged").mkdir()
+    result = write(model, kind, whole / name(kind), max_seq_length=7)
+    assert result.num_truncated > 0
     rows = 0
     for number, folder in enumerate(folders, 1):
         folder.mkdir()
         part = f"{number}/{count}"
-        made = write(model, kind, folder / name(kind), part=part, max_seq_length=7)
+        part_result = write(model, kind, folder / name(kind), part=part, max_seq_length=7)
         again = write(model, kind, folder / name(kind), part=part, max_seq_length=7)
-        assert (again.rows, again.new) == (made.rows, 0)
-        rows += made.rows
-    assert rows == found.rows == len(TEXTS)  # of 8 windows: with 11 parts some are empty
+        assert (again.rows, again.new) == (part_result.rows, 0)
+        rows += part_result.rows
+    assert rows == result.rows == len(TEXTS)  # of 8 windows: with 11 parts some are empty
     parts = [folder / name(kind) for folder in folders]
-    joined = bw.merge(parts[::-1], merged / name(kind))
+    joined = bw.merge(parts[::-1], out_folder / name(kind))
     assert (joined.rows, joined.width, joined.num_truncated) == (
-        found.rows,
-        found.width,
-        found.num_truncated,
+        result.rows,
+        result.width,
+        result.num_truncated,
     )
-    assert contents(merged) == contents(whole)
-    assert write(model, kind, merged / name(kind), max_seq_length=7).new == 0  # as one run's
+    assert contents(out_folder) == contents(whole)
+    assert write(model, kind, out_folder / name(kind), max_seq_length=7).new == 0  # as one run's
 
 
 def test_a_window_of_texts_without_tokens(model, kind, tmp_path):
@@ -95,16 +95,16 @@ def test_a_stopped_part_is_resumed(model, kind, tmp_path):
         bw.merge([parts[1]], tmp_path / f"merged.{parts[1].suffix}")
     assert write(model, kind, parts[1], part="2/2").new == 10
     write(model, kind, parts[0], part="1/2")
-    merged = tmp_path / f"merged{parts[0].suffix}"
-    bw.merge(parts, merged)
-    assert merged.read_bytes() == (tmp_path / name(kind)).read_bytes()
-    whole = merged.read_bytes()
-    bw.merge(parts, merged)  # is finished
-    merged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    out = tmp_path / f"merged{parts[0].suffix}"
+    bw.merge(parts, out)
+    assert out.read_bytes() == (tmp_path / name(kind)).read_bytes()
+    whole = out.read_bytes()
+    bw.merge(parts, out)  # is finished
+    out.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(OutputError, match="already exists"):
-        bw.merge(parts, merged)
-    bw.merge(parts, merged, overwrite=True)
-    assert merged.read_bytes() == whole
+        bw.merge(parts, out)
+    bw.merge(parts, out, overwrite=True)
+    assert out.read_bytes() == whole
 
 
 def test_rows_of_a_part_have_their_texts_numbers(model, tmp_path):
@@ -112,9 +112,11 @@ def test_rows_of_a_part_have_their_texts_numbers(model, tmp_path):
     assert pq.read_table(tmp_path / "part.parquet")["row"].to_pylist() == list(range(16, 30))
 
 
-def test_what_does_not_belong_together(model, tmp_path):
-    def make(stem: str, part: str | None, texts: Any = TEXTS, of=model, **settings: Any) -> Path:
-        write(of, "npy", tmp_path / f"{stem}.npy", texts, part=part, **settings)
+def test_parts_of_different_texts_or_models_are_refused(model, tmp_path):
+    def make(
+        stem: str, part: str | None, texts: Any = TEXTS, source=model, **settings: Any
+    ) -> Path:
+        write(source, "npy", tmp_path / f"{stem}.npy", texts, part=part, **settings)
         return tmp_path / f"{stem}.npy"
 
     one, two, three = (make(f"p{number}", f"{number}/3") for number in (1, 2, 3))
@@ -122,7 +124,7 @@ def test_what_does_not_belong_together(model, tmp_path):
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
     of_model = make("model", "3/3", of=other)
     pooled = make("pooled", "2/3", pooling="cls")
-    prompted = make("prompted", "2/3", prompt="a ")
+    other_prompt = make("prompted", "2/3", prompt="a ")
     texts = make("texts", "3/3", ["b", *TEXTS[1:]])
     last = make("last", "3/3", [*TEXTS[:-1], "b"])
     more = make("more", "3/3", [*TEXTS, "a"])
@@ -134,7 +136,10 @@ def test_what_does_not_belong_together(model, tmp_path):
         ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
         ([one, two, of_model], f"{of_model}: does not belong to {one}: of another model"),
         ([one, pooled, three], f"{pooled}: does not belong to {one}: pooling='cls', not 'mean'"),
-        ([one, prompted, three], f"{prompted}: does not belong to {one}: prompt='a ', not ''"),
+        (
+            [one, other_prompt, three],
+            f"{other_prompt}: does not belong to {one}: prompt='a ', not ''",
+        ),
         ([one, two, texts], f"{texts}: does not belong to {one}: of other texts"),
         ([one, two, last], f"{last}: does not belong to {one}: of other texts"),
         ([one, two, more], f"{more}: does not belong to {one}: of other texts"),
@@ -153,7 +158,7 @@ def test_what_does_not_belong_together(model, tmp_path):
 
 
 @pytest.mark.parametrize("width", [-1, 1 << 40])
-def test_a_note_of_no_width(model, tmp_path, width):
+def test_manifest_with_an_impossible_width_is_refused(model, tmp_path, width):
     part = tmp_path / "1.parquet"
     write(model, "parquet", part, part="1/1")
     manifest = tmp_path / "1.parquet.json"
@@ -162,7 +167,7 @@ def test_a_note_of_no_width(model, tmp_path, width):
         bw.merge([part], tmp_path / "out.parquet")
 
 
-def test_a_damaged_part_of_parquet(model, tmp_path):
+def test_damaged_part_of_parquet_is_refused(model, tmp_path):
     parts = [tmp_path / "1.parquet", tmp_path / "2.parquet"]
     for number, part in enumerate(parts, 1):
         write(model, "parquet", part, part=f"{number}/2")
@@ -225,17 +230,17 @@ def test_parts_that_cannot_be(model, tmp_path):
 
 @pytest.mark.long
 def test_bytes_do_not_depend_on_workers(model, kind, tmp_path):
-    alone, reported = write(model, kind, tmp_path / name(kind), max_seq_length=7), []
-    helped = tmp_path / f"helped{name(kind)}"
-    made = write(
-        *(model, kind, helped, iter(TEXTS)),
+    single, progress = write(model, kind, tmp_path / name(kind), max_seq_length=7), []
+    with_workers = tmp_path / f"helped{name(kind)}"
+    result = write(
+        *(model, kind, with_workers, iter(TEXTS)),
         workers=2,
         max_seq_length=7,
-        progress=lambda *done: reported.append(done),
+        progress=lambda *done: progress.append(done),
     )
-    assert made == alone
-    assert reported == [(min(30, done), 0) for done in range(4, 36, 4)]
-    assert helped.read_bytes() == (tmp_path / name(kind)).read_bytes()
-    assert helped.with_name(f"{helped.name}.json").read_bytes() == (
+    assert result == single
+    assert progress == [(min(30, done), 0) for done in range(4, 36, 4)]
+    assert with_workers.read_bytes() == (tmp_path / name(kind)).read_bytes()
+    assert with_workers.with_name(f"{with_workers.name}.json").read_bytes() == (
         (tmp_path / f"{name(kind)}.json").read_bytes()
     )

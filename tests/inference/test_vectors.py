@@ -43,14 +43,14 @@ def read(file: Path) -> np.ndarray:
 
 
 def test_files_hold_what_embed_gives(model, out):
-    reported = []
-    found = model.embed_to(
-        out, TEXTS, **WINDOW, progress=lambda *done: reported.append(done), pooling="max"
+    progress = []
+    result = model.embed_to(
+        out, TEXTS, **WINDOW, progress=lambda *done: progress.append(done), pooling="max"
     )
-    assert (found.rows, found.width, found.new, found.num_truncated) == (30, 48, 30, 0)
+    assert (result.rows, result.width, result.new, result.num_truncated) == (30, 48, 30, 0)
     np.testing.assert_allclose(read(out), model.embed(TEXTS, pooling="max"), atol=1e-6)
-    assert reported[-1] == (30, 30)
-    assert reported == sorted(reported)
+    assert progress[-1] == (30, 30)
+    assert progress == sorted(progress)
     assert sorted(path.name for path in out.parent.iterdir()) == [out.name, f"{out.name}.json"]
     if out.suffix == ".parquet":
         table = pq.read_table(out)
@@ -78,10 +78,10 @@ def test_a_finished_file_that_was_damaged_is_not_done(model, out):
 
 def test_done_is_done(model, out):
     model.embed_to(out, TEXTS, **WINDOW)
-    before = out.read_bytes()
+    content = out.read_bytes()
     again = model.embed_to(out, iter(TEXTS), **WINDOW)
     assert (again.rows, again.new) == (30, 0)
-    assert out.read_bytes() == before
+    assert out.read_bytes() == content
     with pytest.raises(DataError, match="finished with 30 rows, but there are more"):
         model.embed_to(out, [*TEXTS, "a"], **WINDOW)
     with pytest.raises(DataError, match="other texts"):
@@ -92,19 +92,19 @@ class StopError(Exception):
     pass
 
 
-def stopped(texts: list[str], at: int) -> Iterator[str]:
+def read_until_stop(texts: list[str], at: int) -> Iterator[str]:
     yield from texts[:at]
     raise StopError
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("at", [0, 4, 11, 29])
-def test_an_unfinished_file_is_gone_on_with(model, out, tmp_path, at):
+def test_unfinished_file_is_resumed(model, out, tmp_path, at):
     whole = tmp_path / "whole" / out.name
     whole.parent.mkdir()
     model.embed_to(whole, TEXTS, **WINDOW)
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, at), **WINDOW)
+        model.embed_to(out, read_until_stop(TEXTS, at), **WINDOW)
     assert not out.exists()
     part = out.with_name(f"{out.name}.part")
     if part.exists():
@@ -114,13 +114,13 @@ def test_an_unfinished_file_is_gone_on_with(model, out, tmp_path, at):
     assert out.read_bytes() == whole.read_bytes()
 
 
-def test_a_kill_between_the_last_row_and_the_end(model, out, monkeypatch):
-    def killed(self, part, out, rows):
+def test_kill_between_the_last_row_and_the_end_loses_nothing(model, out, monkeypatch):
+    def stop(self, part, out, rows):
         raise StopError
 
     with monkeypatch.context() as patched:
         for kind in ("Npy", "Parquet"):
-            patched.setattr(getattr(vector_files, kind), "finished_file", killed)
+            patched.setattr(getattr(vector_files, kind), "finished_file", stop)
         with pytest.raises(StopError):
             model.embed_to(out, TEXTS, **WINDOW)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 0
@@ -134,7 +134,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
-def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_note_says_so(
+def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_manifest_says_so(
     model, out, monkeypatch
 ):
     with monkeypatch.context() as patched:
@@ -156,7 +156,7 @@ def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_note_says_so(
 @pytest.mark.parametrize("at", [12, 40, 90, 200])
 def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+        model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
     flip(out.with_name(f"{out.name}.part"), min(at, len(layout_of(out, 48).head()) - 1))
     model.embed_to(out, TEXTS, **WINDOW)
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
@@ -178,7 +178,7 @@ def test_vectors_in_another_format_are_refused(model, out, is_finished):
         model.embed_to(out, TEXTS, **WINDOW)
     else:
         with pytest.raises(StopError):
-            model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+            model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
     manifest = out.with_name(f"{out.name}.json")
     tree = verify_checksum(json.loads(manifest.read_text()))
     manifest.write_text(json.dumps(with_checksum({**tree, "format_version": 1})))
@@ -191,12 +191,12 @@ def test_vectors_in_another_format_are_refused(model, out, is_finished):
     assert model.embed_to(out, TEXTS, **WINDOW, overwrite=True).new == 30
 
 
-def test_what_is_another_run(model, out):
+def test_file_of_another_run_is_refused(model, out):
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+        model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
     other = tiny()
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
-    for asked, texts, settings, says in (
+    for changed_model, texts, settings, says in (
         (other, TEXTS, {}, "started with another model"),
         (model, TEXTS, {"pooling": "cls"}, "with pooling='mean', not 'cls'"),
         (model, TEXTS, {"layers": [-2]}, r"with layers=\[-1\], not \[-2\]"),
@@ -206,11 +206,11 @@ def test_what_is_another_run(model, out):
         (model, TEXTS[:3], {}, "started with other texts"),
     ):
         with pytest.raises(DataError, match=says):
-            asked.embed_to(out, texts, **WINDOW, **settings)
+            changed_model.embed_to(out, texts, **WINDOW, **settings)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 22
 
 
-def test_what_is_in_the_way(model, out, tmp_path):
+def test_file_of_another_program_is_refused(model, out, tmp_path):
     out.write_bytes(b"precious")
     with pytest.raises(OutputError, match="already exists"):
         model.embed_to(out, TEXTS)
@@ -220,7 +220,7 @@ def test_what_is_in_the_way(model, out, tmp_path):
     with pytest.raises(DataError, match="does not describe vectors"):
         model.embed_to(out, TEXTS)
     with pytest.raises(StopError):
-        model.embed_to(tmp_path / f"half-{out.name}", stopped(TEXTS, 9), **WINDOW)
+        model.embed_to(tmp_path / f"half-{out.name}", read_until_stop(TEXTS, 9), **WINDOW)
     (tmp_path / f"half-{out.name}").write_bytes(b"precious")
     with pytest.raises(OutputError, match="already exists"):
         model.embed_to(tmp_path / f"half-{out.name}", TEXTS, **WINDOW)
@@ -297,15 +297,15 @@ def test_a_killed_process_ends_with_the_same_file(model, out, tmp_path):
     process.wait()
     assert 40 <= json.loads(manifest.read_text())["rows"] < 400
     texts = ["a b c d e f g h"[: at % 16] for at in range(400)]
-    again = bw.load(tmp_path / "m", device="cpu")
-    assert again.embed_to(out, texts, window_rows=8, precision="fp32").new <= 360
+    second_model = bw.load(tmp_path / "m", device="cpu")
+    assert second_model.embed_to(out, texts, window_rows=8, precision="fp32").new <= 360
     whole = tmp_path / f"whole{out.suffix}"
-    again.embed_to(whole, texts, window_rows=8)
+    second_model.embed_to(whole, texts, window_rows=8)
     assert out.read_bytes() == whole.read_bytes()
 
 
 @needs_proc
-def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, monkeypatch):
+def test_file_is_the_same_after_any_crash_of_the_machine(model, tmp_path, monkeypatch):
     for name in ("vectors.npy", "vectors.parquet"):
         root = tmp_path / name.replace(".", "-")
         root.mkdir()
@@ -326,7 +326,7 @@ def test_after_any_crash_of_the_machine_the_file_is_the_same(model, tmp_path, mo
 
 def test_a_file_is_ended_in_its_precision(model, out, monkeypatch):
     with pytest.raises(StopError):
-        model.embed_to(out, stopped(TEXTS, 9), **WINDOW)
+        model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
     monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
     assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - 8
     exact, fast = (model.embed(TEXTS, precision=name) for name in ("fp32", "auto"))
