@@ -15,7 +15,7 @@ from bertworks.errors import SettingsError
 from tests.checkpoints.test_store import tiny
 
 
-def test_fill_mask_and_next_sentence():
+def test_fill_mask_and_next_sentence_return_probabilities():
     model = tiny()
     (one, two) = model.fill_mask("a [MASK] c [MASK]", top_k=3)
     assert len(one) == len(two) == 3
@@ -179,7 +179,7 @@ def test_similarity_is_the_cosine_of_vectors():
     assert similarities.dtype == np.float32
     np.testing.assert_allclose(similarities, by_hand, atol=1e-6)
     assert similarities[0, 0] == pytest.approx(1)
-    np.testing.assert_array_equal(model.similarity(vectors, others), answers)
+    np.testing.assert_array_equal(model.similarity(vectors, others), similarities)
     assert model.similarity("a", "b").shape == (1, 1)
     assert model.similarity(np.zeros((1, vectors.shape[1])), "b").tolist() == [[0]]
     with pytest.raises(bw.BertworksError, match="vectors of 3 and of"):
