@@ -171,7 +171,7 @@ def test_budget_of_tokens_grows_with_the_threads_up_to_batch_tokens(minilm, monk
 
 def test_truncated_texts_are_reported(minilm):
     long = "word " * 400
-    with pytest.warns(UserWarning, match="1 of 2 texts were cut at 256 tokens"):
+    with pytest.warns(UserWarning, match="1 of 2 texts were truncated to 256 tokens"):
         minilm.embed([long, "short"])
     with pytest.raises(DataError, match="text 2: 402 tokens, but at most 256 fit"):
         minilm.embed(["short", long], truncation="error")

@@ -162,11 +162,11 @@ def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
 
 
-def test_a_changed_number_in_a_note_is_found(model, out):
+def test_changed_number_in_a_manifest_is_found(model, out):
     model.embed_to(out, TEXTS, **WINDOW)
     manifest = out.with_name(f"{out.name}.json")
     content = manifest.read_text()
-    for was, now in (('"cut": 0', '"cut": 1'), ('"crc32"', '"crc33"')):
+    for was, now in (('"num_truncated": 0', '"num_truncated": 1'), ('"crc32"', '"crc33"')):
         manifest.write_text(content.replace(was, now))
         with pytest.raises(DataError, match=r"\.json: is damaged, or does not describe vectors"):
             model.embed_to(out, TEXTS, **WINDOW)
