@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Path:
     )
     lines = [_train(step, mlm=9 - step / 10, nsp=0.6) for step in (10, 20, 30, 40)]
     _write_lines(directory / "journal.jsonl", [*lines, evaluation])
-    start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "step": 0, "cpu": NASTY}
+    start = {"event": "start", "time": "2026-01-02T03:04:05+00:00", "step": 0, "cpu": NASTY}
     _write_lines(directory / "sessions.jsonl", [start])
     (directory / "data.json").write_text(json.dumps({"documents": 12345, NASTY: {"x": NASTY}}))
     sample = {
@@ -225,12 +225,12 @@ def test_each_session_is_told(run: Path) -> None:
     page = _Page(write_report(run).read_text("utf-8"))
     assert f"UTCEventStep2026-01-02 03:04:05start0cpu {NASTY}" in page.words
     assert "started 2026-01-02 03:04:05 UTC" in page.words
-    start = {"event": "start", "at": "2026-01-02T03:04:05+00:00", "cpu": "Xeon"}
+    start = {"event": "start", "time": "2026-01-02T03:04:05+00:00", "cpu": "Xeon"}
     for device, machine in (("cpu", "Xeon"), ("H200", "H200")):
         _write_lines(run / "sessions.jsonl", [{**start, "device": device}])
         words = _Page(write_report(run).read_text("utf-8")).words
         assert f"started 2026-01-02 03:04:05 UTC · {machine}\n" in words
-    note = {"event": "note", "at": "2026-01-02T03:05:06+00:00", "text": "as it is"}
+    note = {"event": "note", "time": "2026-01-02T03:05:06+00:00", "text": "as it is"}
     _write_lines(run / "sessions.jsonl", [note])
     assert "03:05:06noteas it is" in _Page(write_report(run).read_text("utf-8")).words
     (run / "sessions.jsonl").unlink()

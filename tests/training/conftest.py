@@ -15,14 +15,14 @@ from bertworks.text.vocabulary import train_vocabulary
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python's own reference text, prepared with a vocabulary of 1,000 pieces."""
     directory = tmp_path_factory.mktemp("corpus")
     documents = topics()

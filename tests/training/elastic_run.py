@@ -29,15 +29,15 @@ from .toy_source import ToyExample
 class Accident(ToySource):
     """Blocks of which the third is made once only."""
 
-    def __init__(self, kind: str, happened: Path) -> None:
+    def __init__(self, kind: str, marker: Path) -> None:
         super().__init__(1)
-        self.kind, self.happened = kind, happened
-        self.made = 0
+        self.kind, self.marker = kind, marker
+        self.num_blocks = 0
 
     def block(self, epoch: int, block: int) -> list[ToyExample]:
-        self.made += 1
-        if self.made == 3 and not self.happened.exists():
-            self.happened.touch()
+        self.num_blocks += 1
+        if self.num_blocks == 3 and not self.marker.exists():
+            self.marker.touch()
             if self.kind == "hang":
                 signal.signal(
                     signal.SIGTERM, signal.SIG_DFL

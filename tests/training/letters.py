@@ -80,7 +80,7 @@ def letters(random: np.random.Generator, low: int, high: int) -> list[str]:
     return random.choice(list("abcdefgh"), random.integers(low, high)).tolist()
 
 
-def tagged(random: np.random.Generator) -> dict[str, Any]:
+def tagged_row(random: np.random.Generator) -> dict[str, Any]:
     """Words with an `x` are of a name; `y` goes on it."""
     words, tags = [], []
     for _ in range(random.integers(1, 6)):
@@ -157,22 +157,22 @@ def fit_letters(
         note: told of the network at each evaluation.
         settings: over `SETTINGS`.
     """
-    seen: list[Weights] = []
+    weights_at_evaluations: list[Weights] = []
 
-    def evaluate(measured: Network) -> dict[str, float]:
-        seen.append(weights_of(measured))
+    def evaluate(evaluated_network: Network) -> dict[str, float]:
+        weights_at_evaluations.append(weights_of(evaluated_network))
         if note is not None:
-            note(measured)
-        if len(seen) == stop_at:
+            note(evaluated_network)
+        if len(weights_at_evaluations) == stop_at:
             raise StopError
         return {"loss": 1.0}
 
-    resolved = FitSettings.parse({**SETTINGS, **settings})
+    fit_settings = FitSettings.parse({**SETTINGS, **settings})
     source = RowSource(examples(), seed=0, batch_size=8)
-    run = RunDirectory.open(path, resolved)
+    run = RunDirectory.open(path, fit_settings)
     try:
         phases = [Phase(source, steps)]
-        result = fit(network, TASK, phases, settings=resolved, run=run, evaluate=evaluate)
-        return seen, result
+        result = fit(network, TASK, phases, settings=fit_settings, run=run, evaluate=evaluate)
+        return weights_at_evaluations, result
     finally:
         run.close()

@@ -96,11 +96,11 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
     task = PretrainingTask(tokenizer, InstanceSettings(max_seq_length=32))
     torch.manual_seed(0)
     network = task.network(config(case))
-    resolved = settings(case, **values)
+    fit_settings = settings(case, **values)
     engine = EngineSettings(precision="fp32", batch_tokens=60)
     with (
         process_group("cpu") as group,
-        RunDirectory.open(out, resolved, is_main=group.is_main) as run,
+        RunDirectory.open(out, fit_settings, is_main=group.is_main) as run,
     ):
 
         def measure(network: Network) -> dict[str, float]:
@@ -111,7 +111,7 @@ def shard_run(out: Path, case: str, steps: int, **values: Any) -> None:
             network,
             task,
             [Phase(source, steps)],
-            settings=resolved,
+            settings=fit_settings,
             run=run,
             evaluate=measure,
             best=BestMetric("loss", lower_is_better=True),

@@ -56,11 +56,11 @@ def test_merged_it_computes_what_it_did_and_is_a_plain_network() -> None:
         for name, parameter in network.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.5)
-        learned = network.predict(batch)["logits"]
+        logits = network.predict(batch)["logits"]
         adapters.merge()
         merged = network.predict(batch)["logits"]
-    assert (learned - at_first).abs().max() > 0.1
-    torch.testing.assert_close(merged, learned, rtol=1e-5, atol=1e-5)
+    assert (logits - at_first).abs().max() > 0.1
+    torch.testing.assert_close(merged, logits, rtol=1e-5, atol=1e-5)
     assert network.state_dict().keys() == plain.state_dict().keys()
     assert all(parameter.requires_grad for parameter in network.parameters())
 
@@ -71,18 +71,20 @@ def test_only_a_product_of_thin_matrices_is_added(model: Model, tmp_path: Path) 
     assert result.model.evaluate(DEV).metrics["accuracy"] > 0.9
     last = load_newest(result.run.checkpoints)
     assert last is not None
-    before = model.encoder.state_dict(prefix="encoder.")
+    initial_weights = model.encoder.state_dict(prefix="encoder.")
     for name, value in result.model.network.state_dict().items():
         if not name.startswith(("encoder.layers.", "encoder.embeddings.")):
             continue
         if name.removeprefix("encoder.layers.0.").removesuffix(".weight") not in MATRICES:
-            assert torch.equal(value, before[name]), name
+            assert torch.equal(value, initial_weights[name]), name
             continue
         stem = name.removesuffix(".weight")
         a, b = (last.weights[f"{stem}.lora_{letter}.default.weight"] for letter in "AB")
         assert a.shape[0] == b.shape[1] == 4
         assert b.abs().max() > 1e-2
-        torch.testing.assert_close(value, before[name] + 2.0 * (b @ a), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            value, initial_weights[name] + 2.0 * (b @ a), rtol=1e-5, atol=1e-6
+        )
     again = load(result.run.model)
     assert again.evaluate(DEV).metrics == result.model.evaluate(DEV).metrics
 
@@ -103,12 +105,12 @@ def test_a_matrix_that_there_is_not_is_said_before_the_run(model: Model, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("alone", [{"lora_alpha": 16}, {"lora_targets": ("attention.output",)}])
+@pytest.mark.parametrize("settings", [{"lora_alpha": 16}, {"lora_targets": ("attention.output",)}])
 def test_without_a_rank_there_is_nothing_to_set(
-    model: Model, tmp_path: Path, alone: dict[str, Any]
+    model: Model, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(SettingsError, match=r"lora_\w+=.* does nothing without lora_rank"):
-        run(model, tmp_path / "run", **alone)
+        run(model, tmp_path / "run", **settings)
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

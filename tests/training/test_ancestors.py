@@ -31,15 +31,15 @@ CAUSAL: dict[str, Any] = {
 @pytest.mark.long
 @pytest.mark.parametrize("attention", ["causal", "two-way"])
 def test_a_language_model_learns_resumes_exactly_and_is_used_further(
-    attention: str, prepared: Path, tmp_path: Path
+    attention: str, prepared_data: Path, tmp_path: Path
 ) -> None:
     settings = {**CAUSAL, "model": {**GEOMETRY, "attention": attention}}
-    whole = tiny_run(prepared, tmp_path / "whole", **settings)
+    whole = tiny_run(prepared_data, tmp_path / "whole", **settings)
     first = next(line for line in whole.run.lines() if line["kind"] == "eval")
     assert whole.metrics["lm_loss"] < first["metrics"]["lm_loss"] - 0.2
     with pytest.raises(RuntimeError, match="switched off"):
-        tiny_run(prepared, tmp_path / "run", **settings, progress=Lines(stop_after=12))
-    assert tiny_run(prepared, tmp_path / "run", **settings).resumed_step == 10
+        tiny_run(prepared_data, tmp_path / "run", **settings, progress=Lines(stop_after=12))
+    assert tiny_run(prepared_data, tmp_path / "run", **settings).resumed_step == 10
     assert_same(tmp_path / "whole", tmp_path / "run")
     model = load(whole.run.model)
     text = "return the number of items"
@@ -66,8 +66,8 @@ def test_masked_tokens_need_both_sides(model: dict[str, Any], message: str) -> N
 
 
 def test_a_family_that_has_no_lstm_is_refused_before_training(
-    prepared: Path, tmp_path: Path
+    prepared_data: Path, tmp_path: Path
 ) -> None:
     model = {**GEOMETRY, "family": "bert", "positions": "learned"}
     with pytest.raises(CheckpointError, match=r"'bert' has no mixer='lstm'\..*family=bertworks"):
-        tiny_run(prepared, tmp_path / "run", **CAUSAL, model=model)
+        tiny_run(prepared_data, tmp_path / "run", **CAUSAL, model=model)

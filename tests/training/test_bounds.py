@@ -37,12 +37,12 @@ MAY_BE_HUGE = {
 
 def _numbers(kind: type[Settings]) -> dict[str, type]:
     """Return the type of each setting that is a number."""
-    found = {}
+    peaks = {}
     for name, field in kind.model_fields.items():
         types = {field.annotation, *get_args(field.annotation)}
         if types & {int, float}:
-            found[name] = int if int in types else float
-    return found
+            peaks[name] = int if int in types else float
+    return peaks
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,16 @@ def test_stride_longer_than_a_window_is_refused(task: str, tmp_path: Path) -> No
 
 def test_warmup_longer_than_the_run_is_refused(tmp_path: Path) -> None:
     rows: Any = [("a b", "x"), ("b c", "y")] * 4
-    how: Any = {"train": rows, "batch_size": 4, "epochs": 2, "max_seq_length": 32}  # four steps
+    settings: Any = {
+        "train": rows,
+        "batch_size": 4,
+        "epochs": 2,
+        "max_seq_length": 32,
+    }  # four steps
     with pytest.raises(SettingsError, match="warmup=5 is more than the 4 steps"):
-        bw.finetune(MODEL, out=tmp_path / "r", warmup=5, **how)
+        bw.finetune(MODEL, out=tmp_path / "r", warmup=5, **settings)
     assert not (tmp_path / "r").exists()
-    bw.finetune(MODEL, out=tmp_path / "r", warmup=4, **how)
+    bw.finetune(MODEL, out=tmp_path / "r", warmup=4, **settings)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +94,13 @@ def test_warmup_is_refused_if_the_rate_is_never_reached(warmup: float, is_reache
 
 def test_batches_of_one_query_are_refused_without_negatives(tmp_path: Path) -> None:
     rows: Any = [{"query": f"a {n}", "positive": f"b {n}"} for n in range(4)]
-    how: Any = {"task": "retrieval", "batch_size": 1, "epochs": 1, "max_seq_length": 32}
+    settings: Any = {"task": "retrieval", "batch_size": 1, "epochs": 1, "max_seq_length": 32}
     with pytest.raises(SettingsError, match="batch_size=1: loss=in-batch"):
-        bw.finetune(MODEL, train=rows, out=tmp_path / "a", **how)
+        bw.finetune(MODEL, train=rows, out=tmp_path / "a", **settings)
     with pytest.raises(SettingsError, match="batch_size=1: loss=in-batch"):  # one row in all
-        bw.finetune(MODEL, train=rows[:1], out=tmp_path / "b", **{**how, "batch_size": 8})
+        bw.finetune(MODEL, train=rows[:1], out=tmp_path / "b", **{**settings, "batch_size": 8})
     rows = [{**row, "negative": "c"} for row in rows]
-    bw.finetune(MODEL, train=rows, out=tmp_path / "c", **how)
+    bw.finetune(MODEL, train=rows, out=tmp_path / "c", **settings)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])

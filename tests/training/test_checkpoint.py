@@ -27,7 +27,7 @@ from ..crashes import crashing, needs_proc
 from .toy import ToyNetwork, toy_network
 
 
-def trained(seed: int = 0, name: str = "adamw") -> tuple[ToyNetwork, torch.optim.Optimizer]:
+def trained_network(seed: int = 0, name: str = "adamw") -> tuple[ToyNetwork, torch.optim.Optimizer]:
     """A network after an update, so that the optimizer has a state."""
     network = toy_network(seed)
     optimizer = build_optimizer(network, OptimizerSettings.parse({"optimizer": name}))
@@ -40,14 +40,14 @@ def trained(seed: int = 0, name: str = "adamw") -> tuple[ToyNetwork, torch.optim
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_what_is_saved_comes_back(tmp_path: Path, name: str) -> None:
-    network, optimizer = trained(0, name)
+    network, optimizer = trained_network(0, name)
     save_checkpoint(tmp_path, 7, network, optimizer, {"step": 7, "x": 0.1}, keep=2)
     other = toy_network(1)
     other_optimizer = build_optimizer(other, OptimizerSettings.parse({"optimizer": name}))
-    found = load_newest(tmp_path)
-    assert found is not None
-    assert found.state == {"step": 7, "x": 0.1}
-    restore(found, other, other_optimizer)
+    checkpoint = load_newest(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.state == {"step": 7, "x": 0.1}
+    restore(checkpoint, other, other_optimizer)
     for (key, old), new in zip(network.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(old, new), key
         old_state, new_state = optimizer.state.get(old, {}), other_optimizer.state.get(new, {})
@@ -57,7 +57,7 @@ def test_what_is_saved_comes_back(tmp_path: Path, name: str) -> None:
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     for step in (3, 10, 200):
         save_checkpoint(tmp_path, step, network, optimizer, {}, keep=2)
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000010", "step-00000200"]
@@ -76,7 +76,7 @@ FILES = ("weights.safetensors", "optimizer.safetensors", "state.json", "manifest
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, file: str, damage: str) -> None:
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     save_checkpoint(tmp_path, 1, network, optimizer, {"step": 1}, keep=2)
     newest = save_checkpoint(tmp_path, 2, network, optimizer, {"step": 2}, keep=2) / file
     content = bytearray(newest.read_bytes())
@@ -98,7 +98,7 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, file: str, d
 
 
 def test_all_damaged_is_an_error(tmp_path: Path) -> None:
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     (save_checkpoint(tmp_path, 1, network, optimizer, {}, keep=2) / "state.json").unlink()
     with (
         pytest.warns(ResumeWarning),
@@ -110,15 +110,15 @@ def test_all_damaged_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [100, 2000, 6000])
 def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit: int) -> None:
     """A limit on the size of files stands for the full disk: a real write fails half-way."""
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     save_checkpoint(tmp_path, 1, network, optimizer, {"step": 1}, keep=1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
     try:
         with pytest.raises(OutputError, match=r"step 2 cannot be written \(.*too large.*Make"):
             save_checkpoint(tmp_path, 2, network, optimizer, {"x": "y" * 9000}, keep=1)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     found = load_newest(tmp_path)
     assert found is not None
@@ -132,24 +132,24 @@ def test_no_room_for_a_file_is_said_in_words(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic_writes, "fsync", fail)
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     with pytest.raises(OutputError, match=r"cannot be written \(No space left on device\)"):
         save_checkpoint(tmp_path, 2, network, optimizer, {}, keep=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     save_checkpoint(tmp_path, 1, network, optimizer, {}, keep=1)
-    found = load_newest(tmp_path)
-    assert found is not None
+    checkpoint = load_newest(tmp_path)
+    assert checkpoint is not None
     other = toy_network()
     other.row_head = torch.nn.Linear(8, 3)
     with pytest.raises(CheckpointError, match=r"'row_head\.(bias|weight)' is \[2.*not \[3"):
-        restore(found, other)
+        restore(checkpoint, other)
     del other.row_head
     with pytest.raises(CheckpointError, match=r"'row_head\.bias' is unknown"):
-        restore(found, other)
+        restore(checkpoint, other)
 
 
 def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
 def test_after_any_crash_of_the_machine_there_is_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, optimizer = trained()
+    network, optimizer = trained_network()
     root = tmp_path / "root"
     save_checkpoint(root, 1, network, optimizer, {"step": 1}, keep=1)
 

@@ -22,32 +22,32 @@ GEOMETRIES: list[dict[str, Any]] = [
 @pytest.mark.long
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_recomputing_changes_no_bit(tmp_path: Path, geometry: dict[str, Any]) -> None:
-    kept, again = letters_network(**geometry), letters_network(**geometry)
-    assert kept.encoder.config.hidden_dropout_prob > 0
-    before = weights_of(kept)
-    for network, wanted in ((kept, False), (again, True)):
+    first_network, second_network = letters_network(**geometry), letters_network(**geometry)
+    assert first_network.encoder.config.hidden_dropout_prob > 0
+    initial_weights = weights_of(first_network)
+    for network, wanted in ((first_network, False), (second_network, True)):
         options = {"gradient_checkpointing": wanted, "micro_batch_size": 3}
         fit_letters(tmp_path / str(wanted), network, steps=4, **options)
-    assert equal(weights_of(kept), weights_of(again))
-    assert not equal(weights_of(kept), before)
+    assert equal(weights_of(first_network), weights_of(second_network))
+    assert not equal(weights_of(first_network), initial_weights)
 
 
 def kept_bytes(network: torch.nn.Module, *, recomputes: bool) -> int:
     """What a forward pass keeps for the backward pass."""
     batch = TASK.collate(TASK.examples([{"text": "a b c d e x", "label": "yes"}] * 50, 0))
     parameters = {own.data_ptr() for own in network.parameters()}
-    kept: dict[int, int] = {}
+    counts: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.data_ptr() not in parameters:
-            kept[tensor.data_ptr()] = tensor.nbytes
+            counts[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with activation_checkpointing(network, recomputes), hooks:
         loss = network(batch.to("cpu"))["classification"]
     assert loss.requires_grad
-    return sum(kept.values())
+    return sum(counts.values())
 
 
 def test_recomputing_keeps_a_fraction() -> None:

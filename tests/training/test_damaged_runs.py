@@ -54,19 +54,19 @@ def path(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
-def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where something is in a tree."""
-    yield at
+    yield path
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(tree, dict):
         pairs = tree.items()
     elif isinstance(tree, list):
         pairs = enumerate(tree)
     for key, value in pairs:
-        yield from places(value, (*at, key))
+        yield from places(value, (*path, key))
 
 
-def changed(tree: Any, draw: random.Random) -> Any:
+def change_part(tree: Any, draw: random.Random) -> Any:
     """A tree of which one part is gone, or something else."""
     tree = deepcopy(tree)
     *parents, last = draw.choice([at for at in places(tree) if at])
@@ -80,12 +80,12 @@ def changed(tree: Any, draw: random.Random) -> Any:
     return tree
 
 
-def damaged(name: str, content: bytes, draw: random.Random) -> bytes:
+def damage_content(name: str, content: bytes, draw: random.Random) -> bytes:
     """Other content for a file: cut, overwritten, or of other types."""
-    at = draw.randrange(len(content))
+    offset = draw.randrange(len(content))
     kinds: list[Callable[[], bytes]] = [
-        lambda: content[:at],
-        lambda: content[:at] + bytes([draw.randrange(256)]) + content[at + 1 :],
+        lambda: content[:offset],
+        lambda: content[:offset] + bytes([draw.randrange(256)]) + content[offset + 1 :],
         lambda: draw.randbytes(50),
         lambda: b"\xff\xfe" + content,
         lambda: b"[" * (1000 if name.endswith(".yaml") else 100_000),
@@ -95,14 +95,14 @@ def damaged(name: str, content: bytes, draw: random.Random) -> bytes:
     if draw.random() < 0.3:
         return draw.choice(kinds)()
     if name.endswith(".yaml"):
-        tree = changed(yaml.safe_load(content), draw)
+        tree = change_part(yaml.safe_load(content), draw)
         return yaml.safe_dump(tree).encode("utf-8", "surrogatepass")
     if name.endswith(".jsonl"):
         lines = content.splitlines()
-        at = draw.randrange(len(lines))
-        lines[at] = json.dumps(changed(json.loads(lines[at]), draw)).encode()
+        offset = draw.randrange(len(lines))
+        lines[offset] = json.dumps(change_part(json.loads(lines[offset]), draw)).encode()
         return b"\n".join(lines) + b"\n"
-    return json.dumps(changed(json.loads(content), draw)).encode()
+    return json.dumps(change_part(json.loads(content), draw)).encode()
 
 
 def error_of(read: Callable[[], object]) -> str | None:
@@ -119,7 +119,7 @@ def error_of(read: Callable[[], object]) -> str | None:
 def test_a_report_says_which_file_is_damaged(path: Path, name: str) -> None:
     content, errors = (path / name).read_bytes(), []
     for seed in range(30):
-        (path / name).write_bytes(damaged(name, content, random.Random(f"{name} {seed}")))
+        (path / name).write_bytes(damage_content(name, content, random.Random(f"{name} {seed}")))
         errors.append(error_of(lambda: (write_report(path), RunDirectory(path).outcome())))
     said = [error for error in errors if error is not None]
     assert [error for error in said if name not in error or "\n" in error] == []
@@ -221,22 +221,24 @@ def test_what_a_killed_process_did_not_delete_goes_when_it_is_run_again(
     model: Model, path: Path
 ) -> None:
     checkpoints, best = path / "checkpoints", path / "best"
-    before = {*checkpoints.iterdir(), *best.iterdir()}
+    existing_files = {*checkpoints.iterdir(), *best.iterdir()}
     kept = max(checkpoints.iterdir())
     shutil.copytree(kept, checkpoints / "step-00000000")
     shutil.copytree(kept, checkpoints / ".step-00000009.new")
     (best / "step-00000000.safetensors").write_bytes(b"beaten")
     run(model, path, **SHORT, keep_checkpoints=1)
-    assert {*checkpoints.iterdir(), *best.iterdir()} == before
+    assert {*checkpoints.iterdir(), *best.iterdir()} == existing_files
 
 
 _RUN = b'{"run": "a", "seed": 0, "metrics": {"mcc": 0.5}, "error": null, "remarks": []}'
-_UNMEASURED = (
+_WITHOUT_METRICS = (
     b'{"metric": "f1", "lower_is_better": false, "points": [{"settings": {}, "runs": [%s]}]}' % _RUN
 )
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000, b'{"metric": "f1"}', _UNMEASURED])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"[" * 100_000, b'{"metric": "f1"}', _WITHOUT_METRICS]
+)
 def test_a_damaged_table_of_a_grid_is_named(tmp_path: Path, content: bytes) -> None:
     RunDirectory.open(tmp_path, {}).close()
     (tmp_path / "grid.json").write_bytes(content)

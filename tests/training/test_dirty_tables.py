@@ -62,11 +62,11 @@ def read(table: Any, task: str = "classification", **options: Any) -> LabelledDa
     return LabelledData.read(kind, TOKENIZER, table, None, resolved, torch.device("cpu"))
 
 
-def recorded(table: Any, **options: Any) -> tuple[LabelledData, list[str]]:
-    with warnings.catch_warnings(record=True) as caught:
+def read_with_warnings(table: Any, **options: Any) -> tuple[LabelledData, list[str]]:
+    with warnings.catch_warnings(record=True) as warning_list:
         warnings.simplefilter("always")
         data = read(table, **options)
-    return data, [str(one.message) for one in caught]
+    return data, [str(one.message) for one in warning_list]
 
 
 CELLS: Cells = [("a b", "x"), (None, "y"), ("b", None), ("c d", "y"), ("d", None), (None, "x")]
@@ -76,17 +76,17 @@ CELLS: Cells = [("a b", "x"), (None, "y"), ("b", None), ("c d", "y"), ("d", None
 def test_empty_cells_are_the_same_in_every_format(tmp_path: Path, format: str) -> None:
     table = as_table(CELLS, format, tmp_path)
     says = r"the label \(column 'label'\) is empty, as in 2 of 6 rows\. .*--drop-unlabelled"
-    with pytest.raises(DataError, match=says) as caught:
+    with pytest.raises(DataError, match=says) as error_info:
         read(table)
     header = 0 if format == "jsonl" else 1
-    assert str(caught.value.where).endswith((f":{3 + header}", ", row 3"))
-    data, said = recorded(table, drop_unlabelled=True)
+    assert str(error_info.value.where).endswith((f":{3 + header}", ", row 3"))
+    data, messages = read_with_warnings(table, drop_unlabelled=True)
     assert [list(example.texts) for example in data.train] == [["a b"], [""], ["c d"], [""]]
     assert [data.task.labels[example.target] for example in data.train] == ["x", "y", "y", "x"]
-    assert len(said) == 2
-    assert said[0].endswith("2 of 6 rows have no label, and are left out")
-    assert said[1].startswith("2 of 4 rows have an empty text; the first is ")
-    assert said[1].endswith((f":{2 + header}", ", row 2"))
+    assert len(messages) == 2
+    assert messages[0].endswith("2 of 6 rows have no label, and are left out")
+    assert messages[1].startswith("2 of 4 rows have an empty text; the first is ")
+    assert messages[1].endswith((f":{2 + header}", ", row 2"))
     assert [text for _, text in read_texts(table)] == ["a b", "", "b", "c d", "d", ""]
     assert [text for _, text in read_texts(table).without_blank()] == ["a b", "b", "c d", "d"]
 
@@ -104,12 +104,12 @@ def test_rows_without_labels_are_counted(
     tmp_path_factory: pytest.TempPathFactory, cells: Cells, format: str
 ) -> None:
     table = as_table(cells, format, tmp_path_factory.getbasetemp())
-    data, said = recorded(table, drop_unlabelled=True)
+    data, messages = read_with_warnings(table, drop_unlabelled=True)
     labelled = [(text or "", label) for text, label in cells if label is not None]
     found = [(one.texts[0], data.task.labels[one.target]) for one in data.train]
     assert found == labelled
     missing = len(cells) - len(labelled)
-    assert any(f"{missing} of {len(cells)} rows have no label" in one for one in said) == (
+    assert any(f"{missing} of {len(cells)} rows have no label" in one for one in messages) == (
         missing > 0
     )
     if missing:
@@ -197,12 +197,12 @@ def test_rare_labels_that_are_close_to_others(
 @settings(max_examples=60, deadline=None)
 @given(label=st.sampled_from(["location", "organisation", "complaint", "question"]), data=st.data())
 def test_one_slip_in_a_label_is_said(label: str, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(label) - 2))
+    position = data.draw(st.integers(0, len(label) - 2))
     slip = data.draw(st.sampled_from(["swap", "drop", "double"]))
     wrong = {
-        "swap": label[:at] + label[at + 1] + label[at] + label[at + 2 :],
-        "drop": label[:at] + label[at + 1 :],
-        "double": label[: at + 1] + label[at:],
+        "swap": label[:position] + label[position + 1] + label[position] + label[position + 2 :],
+        "drop": label[:position] + label[position + 1 :],
+        "double": label[: position + 1] + label[position:],
     }[slip]
     rows = [{"text": "a", "label": name} for name in [label] * 4 + ["other"] * 3 + [wrong]]
     if wrong == label:

@@ -69,7 +69,7 @@ def start_agents(out: Path, kind: str) -> tuple[str, list[int]]:
         return log.read(), statuses
 
 
-NAMED = r"error: .*\(rank_timeout=3 s\): rank 1 of 2 at the data of step \d+\. Run"
+TIMEOUT_MESSAGE = r"error: .*\(rank_timeout=3 s\): rank 1 of 2 at the data of step \d+\. Run"
 
 
 @pytest.mark.slow  # each start of two agents takes seconds
@@ -78,11 +78,11 @@ def test_a_process_that_is_lost_is_replaced_and_the_bits_are_the_same(
     kind: str, tmp_path: Path
 ) -> None:
     for name in ("none", kind):
-        printed, statuses = start_agents(tmp_path / name, name)
-        assert statuses == ([-signal.SIGKILL, 0, 0] if name == "agent" else [0, 0]), printed
-        assert "ended at 20" in printed
-        assert ("resumed from None" in printed) == (name == "none"), printed
-        assert bool(re.search(NAMED, printed)) == (name == "hang"), printed
+        output, statuses = start_agents(tmp_path / name, name)
+        assert statuses == ([-signal.SIGKILL, 0, 0] if name == "agent" else [0, 0]), output
+        assert "ended at 20" in output
+        assert ("resumed from None" in output) == (name == "none"), output
+        assert bool(re.search(TIMEOUT_MESSAGE, output)) == (name == "hang"), output
     runs = [RunDirectory(tmp_path / name) for name in ("none", kind)]
     none, other = (load_newest(run.checkpoints) for run in runs)
     assert none is not None and other is not None
@@ -99,25 +99,25 @@ def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     with pytest.raises(ChildFailedError, match="exitcode  : 1 "):
         launch(elastic_run.run, tmp_path / "hang", "hang", processes=2, logs=logs)
-    assert re.search(NAMED, printed(logs))
+    assert re.search(TIMEOUT_MESSAGE, printed(logs))
 
 
 @pytest.mark.long
 def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path) -> None:
     output = launch(main, tmp_path / "two", processes=2, logs=tmp_path / "logs")
-    stopped = re.findall(r"143 stopped after step (\d+) of 20", output)
+    stop_steps = re.findall(r"143 stopped after step (\d+) of 20", output)
     went_on = re.findall(r"went on from (\d+)", output)
-    assert len(stopped) == 2
-    assert len({*stopped, *went_on}) == 1, "both ranks stop after the same step and go on there"
-    assert 3 <= int(stopped[0]) <= 8
+    assert len(stop_steps) == 2
+    assert len({*stop_steps, *went_on}) == 1, "both ranks stop after the same step and go on there"
+    assert 3 <= int(stop_steps[0]) <= 8
 
-    alone, _ = distributed_run(tmp_path / "one")
-    found = load_newest(tmp_path / "two" / "checkpoints")
-    assert found is not None
-    for name, tensor in network_tensors(alone).items():
-        torch.testing.assert_close(found.weights[name], tensor, rtol=1e-4, atol=1e-6)
-    assert len(found.state["random"]) == 2
-    assert found.state["random"][0]["torch"] != found.state["random"][1]["torch"]
+    single_network, _ = distributed_run(tmp_path / "one")
+    checkpoint = load_newest(tmp_path / "two" / "checkpoints")
+    assert checkpoint is not None
+    for name, tensor in network_tensors(single_network).items():
+        torch.testing.assert_close(checkpoint.weights[name], tensor, rtol=1e-4, atol=1e-6)
+    assert len(checkpoint.state["random"]) == 2
+    assert checkpoint.state["random"][0]["torch"] != checkpoint.state["random"][1]["torch"]
     lines = [list(RunDirectory(tmp_path / name).lines()) for name in ("one", "two")]
     assert len(lines[0]) == len(lines[1])
     for one, two in zip(*lines, strict=True):
@@ -133,14 +133,14 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
     result = unfreezing_run(tmp_path / "unfreezing")
     assert result.state.step == 9
     assert re.findall(r"unfroze until (\d+)", output) == ["9", "9"]
-    found = load_newest(tmp_path / "two" / "unfreezing" / "checkpoints")
-    alone_found = load_newest(tmp_path / "unfreezing" / "checkpoints")
-    assert found is not None and alone_found is not None
-    assert found.optimizer.keys() == alone_found.optimizer.keys()
-    assert "average/encoder.layers.0.attention.output.weight" in found.optimizer
+    checkpoint = load_newest(tmp_path / "two" / "unfreezing" / "checkpoints")
+    single_checkpoint = load_newest(tmp_path / "unfreezing" / "checkpoints")
+    assert checkpoint is not None and single_checkpoint is not None
+    assert checkpoint.optimizer.keys() == single_checkpoint.optimizer.keys()
+    assert "average/encoder.layers.0.attention.output.weight" in checkpoint.optimizer
     for ours, theirs in (
-        (found.weights, alone_found.weights),
-        (found.optimizer, alone_found.optimizer),
+        (checkpoint.weights, single_checkpoint.weights),
+        (checkpoint.optimizer, single_checkpoint.optimizer),
     ):
         for name, tensor in theirs.items():
             torch.testing.assert_close(ours[name], tensor, rtol=1e-4, atol=1e-6)

@@ -40,7 +40,7 @@ def phases(*steps: int) -> list[Phase]:
     return [Phase(ToySource(number), count, f"{number}") for number, count in enumerate(steps, 1)]
 
 
-def kept(path: Path) -> list[int]:
+def kept_steps(path: Path) -> list[int]:
     return [step_of(checkpoint) for checkpoint in list_checkpoints(path / "checkpoints")]
 
 
@@ -78,13 +78,13 @@ def test_an_extended_run_is_the_one_planned_longer(tmp_path: Path) -> None:
     whole, _ = train(tmp_path / "whole", settings(), phases=phases(40), evaluate=measure)
     path = tmp_path / "run"
     short, _ = train(path, settings(), phases=phases(20), evaluate=measure)
-    assert kept(path) == [15, 16, 20], "two are kept, and that before the decay"
+    assert kept_steps(path) == [15, 16, 20], "two are kept, and that before the decay"
     assert not torch.equal(weights(short), weights(whole))
     long, result = train(path, settings(), phases=phases(40), evaluate=measure)
     assert result.resumed_step == 16, "the newest that no decay has touched"
     assert torch.equal(weights(long), weights(whole))
     assert journal(path) == journal(tmp_path / "whole")
-    assert kept(path) == kept(tmp_path / "whole") == [30, 36, 40]
+    assert kept_steps(path) == kept_steps(tmp_path / "whole") == [30, 36, 40]
 
 
 @pytest.mark.long
@@ -106,7 +106,7 @@ def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> Non
     train(path, settings(), phases=phases(20))
     with pytest.raises(StopError):
         train(path, settings(), phases=[Phase(StoppingSource(1, 1), 40, "1")])
-    assert kept(path) == [15, 16], "the decayed ones are gone: they belong to another plan"
+    assert kept_steps(path) == [15, 16], "the decayed ones are gone: they belong to another plan"
     back, _ = train(path, settings(), phases=phases(20))
     short, _ = train(tmp_path / "short", settings(), phases=phases(20))
     assert torch.equal(weights(back), weights(short)), "the first plan can be taken up again"
@@ -126,7 +126,7 @@ def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("optimizer", "before", "after"),
+    ("optimizer", "first_steps", "second_steps"),
     [
         ({"schedule": "linear", "decay_share": None}, (20,), (40,)),
         ({"warmup": 0.1}, (20,), (40,)),
@@ -135,21 +135,24 @@ def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
     ],
 )
 def test_a_plan_that_changes_the_past_is_refused(
-    tmp_path: Path, optimizer: dict[str, Any], before: tuple[int, ...], after: tuple[int, ...]
+    tmp_path: Path,
+    optimizer: dict[str, Any],
+    first_steps: tuple[int, ...],
+    second_steps: tuple[int, ...],
 ) -> None:
     path = tmp_path / "run"
-    train(path, settings(**optimizer), phases=phases(*before))
+    train(path, settings(**optimizer), phases=phases(*first_steps))
     files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     with pytest.raises(CheckpointError, match="no checkpoint fits the number of steps"):
-        train(path, settings(**optimizer), phases=phases(*after))
+        train(path, settings(**optimizer), phases=phases(*second_steps))
     changed = {file for file, content in files.items() if file.read_bytes() != content}
     assert changed <= {path / "sessions.jsonl"}
-    _, result = train(path, settings(**optimizer), phases=phases(*before))
-    assert result.resumed_step == sum(before)
+    _, result = train(path, settings(**optimizer), phases=phases(*first_steps))
+    assert result.resumed_step == sum(first_steps)
 
 
 @pytest.mark.parametrize(
-    ("step", "before", "now", "expected"),
+    ("step", "previous_steps", "now", "expected"),
     [
         (15, (20,), (40,), None),
         (16, (20,), (40,), None),  # update 16 has the full rate under both plans
@@ -162,10 +165,10 @@ def test_a_plan_that_changes_the_past_is_refused(
     ],
 )
 def test_what_differs_is_said(
-    step: int, before: tuple[int, ...], now: tuple[int, ...], expected: str | None
+    step: int, previous_steps: tuple[int, ...], now: tuple[int, ...], expected: str | None
 ) -> None:
     optimizer = OptimizerSettings.parse(STABLE)
-    state = {"train": {"step": step}, "plan": {"phase_steps": list(before)}}
+    state = {"train": {"step": step}, "plan": {"phase_steps": list(previous_steps)}}
     assert Plan(now, optimizer).difference(state) == expected
 
 
@@ -174,11 +177,11 @@ ONE = [{"max_seq_length": 24}]
 
 
 @pytest.mark.long
-def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> None:
-    tiny_run(prepared, tmp_path / "whole", steps=40, phases=ONE, **SHORT)
+def test_a_finished_pre_training_is_extended(prepared_data: Path, tmp_path: Path) -> None:
+    tiny_run(prepared_data, tmp_path / "whole", steps=40, phases=ONE, **SHORT)
     path = tmp_path / "run"
-    tiny_run(prepared, path, steps=20, phases=ONE, **SHORT)
-    result = tiny_run(prepared, path, steps=40, phases=ONE, **SHORT)
+    tiny_run(prepared_data, path, steps=20, phases=ONE, **SHORT)
+    result = tiny_run(prepared_data, path, steps=40, phases=ONE, **SHORT)
     assert (result.resumed_step, result.steps) == (15, 40)
     models = [out / "model" / "model.safetensors" for out in (path, tmp_path / "whole")]
     assert models[0].read_bytes() == models[1].read_bytes()
@@ -187,18 +190,18 @@ def test_a_finished_pre_training_is_extended(prepared: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_a_refused_plan_leaves_the_settings(prepared: Path, tmp_path: Path) -> None:
+def test_a_refused_plan_leaves_the_settings(prepared_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
     values = {**SHORT, "phases": ONE, **STABLE, "warmup": 0.5}
-    tiny_run(prepared, path, steps=4, **values)
+    tiny_run(prepared_data, path, steps=4, **values)
     with pytest.raises(
         TrainingError,
         match=r"run: the run was started with steps=4, not 8, and that changes the learning rate "
         r"from step 2 on \(0\.005, now 0\.0025\), so this run cannot be resumed with it\. Resume",
     ):
-        tiny_run(prepared, path, steps=8, **values)
+        tiny_run(prepared_data, path, steps=8, **values)
     assert read_run(path).settings()["steps"] == 4
-    assert tiny_run(prepared, path, steps=4, **values).resumed_step == 4
+    assert tiny_run(prepared_data, path, steps=4, **values).resumed_step == 4
 
 
 @pytest.mark.long
@@ -231,10 +234,10 @@ def test_other_rows_leave_the_settings(tmp_path: Path) -> None:
 def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -> None:
     """The decayed weights of the first plan are the best of all, and no part of the second."""
     scores, path = {5: 0.1, 10: 0.5, 15: 0.2, 20: 0.9}, tmp_path / "run"
-    measured = []
+    evaluation_steps = []
 
     def evaluate(network: Network) -> dict[str, float]:
-        measured.append(weights(network))
+        evaluation_steps.append(weights(network))
         return {"score": next(values)}
 
     values = iter(scores.values())
@@ -247,4 +250,4 @@ def test_the_best_of_an_extended_run_is_none_of_the_first_plan(tmp_path: Path) -
     assert (result.resumed_step, result.state.best_step) == (16, 10)
     kept = toy_network(3)
     load_weights(RunDirectory(path).best_weights(10), kept)
-    assert torch.equal(weights(kept), measured[1])
+    assert torch.equal(weights(kept), evaluation_steps[1])

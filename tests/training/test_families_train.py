@@ -92,16 +92,16 @@ KINDS = {f.__name__: f for f in (words, byte_level, end_of_word, with_end)}
 
 
 @pytest.fixture(scope="module")
-def prepared(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def prepared_data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The corpus by each kind of tokenizer, with the spans that rules find."""
     root = tmp_path_factory.mktemp("prepared")
-    found = {}
+    datasets = {}
     for kind, make in KINDS.items():
         (root / "files" / kind).mkdir(parents=True)
         tokenizer = make(root / "files" / kind)
-        found[kind] = root / kind
-        prepare(text, tokenizer=tokenizer, out=found[kind], spans="rules")
-    return found
+        datasets[kind] = root / kind
+        prepare(text, tokenizer=tokenizer, out=datasets[kind], spans="rules")
+    return datasets
 
 
 @pytest.mark.long
@@ -120,7 +120,7 @@ def prepared(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     ],
 )
 def test_a_family_trains_and_loads_again(
-    prepared: dict[str, Path],
+    prepared_data: dict[str, Path],
     tmp_path: Path,
     family: str,
     kind: str,
@@ -130,7 +130,7 @@ def test_a_family_trains_and_loads_again(
     geometry = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
     geometry |= {"intermediate_size": 32, "max_position_embeddings": 40}
     settings: dict[str, Any] = {
-        "data": str(prepared[kind]),
+        "data": str(prepared_data[kind]),
         "batch_size": 16,
         "phases": [{"max_seq_length": 32}],
         "instances": {"format": format_},
@@ -160,13 +160,13 @@ def test_a_family_trains_and_loads_again(
     assert result.metrics[name] < first[name] - 0.3
     model = bertworks.load(result.run.model, device="cpu")
     assert model.encoder.config.family == family
-    assert model.tokenizer.fingerprint == Corpus.open(prepared[kind]).manifest.vocabulary_hash
+    assert model.tokenizer.fingerprint == Corpus.open(prepared_data[kind]).manifest.vocabulary_hash
     # And another run begins as this one ended.
-    again = pretrain(
+    resumed_result = pretrain(
         out=tmp_path / "again", init_checkpoint=str(result.run.path), steps=1, **settings
     )
-    assert again.start is not None and not again.start.new_tensors
-    assert next(again.run.lines())["metrics"] == pytest.approx(result.metrics, rel=1e-6)
+    assert resumed_result.start is not None and not resumed_result.start.new_tensors
+    assert next(resumed_result.run.lines())["metrics"] == pytest.approx(result.metrics, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------- without cls and sep
@@ -183,9 +183,9 @@ def source_of(directory: Path, format_: Any) -> tuple[PretrainingSource, Tokeniz
 @pytest.mark.parametrize("kind", ["end_of_word", "with_end"])
 @pytest.mark.parametrize("format_", ["full-sentences", "doc-sentences"])
 def test_documents_follow_each_other_with_what_ends_them(
-    prepared: dict[str, Path], kind: str, format_: str
+    prepared_data: dict[str, Path], kind: str, format_: str
 ) -> None:
-    source, tokenizer = source_of(prepared[kind], format_)
+    source, tokenizer = source_of(prepared_data[kind], format_)
     whole = [tokenizer.piece_ids([" ".join(document)])[0].tolist() for document in DOCUMENTS]
     end = tokenizer.token_to_id(END)
     assert (end is None) == (kind == "end_of_word")
@@ -196,28 +196,32 @@ def test_documents_follow_each_other_with_what_ends_them(
     if end is None:
         assert sorted(block.tokens.tolist()) == sorted(t for ids in whole for t in ids)
         return
-    found: list[list[int]] = [[]]
+    documents: list[list[int]] = [[]]
     for token in block.tokens.tolist():
         if token == end:
-            found.append([])
+            documents.append([])
         else:
-            found[-1].append(token)
-    assert found.pop() == []
-    assert sorted(found) == sorted(whole)
+            documents[-1].append(token)
+    assert documents.pop() == []
+    assert sorted(documents) == sorted(whole)
     if format_ == "doc-sentences":
         assert all(end not in example.input_ids[:-1] for example in block)
 
 
-def test_pairs_need_a_frame(prepared: dict[str, Path]) -> None:
+def test_pairs_need_a_frame(prepared_data: dict[str, Path]) -> None:
     with pytest.raises(DataError, match=r"format=segment-pair has pairs.*full-sentences"):
-        source_of(prepared["end_of_word"], "segment-pair")
+        source_of(prepared_data["end_of_word"], "segment-pair")
 
 
-def test_masks_need_a_mask(prepared: dict[str, Path], tmp_path: Path) -> None:
+def test_masks_need_a_mask(prepared_data: dict[str, Path], tmp_path: Path) -> None:
     plain = {"format": "full-sentences"}
     with pytest.raises(DataError, match=r"no mask token.*model\.family=openai-gpt"):
         pretrain(
-            data=str(prepared["with_end"]), out=tmp_path, steps=1, batch_size=2, instances=plain
+            data=str(prepared_data["with_end"]),
+            out=tmp_path,
+            steps=1,
+            batch_size=2,
+            instances=plain,
         )
 
 

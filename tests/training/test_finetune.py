@@ -39,19 +39,19 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     assert result.confusion.matrix.sum() == result.data.dev.rows
     assert result.report.startswith("loss ")
     assert result.new_parameters == ("head.linear.weight", "head.linear.bias")
-    said = "\n".join(progress.lines)
-    assert "columns: text = 'text', label = 'label'" in said
-    assert "200 rows\n  labels: 'no' 100 (50.0%), 'yes' 100 (50.0%)\n" in said
-    assert "newly initialised: head.linear.weight" in said
+    text = "\n".join(progress.lines)
+    assert "columns: text = 'text', label = 'label'" in text
+    assert "200 rows\n  labels: 'no' 100 (50.0%), 'yes' 100 (50.0%)\n" in text
+    assert "newly initialised: head.linear.weight" in text
 
     directory = result.run.model
-    again = load(directory)
+    loaded_model = load(directory)
     texts = [row["text"] for row in DEV]
-    answers = again.predict(texts)
+    answers = loaded_model.predict(texts)
     assert answers == result.model.predict(texts)
     accuracy = np.mean([a["label"] == row["label"] for a, row in zip(answers, DEV, strict=True)])
     assert accuracy == pytest.approx(result.metrics["accuracy"])
-    assert again.evaluate(DEV).metrics == pytest.approx(dict(result.metrics))
+    assert loaded_model.evaluate(DEV).metrics == pytest.approx(dict(result.metrics))
 
     theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
     inputs = AutoTokenizer.from_pretrained(directory)(texts, padding=True, return_tensors="pt")
@@ -126,11 +126,11 @@ def test_a_header_of_ones_own_is_known_again(model: Model, tmp_path: Path) -> No
 
     columns = {"text_column": "body", "label_column": "kind"}
     train = table("train.tsv", TRAIN[:40], ("kind", "body"))
-    tuned = run(model, tmp_path / "run", train=train, dev=None, epochs=1, **columns).model
+    tuned_model = run(model, tmp_path / "run", train=train, dev=None, epochs=1, **columns).model
     few = table("few.tsv", DEV[:3], ("kind", "body"))  # too few rows to tell it by
-    assert tuned.evaluate(few).rows == 3
-    assert tuned.predict(data=few) == tuned.predict([row["text"] for row in DEV[:3]])
-    assert len(tuned.predict(data=table("texts.tsv", DEV[:3], ("body",)))) == 3
+    assert tuned_model.evaluate(few).rows == 3
+    assert tuned_model.predict(data=few) == tuned_model.predict([row["text"] for row in DEV[:3]])
+    assert len(tuned_model.predict(data=table("texts.tsv", DEV[:3], ("body",)))) == 3
 
 
 def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -> None:
@@ -143,14 +143,14 @@ def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -
 @pytest.mark.long
 def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
-    measured = {
+    metrics_by_batch = {
         line["step"]: line["metrics"]["loss"]
         for line in result.run.lines()
         if line["kind"] == "eval"
     }
-    assert len(measured) == 8
-    assert result.best_step == min(measured, key=measured.__getitem__)
-    assert result.metrics["loss"] == pytest.approx(min(measured.values()), rel=1e-4)
+    assert len(metrics_by_batch) == 8
+    assert result.best_step == min(metrics_by_batch, key=metrics_by_batch.__getitem__)
+    assert result.metrics["loss"] == pytest.approx(min(metrics_by_batch.values()), rel=1e-4)
 
 
 @pytest.mark.long
@@ -159,13 +159,13 @@ def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     for step in (12, 31):
         with pytest.raises(RuntimeError, match="switched off"):
             run(model, tmp_path / "broken", checkpoint_every=9, progress=Lines(stop_after=step))
-    broken = run(model, tmp_path / "broken", checkpoint_every=9)
-    weights = broken.model.network.state_dict()
+    interrupted_run = run(model, tmp_path / "broken", checkpoint_every=9)
+    weights = interrupted_run.model.network.state_dict()
     for name, value in whole.model.network.state_dict().items():
         assert torch.equal(weights[name], value), name
     journals = [
         [{k: v for k, v in line.items() if k != "time"} for line in result.run.lines()]
-        for result in (whole, broken)
+        for result in (whole, interrupted_run)
     ]
     assert journals[0] == journals[1]
 
@@ -175,10 +175,10 @@ def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
     for table in ("train", "dev"):
         with pytest.raises(TrainingError, match=f"started with other rows for {table}, or another"):
             run(model, tmp_path / "run", epochs=0.1, **{table: make_rows(200, 5)})
-    turned = Tokenizer.from_vocabulary([*PIECES[:5], *reversed(LETTERS)])
+    reversed_tokenizer = Tokenizer.from_vocabulary([*PIECES[:5], *reversed(LETTERS)])
     for other in (
         Model.fresh(CONFIG, model.tokenizer, seed=1),
-        Model(turned, model.task, model.network),
+        Model(reversed_tokenizer, model.task, model.network),
     ):
         with pytest.raises(TrainingError, match="started with another model: its weights or its v"):
             run(other, tmp_path / "run", epochs=0.1)
@@ -278,27 +278,27 @@ def test_what_gradual_unfreezing_does_not_come_to_is_said(
     tmp_path: Path, settings: dict[str, Any], says: str | None
 ) -> None:
     model = Model.fresh(CONFIG.with_values(num_hidden_layers=3), Tokenizer.from_vocabulary(PIECES))
-    before = model.encoder.state_dict()
+    initial_weights = model.encoder.state_dict()
     progress = Lines()
     options = {"unfreeze_epochs": 1, "dev": None, "train": TRAIN[:32], **settings}
     after = run(model, tmp_path / "run", progress=progress, **options).model.encoder.state_dict()
-    learned = sum(
-        not torch.equal(before[name], after[name])
+    num_changed = sum(
+        not torch.equal(initial_weights[name], after[name])
         for name in (f"layers.{number}.attention.output.weight" for number in range(3))
     )
     assert [line for line in progress.lines if "gradual" in line] == (
         [] if says is None else [f"gradual unfreezing reaches only {says} layers"]
     )
-    assert learned == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
+    assert num_changed == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
 
 def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> None:
     progress = Lines()
-    before = model.encoder.state_dict(prefix="encoder.")
+    initial_weights = model.encoder.state_dict(prefix="encoder.")
     result = run(model, tmp_path / "run", unfreeze_epochs=1, epochs=2, dev=None, progress=progress)
     now = result.model.network.state_dict()
     for name in ("embeddings.word_embeddings.weight", "layers.0.attention.output.weight"):
-        same = torch.equal(now[f"encoder.{name}"], before[f"encoder.{name}"])
+        same = torch.equal(now[f"encoder.{name}"], initial_weights[f"encoder.{name}"])
         assert same == name.startswith("embeddings")
     assert "gradual unfreezing reaches only the top 1 of 1 layers" in progress.lines
 

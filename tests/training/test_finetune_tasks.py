@@ -34,7 +34,7 @@ from .letters import (
     letters,
     make_rows,
     question_and_answer,
-    tagged,
+    tagged_row,
 )
 
 
@@ -43,11 +43,11 @@ def question(random: np.random.Generator) -> dict[str, Any]:
     context = letters(random, 3, 12)
     answers = {"text": [], "answer_start": []}
     if random.random() < 0.7:
-        at = int(random.integers(0, len(context)))
-        context[at:at] = ["x"]
-        start = 2 * (at + 1)
-        if at + 1 < len(context):
-            answers = {"text": [context[at + 1]], "answer_start": [start]}
+        position = int(random.integers(0, len(context)))
+        context[position:position] = ["x"]
+        start = 2 * (position + 1)
+        if position + 1 < len(context):
+            answers = {"text": [context[position + 1]], "answer_start": [start]}
     return {"question": "x", "context": " ".join(context), "answers": answers}
 
 
@@ -89,7 +89,7 @@ TASKS = {
         0.9,
         {"truncation": "windows", "max_seq_length": 8, "epochs": 6},
     ),
-    "tagging": (tagged, "f1", 0.9, {}),
+    "tagging": (tagged_row, "f1", 0.9, {}),
     "answering": (question, "f1", 0.8, {"stride": 4, "max_seq_length": 20, "epochs": 16}),
     "choice": (choice, "accuracy", 0.9, {}),
     "regression": (number, "pearson", 0.9, {"label_column": "score"}),
@@ -104,14 +104,20 @@ def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.Monk
     random = np.random.default_rng(0)
     train, dev = ([make(random) for _ in range(count)] for count in (300, 60))
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
-    given = {"max_seq_length": 32, "learning_rate": 5e-3, "batch_size": 16, "epochs": 8, **settings}
-    result = finetune(model, task, train=train, dev=dev, out=tmp_path / "run", **given)
+    run_settings = {
+        "max_seq_length": 32,
+        "learning_rate": 5e-3,
+        "batch_size": 16,
+        "epochs": 8,
+        **settings,
+    }
+    result = finetune(model, task, train=train, dev=dev, out=tmp_path / "run", **run_settings)
     assert result.metrics[metric] > least
-    again = load(tmp_path / "run", device="cpu")
-    assert again.task is not None
-    assert again.task.name == task
-    assert again.predict(dev) == result.model.predict(dev)
-    assert again.evaluate(dev).metrics[metric] >= least
+    loaded_model = load(tmp_path / "run", device="cpu")
+    assert loaded_model.task is not None
+    assert loaded_model.task.name == task
+    assert loaded_model.predict(dev) == result.model.predict(dev)
+    assert loaded_model.evaluate(dev).metrics[metric] >= least
     # What the metrics are made of is kept, and the report is made of it without the model.
     kept = json.loads((tmp_path / "run" / "evaluation.json").read_bytes())
     assert kept["metrics"] == result.metrics
@@ -123,8 +129,8 @@ def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.Monk
     for section in SECTIONS[task]:
         assert section in text, section
     # Going on from the result keeps its head.
-    given["epochs"] = 0.1
-    more = finetune(again, task, train=train, dev=dev, out=tmp_path / "more", **given)
+    run_settings["epochs"] = 0.1
+    more = finetune(loaded_model, task, train=train, dev=dev, out=tmp_path / "more", **run_settings)
     assert more.new_parameters == ()
 
 
@@ -133,10 +139,15 @@ def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [question(random) for _ in range(60)]
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
-    given: dict[str, Any] = {"max_seq_length": 12, "stride": 3, "batch_size": 8, "eval_every": 5}
-    whole = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **given)
+    run_settings: dict[str, Any] = {
+        "max_seq_length": 12,
+        "stride": 3,
+        "batch_size": 8,
+        "eval_every": 5,
+    }
+    whole = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **run_settings)
     assert whole.data.train.rows == 60
-    again = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **given)
+    again = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "a", **run_settings)
     assert again.metrics == whole.metrics
 
 
@@ -145,14 +156,14 @@ def test_the_figures_are_those_of_the_saved_model_with_its_threshold(tmp_path: P
     rows = [question(random) for _ in range(60)]
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     given: dict[str, Any] = {"max_seq_length": 20, "stride": 4, "learning_rate": 5e-3, "epochs": 2}
-    found = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "run", **given)
-    assert isinstance(found.model.task, AnsweringTask)
-    assert found.model.task.settings.null_threshold
+    result = finetune(model, "answering", train=rows, dev=rows, out=tmp_path / "run", **given)
+    assert isinstance(result.model.task, AnsweringTask)
+    assert result.model.task.settings.null_threshold
     again = load(tmp_path / "run", device="cpu").evaluate(rows)
-    assert dict(found.metrics) == again.metrics
-    assert found.metrics["f1"] == found.metrics["best_f1"]
-    *_, last = [line for line in found.run.lines() if line["kind"] == "eval"]
-    assert last["metrics"]["f1"] <= found.metrics["f1"]
+    assert dict(result.metrics) == again.metrics
+    assert result.metrics["f1"] == result.metrics["best_f1"]
+    *_, last = [line for line in result.run.lines() if line["kind"] == "eval"]
+    assert last["metrics"]["f1"] <= result.metrics["f1"]
 
 
 def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
@@ -192,20 +203,30 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
         **{**FAST, "epochs": 8},
     ).model
 
-    def moved(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def rename_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What is to be read stands in another column than the one the teacher knows."""
         return [{**row, "body": row["text"], "text": "a"} for row in rows]
 
-    texts = moved([{"text": row["text"]} for row in make_rows(300, 3)])
+    texts = rename_columns([{"text": row["text"]} for row in make_rows(300, 3)])
     # The student has another vocabulary: the letters in another order.
     pieces = [*WORD_PIECES[:5], *reversed(WORD_PIECES[5:])]
     small = Model.fresh(
         CONFIG.with_values(vocab_size=len(pieces)), Tokenizer.from_vocabulary(pieces)
     )
-    given = {**FAST, "epochs": 12, "teacher": str(tmp_path / "teacher"), "temperature": 2.0}
+    student_settings = {
+        **FAST,
+        "epochs": 12,
+        "teacher": str(tmp_path / "teacher"),
+        "temperature": 2.0,
+    }
     dev = make_rows(60, 2)
     result = finetune(
-        small, train=texts, dev=moved(dev), out=tmp_path / "student", text_column="body", **given
+        small,
+        train=texts,
+        dev=rename_columns(dev),
+        out=tmp_path / "student",
+        text_column="body",
+        **student_settings,
     )
     assert result.metrics["accuracy"] > 0.9
     predicted = [row["probabilities"]["yes"] for row in teacher.predict(dev)]
@@ -213,7 +234,11 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
     assert np.abs(np.subtract(predicted, own)).mean() < 0.15
     with pytest.raises(SettingsError, match="tagging takes no teacher"):
         finetune(
-            small, "tagging", train=[tagged(np.random.default_rng(0))], out=tmp_path / "x", **given
+            small,
+            "tagging",
+            train=[tagged_row(np.random.default_rng(0))],
+            out=tmp_path / "x",
+            **student_settings,
         )
 
 
@@ -227,14 +252,16 @@ def test_the_label_of_a_student_may_be_a_column_of_dev_alone(tmp_path: Path) -> 
     dev_file, train_file = tmp_path / "dev.jsonl", tmp_path / "train.jsonl"
     dev_file.write_text("\n".join(map(json.dumps, dev)))
     train_file.write_text("\n".join(map(json.dumps, texts)))
-    given = {"train": train_file, "dev": dev_file, **few}
-    made = finetune(model, out=tmp_path / "a", label_column="verdict", **given)
-    assert made.model.evaluate(dev_file).metrics == pytest.approx(dict(made.metrics))
-    assert finetune(model, out=tmp_path / "b", label_column="3", **given).metrics == made.metrics
+    arguments = {"train": train_file, "dev": dev_file, **few}
+    result = finetune(model, out=tmp_path / "a", label_column="verdict", **arguments)
+    assert result.model.evaluate(dev_file).metrics == pytest.approx(dict(result.metrics))
+    assert (
+        finetune(model, out=tmp_path / "b", label_column="3", **arguments).metrics == result.metrics
+    )
     with pytest.raises(DataError, match=r"dev\.jsonl: there is no column 'verdct'.*'verdict'"):
-        finetune(model, out=tmp_path / "c", label_column="verdct", **given)
+        finetune(model, out=tmp_path / "c", label_column="verdct", **arguments)
     with pytest.raises(DataError, match=r"train\.jsonl: there is no column 'verdict'"):
-        finetune(model, out=tmp_path / "c", label_column="verdict", **{**given, "dev": 0.5})
+        finetune(model, out=tmp_path / "c", label_column="verdict", **{**arguments, "dev": 0.5})
 
 
 def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
@@ -247,13 +274,16 @@ def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
     network = task.network(config).double()
     examples = task.examples([{"text": "x"}, {"text": "a b"}], 0, labelled=False)
     logits = network.predict(task.collate(examples).to("cpu"))["logits"].detach()
-    for wanted, least, most in ((logits, -1e-9, 1e-9), (logits + torch.tensor([1.0, 0]), 1e-3, 9)):
-        chances = torch.softmax(wanted, -1).numpy().astype(np.float64)
+    for expected_logits, least, most in (
+        (logits, -1e-9, 1e-9),
+        (logits + torch.tensor([1.0, 0]), 1e-3, 9),
+    ):
+        chances = torch.softmax(expected_logits, -1).numpy().astype(np.float64)
         soft = [replace(one, target=row) for one, row in zip(examples, chances, strict=True)]
         batch = task.collate(soft).to("cpu")
         loss = network(batch)["classification"].item()
         assert least <= loss <= most
-        p = torch.softmax(wanted / 3, -1)
+        p = torch.softmax(expected_logits / 3, -1)
         q = torch.log_softmax(logits / 3, -1)
         assert loss == pytest.approx((9 * (p * (p.log() - q)).sum()).item(), abs=1e-6)
 
@@ -267,15 +297,17 @@ def test_a_student_reads_as_it_is_told_to(tmp_path: Path) -> None:
     teacher = tmp_path / "teacher"
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     finetune(model, train=pairs(1), out=teacher, **FAST, **columns)
-    given = {**FAST, **columns, "teacher": str(teacher)}
-    made = finetune(model, train=pairs(2), out=tmp_path / "a", both_orders=True, **given).model
-    assert made.task is not None
-    assert made.task.to_dict()["both_orders"]
-    made = finetune(
-        model, train=pairs(2), out=tmp_path / "mean", classifier_pooling="mean", **given
+    arguments = {**FAST, **columns, "teacher": str(teacher)}
+    student = finetune(
+        model, train=pairs(2), out=tmp_path / "a", both_orders=True, **arguments
     ).model
-    assert made.encoder.config.classifier_pooling == "mean"
-    assert load(tmp_path / "mean").predict(pairs(3)) == made.predict(pairs(3))
+    assert student.task is not None
+    assert student.task.to_dict()["both_orders"]
+    student = finetune(
+        model, train=pairs(2), out=tmp_path / "mean", classifier_pooling="mean", **arguments
+    ).model
+    assert student.encoder.config.classifier_pooling == "mean"
+    assert load(tmp_path / "mean").predict(pairs(3)) == student.predict(pairs(3))
     for option in ({"label_smoothing": 0.1}, {"lm_weight": 0.5}, {"balance_classes": True}):
         with pytest.raises(SettingsError, match=f"{next(iter(option))}=.* is not for a student"):
-            finetune(model, train=pairs(2), out=tmp_path / "b", **given, **option)
+            finetune(model, train=pairs(2), out=tmp_path / "b", **arguments, **option)

@@ -91,9 +91,13 @@ def test_updates_are_those_of_the_plainest_loop(tmp_path: Path) -> None:
     network, result = train(tmp_path / "run", network=toy_network(dropout=0.0))
 
     plain = toy_network(dropout=0.0)
-    used = [p for name, p in plain.named_parameters() if not name.startswith("unused")]
-    optimizer = torch.optim.AdamW(used, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0)
-    decayed = [p for p in used if p.ndim == 2]
+    trained_parameters = [
+        p for name, p in plain.named_parameters() if not name.startswith("unused")
+    ]
+    optimizer = torch.optim.AdamW(
+        trained_parameters, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0
+    )
+    matrices = [p for p in trained_parameters if p.ndim == 2]
     losses, norms = [], []
     step = 0
     for phase in PHASES:
@@ -104,12 +108,12 @@ def test_updates_are_those_of_the_plainest_loop(tmp_path: Path) -> None:
             loss = out["token"] / whole.counts["token"] + out["row"] / whole.counts["row"]
             optimizer.zero_grad()
             loss.backward()
-            norm = torch.sqrt(sum((p.grad**2).sum() for p in used))
+            norm = torch.sqrt(sum((p.grad**2).sum() for p in trained_parameters))
             lr = 0.01 * (step / 2 if step < 2 else 1 - step / 20)
             with torch.no_grad():
-                for p in used:
+                for p in trained_parameters:
                     p.grad.mul_(1 / max(1.0, norm.item()))
-                for p in decayed:
+                for p in matrices:
                     p.mul_(1 - lr * 0.01)
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
@@ -148,9 +152,9 @@ class StopError(Exception):
 class StoppingSource(ToySource):
     """Is killed when it is asked for a block a certain number of times."""
 
-    def __init__(self, seed: int, after: int) -> None:
+    def __init__(self, seed: int, blocks_left: int) -> None:
         super().__init__(seed)
-        self.left = after
+        self.left = blocks_left
 
     def block(self, epoch: int, block: int) -> Any:
         self.left -= 1
@@ -165,28 +169,28 @@ class StoppingSource(ToySource):
 def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, name: str, workers: int) -> None:
     settings = SETTINGS.with_values(optimizer=name, learning_rate=0.01, warmup=0.1)
     whole, _ = train(tmp_path / "whole", settings, evaluate=measure)
-    broken = tmp_path / "broken"
+    interrupted_path = tmp_path / "broken"
     for after in (3, 5):
         phases = [Phase(StoppingSource(1, after), 14, "short"), PHASES[1]]
         with pytest.raises(StopError):
-            train(broken, settings, phases=phases, evaluate=measure)
+            train(interrupted_path, settings, phases=phases, evaluate=measure)
         torch.rand(5)
     helped = settings.with_values(loader_workers=workers)
-    again, result = train(broken, helped, evaluate=measure)
+    again, result = train(interrupted_path, helped, evaluate=measure)
     assert result.resumed_step == 8
     assert torch.equal(weights(whole), weights(again))
-    assert journal(tmp_path / "whole") == journal(broken)
+    assert journal(tmp_path / "whole") == journal(interrupted_path)
     assert torch.rand(1).item() >= 0  # the generator still works
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     first, _ = train(tmp_path / "run", evaluate=measure)
-    before = journal(tmp_path / "run")
+    first_journal = journal(tmp_path / "run")
     second, result = train(tmp_path / "run", network=toy_network(5), evaluate=measure)
     assert result.resumed_step == 20
-    assert result.metrics == before[-1]["metrics"]
+    assert result.metrics == first_journal[-1]["metrics"]
     assert torch.equal(weights(first), weights(second))
-    assert journal(tmp_path / "run") == before
+    assert journal(tmp_path / "run") == first_journal
 
 
 def test_ranks_that_see_other_checkpoints_are_named(
@@ -199,21 +203,23 @@ def test_ranks_that_see_other_checkpoints_are_named(
         train(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("precision", "said"), [("fp32", "float32"), ("bf16", "bfloat16")])
-def test_a_session_says_what_it_computes_in(tmp_path: Path, precision: str, said: str) -> None:
+@pytest.mark.parametrize(("precision", "computes_in"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_a_session_says_what_it_computes_in(
+    tmp_path: Path, precision: str, computes_in: str
+) -> None:
     settings = SETTINGS.with_values(precision=precision)
     train(tmp_path / "run", settings, phases=[Phase(ToySource(1), 1, "short")])
     start, *_ = RunDirectory(tmp_path / "run").sessions()
     facts = start["event"], start["computes in"], start["processes"], start["sharding"]
-    assert facts == ("start", said, 1, "none")
+    assert facts == ("start", computes_in, 1, "none")
 
 
-def signalling(at: int, number: int) -> Callable[[Network], dict[str, float]]:
+def signalling(signal_call: int, number: int) -> Callable[[Network], dict[str, float]]:
     """An evaluation during which, the `at`-th time, a signal comes."""
     calls = itertools.count(1)
 
     def evaluate(network: Network) -> dict[str, float]:
-        if next(calls) == at:
+        if next(calls) == signal_call:
             os.kill(os.getpid(), number)
         return measure(network)
 
@@ -251,12 +257,12 @@ def test_a_second_ctrl_c_aborts_at_once(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> None:
-    poisoned = [Phase(ToySource(1, poison=(0, 5, 7)), 14, "short")]
+    poisoned_phases = [Phase(ToySource(1, poison=(0, 5, 7)), 14, "short")]
     network = toy_network()
     with pytest.raises(
         TrainingError, match=r"loss of step (\d+) is not finite.*epoch 0, block"
     ) as e:
-        train(tmp_path / "run", network=network, phases=poisoned)
+        train(tmp_path / "run", network=network, phases=poisoned_phases)
     step = int(str(e.value).split("step ")[1].split()[0])
     assert "phase 'short'" in str(e.value)
     # The same steps on good data, but the last: the network must be as it was before it.
@@ -264,7 +270,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> None
     assert torch.isfinite(weights(network)).all()
     assert not torch.equal(weights(network), weights(good))
     with pytest.raises(TrainingError, match=f"loss of step {step} is not finite"):
-        train(tmp_path / "run", phases=poisoned)
+        train(tmp_path / "run", phases=poisoned_phases)
 
 
 class ExplodingNetwork(ToyNetwork):
@@ -277,20 +283,22 @@ class ExplodingNetwork(ToyNetwork):
 
 def test_a_gradient_that_is_not_finite_stops_before_the_step(tmp_path: Path) -> None:
     network = ExplodingNetwork()
-    before = weights(network)
+    initial_weights = weights(network)
     with pytest.raises(TrainingError, match="gradient of step 1 is not finite"):
         train(tmp_path / "run", network=network)
-    assert torch.equal(weights(network), before)
+    assert torch.equal(weights(network), initial_weights)
 
 
-@pytest.mark.parametrize("measured", [True, False])
-def test_a_last_update_that_is_not_finite_is_not_saved(tmp_path: Path, measured: bool) -> None:
+@pytest.mark.parametrize("has_evaluation", [True, False])
+def test_a_last_update_that_is_not_finite_is_not_saved(
+    tmp_path: Path, has_evaluation: bool
+) -> None:
     """No later loss would show it."""
     settings = SETTINGS.model_copy(
         update={"learning_rate": 3e38, "warmup": 0, "weight_decay": 1.0}  # beyond their bounds
     )
     phases = [Phase(ToySource(1), steps=1, name="only")]
-    evaluate = measure if measured else None
+    evaluate = measure if has_evaluation else None
     with pytest.raises(TrainingError, match="weights are not finite after step 1"):
         train(tmp_path / "run", settings, phases=phases, evaluate=evaluate)
     assert not list_checkpoints(tmp_path / "run" / "checkpoints")
@@ -307,17 +315,17 @@ def test_losses_that_do_not_add_up_are_not_split(tmp_path: Path) -> None:
 
 def test_the_best_weights_are_kept(tmp_path: Path) -> None:
     values = iter([0.3, 0.7, 0.7, 0.5])
-    seen: list[Tensor] = []
+    weights_at_evaluations: list[Tensor] = []
 
     def evaluate(network: Network) -> dict[str, float]:
-        seen.append(weights(network))
+        weights_at_evaluations.append(weights(network))
         return {"accuracy": next(values)}
 
     _, result = train(tmp_path / "run", evaluate=evaluate, best=BestMetric("accuracy"))
     assert (result.state.best_step, result.state.best_value) == (10, 0.7)
     network = toy_network(3)
     load_weights(RunDirectory(tmp_path / "run").best_weights(10), network)
-    assert torch.equal(weights(network), seen[1])
+    assert torch.equal(weights(network), weights_at_evaluations[1])
     assert not BestMetric("loss", lower_is_better=True).is_better(0.5, 0.5)
     assert BestMetric("loss", lower_is_better=True).is_better(0.4, 0.5)
     assert BestMetric("matthews").is_better(0.1, math.nan)
@@ -329,10 +337,10 @@ def scores(*values: float, die_after: int | None = None) -> Callable[[Network], 
     calls = itertools.count()
 
     def evaluate(network: Network) -> dict[str, float]:
-        at = next(calls)
-        if at == die_after:
+        call = next(calls)
+        if call == die_after:
             raise StopError
-        return {"score": values[at]}
+        return {"score": values[call]}
 
     return evaluate
 
@@ -359,10 +367,10 @@ def test_a_run_that_gets_no_better_ends(
     assert [line["step"] for line in lines if line["kind"] == "stop"] == ([end] if end < 20 else [])
     whole, _ = train(tmp_path / "whole", evaluate=scores(*values), best=BestMetric("score"))
     assert torch.equal(weights(whole), weights(network)) == (end == 20)
-    trained = [line for line in lines if line["kind"] == "train"]
-    assert trained[-1]["step"] == end
+    train_lines = [line for line in lines if line["kind"] == "train"]
+    assert train_lines[-1]["step"] == end
     rates = {line["step"]: line["lr"] for line in journal(tmp_path / "whole") if "lr" in line}
-    assert all(line["lr"] == rates.get(line["step"], line["lr"]) for line in trained)
+    assert all(line["lr"] == rates.get(line["step"], line["lr"]) for line in train_lines)
 
 
 def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
@@ -370,10 +378,10 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
 ) -> None:
     """Resumed under other conditions, the same step may be measured differently."""
     settings, best = SETTINGS.with_values(checkpoint_every=7), BestMetric("score")
-    seen: list[Tensor] = []
+    weights_at_evaluations: list[Tensor] = []
 
     def evaluate(network: Network) -> dict[str, float]:
-        seen.append(weights(network))
+        weights_at_evaluations.append(weights(network))
         return {"score": next(values)}
 
     path, values = tmp_path / "run", iter([0.1, 0.5, 0.9])
@@ -388,7 +396,7 @@ def test_the_best_are_those_of_the_journal_whatever_a_killed_session_measured(
     assert scores == {5: 0.1, 10: 0.5, 15: 0.3, 20: 0.2}
     kept = toy_network(3)
     load_weights(RunDirectory(path).best_weights(10), kept)
-    assert torch.equal(weights(kept), seen[1])
+    assert torch.equal(weights(kept), weights_at_evaluations[1])
     assert [file.name for file in (path / "best").iterdir()] == ["step-00000010.safetensors"]
 
 
@@ -408,17 +416,17 @@ def test_an_early_end_is_the_same_after_a_kill_and_stays(tmp_path: Path) -> None
     assert (result.resumed_step, result.state.step, result.state.best_step) == (14, 20, 10)
     assert torch.equal(weights(whole), weights(again))
     assert journal(tmp_path / "whole") == journal(run)
-    reported: list[str] = []
+    messages: list[str] = []
 
     class Lines(Progress):
         def note(self, text: str) -> None:
-            reported.append(text)
+            messages.append(text)
 
     last, result = train(run, settings, evaluate=scores(), progress=Lines(), **options)
     assert result.resumed_step == result.state.step == 20
     assert torch.equal(weights(whole), weights(last))
     assert journal(tmp_path / "whole") == journal(run)
-    assert reported == [
+    assert messages == [
         "stopped early after step 20 of 50: score was best at step 10, and no better in 2 "
         "evaluations since"
     ]
@@ -473,14 +481,14 @@ def test_no_batch_size_is_said(tmp_path: Path) -> None:
 
 
 def test_deterministic_algorithms_are_asked_for_and_given_back(tmp_path: Path) -> None:
-    seen = []
+    modes = []
 
     def evaluate(network: Network) -> dict[str, float]:
-        seen.append(torch.are_deterministic_algorithms_enabled())
+        modes.append(torch.are_deterministic_algorithms_enabled())
         return {"loss": 1.0}
 
     train(tmp_path / "run", SETTINGS.with_values(deterministic=True), evaluate=evaluate)
-    assert seen == [True] * 4
+    assert modes == [True] * 4
     assert not torch.are_deterministic_algorithms_enabled()
 
 

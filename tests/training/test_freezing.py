@@ -1,4 +1,4 @@
-"""What is frozen does not change by a bit; what thaws learns from its step on."""
+"""What is frozen does not change by a bit; what is unfrozen learns from its step on."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_frozen_parts_keep_every_bit(
     tmp_path: Path, settings: dict[str, Any], lowest: int, optimizer: str
 ) -> None:
     network = letters_network()
-    before = weights_of(network)
+    initial_weights = weights_of(network)
     options = {"optimizer": optimizer, "learning_rate": 0.01, "warmup": 0, "weight_decay": 0.1}
     fit_letters(tmp_path / "run", network, steps=3, **settings, **options)
     for name, now in weights_of(network).items():
-        assert torch.equal(now, before[name]) == (part_of(name) < lowest), name
+        assert torch.equal(now, initial_weights[name]) == (part_of(name) < lowest), name
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
@@ -54,17 +54,17 @@ def test_a_layer_more_learns_each_time(
     tmp_path: Path, more: dict[str, int], unfreeze_steps: list[int]
 ) -> None:
     network = letters_network()
-    seen = [weights_of(network)]
-    seen += fit_letters(tmp_path / "run", network, unfreeze_every=2, **more)[0]
-    for name in seen[0]:
-        changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(seen)]
+    weights_by_step = [weights_of(network)]
+    weights_by_step += fit_letters(tmp_path / "run", network, unfreeze_every=2, **more)[0]
+    for name in weights_by_step[0]:
+        changes = [not torch.equal(a[name], b[name]) for a, b in pairwise(weights_by_step)]
         start = unfreeze_steps[part_of(name)]
         assert changes == [step >= start for step in range(10)], name
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("stop_at", [4, 7, 9])
-def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
+def test_a_resumed_run_unfreezes_on_time(tmp_path: Path, stop_at: int) -> None:
     options: dict[str, Any] = {
         "unfreeze_every": 2,
         "learning_rate": 0.01,
@@ -76,10 +76,10 @@ def test_gone_on_with_it_thaws_on_time(tmp_path: Path, stop_at: int) -> None:
     fit_letters(tmp_path / "whole", whole, **options)
     with pytest.raises(StopError):
         fit_letters(tmp_path / "broken", letters_network(), stop_at=stop_at, **options)
-    again = letters_network()
-    _, result = fit_letters(tmp_path / "broken", again, **options)
+    resumed_network = letters_network()
+    _, result = fit_letters(tmp_path / "broken", resumed_network, **options)
     assert result.resumed_step == (stop_at - 1) // 3 * 3
-    assert equal(weights_of(whole), weights_of(again))
+    assert equal(weights_of(whole), weights_of(resumed_network))
 
 
 def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:

@@ -113,10 +113,10 @@ def run(tmp_path: Path) -> Run:
     config = CONFIG.with_values(initializer_range=1.0)  # answers differ from text to text
     tokenizer = Tokenizer.from_vocabulary(PIECES)
 
-    def run(model_seed: int = 0, **given: Any) -> GlueResult:
+    def run(model_seed: int = 0, **changes: Any) -> GlueResult:
         model = Model.fresh(config, tokenizer, seed=model_seed)
         settings = {"learning_rate": 1e-2, "batch_size": 4, "epochs": 2, "max_seq_length": 32}
-        return glue(model, tmp_path / "data", out=tmp_path / "out", **{**settings, **given})
+        return glue(model, tmp_path / "data", out=tmp_path / "out", **{**settings, **changes})
 
     return run
 
@@ -164,29 +164,33 @@ def test_all_nine(run: Run, tmp_path: Path) -> None:
         texts = FORMS[name][2]
         rows = files[name][figure.file]
         (label,) = LABELS & set(rows[0])
-        told = predicted(load(out / name), rows, texts)
-        value = METRICS[figure.metric]([row[label] for row in rows], told)
+        predictions = predicted(load(out / name), rows, texts)
+        value = METRICS[figure.metric]([row[label] for row in rows], predictions)
         assert score.dev == pytest.approx(100 * value, abs=1e-4), figure
 
     parts = {"MNLI-m": "MNLI", "MNLI-mm": "MNLI", "AX": "MNLI"}
     names = [*(FORMS.keys() - {"MNLI"}), *parts]
     assert sorted(path.name for path in result.answers) == sorted(f"{n}.tsv" for n in names)
-    of = {"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv", "AX": "diagnostic"}
+    file_names = {
+        "MNLI-m": "test_matched.tsv",
+        "MNLI-mm": "test_mismatched.tsv",
+        "AX": "diagnostic",
+    }
     for path in result.answers:
         name = parts.get(path.stem, path.stem)
-        rows = files[name][of.get(path.stem, "test.tsv")]
+        rows = files[name][file_names.get(path.stem, "test.tsv")]
         header, *answers = (line.split("\t") for line in path.read_text().splitlines())
         assert header == ["index", "prediction"]
         assert [index for index, _ in answers] == [str(at) for at in range(len(rows))]
-        told = predicted(load(out / name), rows, FORMS[name][2])
-        assert len(set(told)) > 1, name
+        predictions = predicted(load(out / name), rows, FORMS[name][2])
+        assert len(set(predictions)) > 1, name
         if name == "STS-B":
             assert all(re.fullmatch(r"[0-5]\.\d{3}", answer) for _, answer in answers)
-            expected = np.clip(told, 0, 5)
+            expected = np.clip(predictions, 0, 5)
             assert [float(answer) for _, answer in answers] == pytest.approx(expected, abs=6e-4)
         else:
-            assert [answer for _, answer in answers] == told
-            assert set(told) <= set(FORMS[name][3])
+            assert [answer for _, answer in answers] == predictions
+            assert set(predictions) <= set(FORMS[name][3])
 
     *table, average = result.rows()
     assert [row[0] for row in table[:4]] == ["MNLI-m", "MNLI-mm", "QQP", "QQP"]
@@ -244,11 +248,13 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
             pytest.approx(np.std(values, ddof=1)),
         )
 
-    kept = [file for file in out.rglob("*") if file.parent.parent.parent == out and file.is_file()]
-    before = {file: file.stat().st_mtime_ns for file in kept}
-    assert any(file.name == "journal.jsonl" for file in kept)
+    summary_files = [
+        file for file in out.rglob("*") if file.parent.parent.parent == out and file.is_file()
+    ]
+    times = {file: file.stat().st_mtime_ns for file in summary_files}
+    assert any(file.name == "journal.jsonl" for file in summary_files)
     assert run(seeds=2).scores == first.scores
-    assert {file: file.stat().st_mtime_ns for file in kept} == before
+    assert {file: file.stat().st_mtime_ns for file in summary_files} == times
 
     test = data / "sst2" / "test.tsv"
     answers = first.answers[0].read_text().splitlines()
@@ -259,7 +265,7 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"tasks": ["mrcp"]}, "GLUE has no task 'mrcp'. The nearest valid name is 'mrpc'"),
         ({"tasks": ["RTE", "cola"]}, r"data/CoLA: CoLA cannot be learned: no folder"),
@@ -275,12 +281,12 @@ def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_found_before_a_run_begins(
-    run: Run, tmp_path: Path, given: dict[str, Any], message: str
+    run: Run, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     for name in ("RTE", "SST-2", "STS-B"):
         write_task(tmp_path / "data", name)
     with pytest.raises(BertworksError, match=message):
-        run(**given)
+        run(**settings)
     assert not (tmp_path / "out").exists()
 
 

@@ -21,49 +21,49 @@ from tests.cli.conftest import invoke
 from tests.training.tiny_run import tiny_run
 
 FORMAT = f"format_version: {RUN_FORMAT}\n"
-MEASURED = {"documents": 5, "sequences": 8, "max_seq_length": 24}
+HELD_OUT = {"documents": 5, "sequences": 8, "max_seq_length": 24}
 
 
 @pytest.fixture(scope="module")
-def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(prepared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("held-out") / "run"
-    tiny_run(prepared, out, precision="fp32", steps=3)
+    tiny_run(prepared_data, out, precision="fp32", steps=3)
     return out
 
 
-def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared: Path, run: Path) -> None:
-    last = tiny_run(prepared, run, precision="fp32", steps=3).metrics
-    found = bw.load(run).evaluate(prepared, precision="fp32", **MEASURED)
-    assert found.rows == 8
-    assert found.remarks == ["5 documents are held out"]
-    assert last == pytest.approx({key: found.metrics[key] for key in last}, rel=1e-6)
+def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared_data: Path, run: Path) -> None:
+    last = tiny_run(prepared_data, run, precision="fp32", steps=3).metrics
+    evaluation = bw.load(run).evaluate(prepared_data, precision="fp32", **HELD_OUT)
+    assert evaluation.rows == 8
+    assert evaluation.remarks == ["5 documents are held out"]
+    assert last == pytest.approx({key: evaluation.metrics[key] for key in last}, rel=1e-6)
 
 
 @pytest.mark.parametrize("held_out_seed", [None, 5])
 def test_what_is_left_out_is_the_run_s(
-    prepared: Path, tmp_path: Path, held_out_seed: int | None
+    prepared_data: Path, tmp_path: Path, held_out_seed: int | None
 ) -> None:
     held_out = {"documents": 5, "sequences": 8, "seed": held_out_seed}
     values = {"precision": "fp32", "steps": 3, "seed": 7, "held_out": held_out}
-    last = tiny_run(prepared, tmp_path / "run", **values).metrics
+    last = tiny_run(prepared_data, tmp_path / "run", **values).metrics
     for model in (tmp_path / "run", tmp_path / "run" / "model"):
-        found = bw.load(model).evaluate(prepared, precision="fp32")
-        assert found.rows == 8
-        assert found.remarks == ["5 documents are held out"]
-        assert last == pytest.approx({key: found.metrics[key] for key in last}, rel=1e-6)
-    given = bw.load(tmp_path / "run").evaluate(prepared, precision="fp32", seed=1)
+        evaluation = bw.load(model).evaluate(prepared_data, precision="fp32")
+        assert evaluation.rows == 8
+        assert evaluation.remarks == ["5 documents are held out"]
+        assert last == pytest.approx({key: evaluation.metrics[key] for key in last}, rel=1e-6)
+    given = bw.load(tmp_path / "run").evaluate(prepared_data, precision="fp32", seed=1)
     assert given.rows == 8
-    assert given.metrics["loss"] != found.metrics["loss"]
+    assert given.metrics["loss"] != evaluation.metrics["loss"]
 
 
-def test_of_no_run_the_seed_is_told(prepared: Path, run: Path, tmp_path: Path) -> None:
+def test_of_no_run_the_seed_is_told(prepared_data: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run / "model", tmp_path / "model")
     for source in (tmp_path / "model", run):
         model = bw.load(source)
-        found = model.evaluate(prepared, precision="fp32", **MEASURED)
+        found = model.evaluate(prepared_data, precision="fp32", **HELD_OUT)
         told = [remark for remark in found.remarks if "seed=0" in remark]
         assert len(told) == (source != run)
-        assert model.evaluate(prepared, precision="fp32", seed=0, **MEASURED).remarks == [
+        assert model.evaluate(prepared_data, precision="fp32", seed=0, **HELD_OUT).remarks == [
             "5 documents are held out"
         ]
 
@@ -72,26 +72,26 @@ def test_of_no_run_the_seed_is_told(prepared: Path, run: Path, tmp_path: Path) -
     "text", [f"{FORMAT}held_out: 5", f"{FORMAT}held_out: {{}}\nphases: []", "- held_out"]
 )
 def test_damaged_settings_of_a_run_are_named(
-    prepared: Path, run: Path, tmp_path: Path, text: str
+    prepared_data: Path, run: Path, tmp_path: Path, text: str
 ) -> None:
     shutil.copytree(run / "model", tmp_path / "model")
     (tmp_path / "settings.yaml").write_text(text)
     with pytest.raises(SettingsError) as error:
-        bw.load(tmp_path).evaluate(prepared)
+        bw.load(tmp_path).evaluate(prepared_data)
     assert error.value.where == str(tmp_path / "settings.yaml")
 
 
-def test_a_run_in_another_format_is_refused(prepared: Path, run: Path, tmp_path: Path) -> None:
+def test_a_run_in_another_format_is_refused(prepared_data: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run / "model", tmp_path / "model")
     settings = (run / "settings.yaml").read_text()
     (tmp_path / "settings.yaml").write_text(settings.removeprefix(FORMAT))
     with pytest.raises(DataError, match=r"settings\.yaml: written in another format \(none, not"):
-        bw.load(tmp_path).evaluate(prepared)
+        bw.load(tmp_path).evaluate(prepared_data)
 
 
-def test_masked_tokens_alone(prepared: Path, run: Path) -> None:
+def test_masked_tokens_alone(prepared_data: Path, run: Path) -> None:
     """The share of `[MASK]`s that the network fills rightly, counted one by one."""
-    corpus = Corpus.open(prepared)
+    corpus = Corpus.open(prepared_data)
     tokenizer = corpus.load_tokenizer()
     documents = split_held_out(corpus, 5, seed=3)[1]
     instances = InstanceSettings(max_seq_length=24)
@@ -103,31 +103,31 @@ def test_masked_tokens_alone(prepared: Path, run: Path) -> None:
         with torch.no_grad():
             predicted = model.network.predict(batch)["mlm_logits"].argmax(-1)
         positions = batch.targets["masked_positions"].tolist()
-        for at, label, answer in zip(
+        for position, label, answer in zip(
             positions, batch.targets["masked_labels"].tolist(), predicted.tolist(), strict=True
         ):
-            if batch.packed.input_ids[at] == tokenizer.mask_id:
+            if batch.packed.input_ids[position] == tokenizer.mask_id:
                 right.append(label == answer)
-    found = model.evaluate(prepared, precision="fp32", seed=3, **MEASURED).metrics
+    found = model.evaluate(prepared_data, precision="fp32", seed=3, **HELD_OUT).metrics
     assert found["mlm_mask_accuracy"] == pytest.approx(sum(right) / len(right))
     assert len(right) > 10
 
 
-def test_the_command_line_says_it_too(prepared: Path, run: Path) -> None:
-    words = [f"{key}={value}" for key, value in MEASURED.items()]
-    found = invoke("evaluate", run, "--data", prepared, "--device", "cpu", *words)
+def test_the_command_line_says_it_too(prepared_data: Path, run: Path) -> None:
+    words = [f"{key}={value}" for key, value in HELD_OUT.items()]
+    found = invoke("evaluate", run, "--data", prepared_data, "--device", "cpu", *words)
     assert found.exit_code == 0, found.output
     assert re.search(r"^mlm_mask_accuracy +0\.\d{4}$", found.output, re.MULTILINE)
 
 
-def test_what_does_not_fit_is_refused(prepared: Path, run: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(prepared_data: Path, run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a prepared corpus, and the model was trained for clas"):
-        tiny("classification").evaluate(prepared)
+        tiny("classification").evaluate(prepared_data)
     with pytest.raises(DataError, match="prepared with another tokenizer"):
-        tiny().evaluate(prepared)
+        tiny().evaluate(prepared_data)
     with pytest.raises(SettingsError, match=r"sequences=8 is for a prepared corpus"):
         tiny("classification").evaluate([{"text": "a", "label": "yes"}], sequences=8)
-    shutil.copytree(prepared, tmp_path / "bad")
+    shutil.copytree(prepared_data, tmp_path / "bad")
     (tmp_path / "bad" / "manifest.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"manifest\.json: written in another format"):
         bw.load(run).evaluate(tmp_path / "bad")

@@ -18,7 +18,7 @@ from bertworks.training.settings import FinetuneSettings
 
 from .letters import CONFIG, PIECES, TRAIN, Lines, run
 
-LEARNED = {"accuracy": 0.9, "majority": 0.5, "matthews_correlation": 0.8}
+GOOD_METRICS = {"accuracy": 0.9, "majority": 0.5, "matthews_correlation": 0.8}
 
 
 def lines_of(losses: list[float]) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def lines_of(losses: list[float]) -> list[dict[str, Any]]:
 
 
 def predicted(
-    metrics: dict[str, float] = LEARNED,
+    metrics: dict[str, float] = GOOD_METRICS,
     losses: list[float] | None = None,
     hidden_size: int = 768,
     **settings: Any,
@@ -50,8 +50,8 @@ def test_a_run_that_learned_is_not_complained_of() -> None:
 
 
 def test_signs_and_what_to_try() -> None:
-    guessed = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
-    sign, advice = predicted(guessed)
+    guessing_metrics = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
+    sign, advice = predicted(guessing_metrics)
     assert sign == (
         "accuracy 0.500 is no better than 0.500, that of always predicting the most frequent class"
     )
@@ -66,7 +66,7 @@ def test_signs_and_what_to_try() -> None:
     sign, _ = predicted(losses=[0.7, 0.9])
     assert "its loss (0.900) is above that of guessing" in sign
     assert predicted(losses=[0.0, 0.0])[0].startswith("the run learned nothing: its loss was 0")
-    assert len(predicted(guessed, [0.7])) == 3
+    assert len(predicted(guessing_metrics, [0.7])) == 3
     assert no_better_than_guessing({"pearson": 0.0}) is not None
     assert no_better_than_guessing({"accuracy": 0.9, "majority": 0.9, "f1": 0.0}) is not None
 

@@ -89,8 +89,8 @@ def test_run_in_another_format_is_refused(tmp_path: Path, version: object) -> No
     assert read_run(run.path).settings() == SETTINGS.model_dump(mode="json")
 
 
-@pytest.mark.parametrize("made", ["checkpoints", "states.npy"])
-def test_settings_may_change_until_something_was_learned(tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize("file_name", ["checkpoints", "states.npy"])
+def test_settings_may_change_until_something_was_learned(tmp_path: Path, file_name: str) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     run.log_session("start")
     run.close()
@@ -100,7 +100,7 @@ def test_settings_may_change_until_something_was_learned(tmp_path: Path, made: s
     other = SETTINGS.with_values(batch_size=4)
     RunDirectory.open(run.path, other).close()
     assert run.settings()["batch_size"] == 4
-    (run.path / made).mkdir()
+    (run.path / file_name).mkdir()
     with pytest.raises(TrainingError, match="started with batch_size=4, not 8"):
         RunDirectory.open(run.path, SETTINGS)
 
@@ -156,13 +156,13 @@ def test_no_run_is_said_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
     try:
         with pytest.raises(OutputError, match=r"journal\.jsonl: cannot be written \(File too"):
             run.write({"x": "y" * 1000})
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     run.close()
 
 
@@ -172,5 +172,5 @@ def test_sessions_are_noted_with_their_time(tmp_path: Path) -> None:
     run.close()
     (line,) = read_run(tmp_path / "run").sessions()
     assert (line["event"], line["threads"]) == ("start", 2)
-    assert line["at"].endswith("+00:00")
+    assert line["time"].endswith("+00:00")
     assert json.loads(json.dumps(line)) == line

@@ -22,17 +22,17 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def unbroken(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(prepared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("unbroken") / "run"
-    tiny_run(prepared, out)
+    tiny_run(prepared_data, out)
     return out
 
 
-def killed(data: Path, out: Path, when: Callable[[], bool], slowness: float = 0.0) -> bool:
+def run_and_kill(data: Path, out: Path, is_time: Callable[[], bool], slowness: float = 0.0) -> bool:
     """Start the run, and kill it when it is time; False if it was done before that."""
     process = start(run_slowly, data, out, slowness)
-    while not when():
+    while not is_time():
         if process.exitcode is not None:
             assert process.exitcode == 0
             return False
@@ -59,13 +59,13 @@ def after_start(out: Path, delay: float) -> Callable[[], bool]:
     def starts() -> int:
         return sum(line["event"] == "start" for line in run.sessions())
 
-    before = starts()
-    begun: list[float] = []
+    existing_starts = starts()
+    start_times: list[float] = []
 
     def is_time() -> bool:
-        if not begun and starts() > before:
-            begun.append(time.monotonic())
-        return bool(begun) and time.monotonic() > begun[0] + delay
+        if not start_times and starts() > existing_starts:
+            start_times.append(time.monotonic())
+        return bool(start_times) and time.monotonic() > start_times[0] + delay
 
     return is_time
 
@@ -89,22 +89,24 @@ def journal(out: Path) -> list[dict[str, Any]]:
 
 
 def test_killed_while_training_and_while_writing_a_checkpoint(
-    prepared: Path, unbroken: Path, tmp_path: Path
+    prepared_data: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    assert killed(prepared, out, is_writing(out), slowness=0.2)
+    assert run_and_kill(prepared_data, out, is_writing(out), slowness=0.2)
     assert any((out / "checkpoints").glob(".step-*.new")), "the kill came too late"
     before = list_checkpoints(out / "checkpoints")[-1].name
-    assert killed(prepared, out, has_logged(out, 27), slowness=0.01)
+    assert run_and_kill(prepared_data, out, has_logged(out, 27), slowness=0.01)
     assert list_checkpoints(out / "checkpoints")[-1].name > before
-    result = tiny_run(prepared, out)
+    result = tiny_run(prepared_data, out)
     assert result.resumed_step is not None
     assert result.resumed_step >= 20
     assert_same(unbroken, out)
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_path: Path) -> None:
+def test_killed_at_twenty_random_moments(
+    prepared_data: Path, unbroken: Path, tmp_path: Path
+) -> None:
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     seconds = list(RunDirectory(unbroken).sessions())[-1]["seconds"]
@@ -119,10 +121,10 @@ def test_killed_at_twenty_random_moments(prepared: Path, unbroken: Path, tmp_pat
         while not enough():
             slowness = rng.choice([0.0, 0.03])
             delay = rng.uniform(0, seconds + 8 * 6 * slowness)
-            if not killed(prepared, out, after_start(out, delay), slowness):
+            if not run_and_kill(prepared_data, out, after_start(out, delay), slowness):
                 break
             kills += 1
             writing += any((out / "checkpoints").glob(".step-*.new"))
-        tiny_run(prepared, out)
+        tiny_run(prepared_data, out)
         assert_same(unbroken, out)
     assert writing, f"no kill of {kills} came while a checkpoint was written (seed {seed})"

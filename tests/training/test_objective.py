@@ -16,9 +16,9 @@ GEOMETRY = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size
 
 
 @pytest.fixture(scope="module")
-def teacher(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def teacher(prepared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("teacher") / "run"
-    tiny_run(prepared, out, steps=1, model={**GEOMETRY, "hidden_size": 16})
+    tiny_run(prepared_data, out, steps=1, model={**GEOMETRY, "hidden_size": 16})
     return str(out)
 
 
@@ -44,32 +44,34 @@ def pretrain_student(data: Path, out: Path, *, width: int, **distillation: Any) 
 )
 def test_students_of_any_width_learn(
     teacher: str,
-    prepared: Path,
+    prepared_data: Path,
     tmp_path: Path,
     width: int,
     cosine_weight: float,
     losses: set[str],
 ) -> None:
     result = pretrain_student(
-        prepared, tmp_path, width=width, teacher=teacher, cosine_weight=cosine_weight
+        prepared_data, tmp_path, width=width, teacher=teacher, cosine_weight=cosine_weight
     )
     assert result.steps == 6
     lines = [line for line in result.run.lines() if line["kind"] == "train"]
     assert lines[0]["losses"].keys() == losses
 
 
-def test_a_teacher_must_have_room_for_the_phases(prepared: Path, tmp_path: Path) -> None:
+def test_a_teacher_must_have_room_for_the_phases(prepared_data: Path, tmp_path: Path) -> None:
     geometry = {**GEOMETRY, "hidden_size": 16, "max_position_embeddings": 24}
     phases = [{"max_seq_length": 24}]
-    tiny_run(prepared, tmp_path / "short", steps=1, phases=phases, model=geometry)
+    tiny_run(prepared_data, tmp_path / "short", steps=1, phases=phases, model=geometry)
     short = str(tmp_path / "short")
     with pytest.raises(SettingsError, match="max_seq_length=48 is longer than the 24 tokens that"):
-        pretrain_student(prepared, tmp_path / "run", width=16, teacher=short)
+        pretrain_student(prepared_data, tmp_path / "run", width=16, teacher=short)
 
 
-def test_a_causal_teacher_is_refused(prepared: Path, tmp_path: Path) -> None:
+def test_a_causal_teacher_is_refused(prepared_data: Path, tmp_path: Path) -> None:
     geometry = {**GEOMETRY, "hidden_size": 16, "attention": "causal"}
     causal = {"objective": "causal", "instances": {"format": "full-sentences"}}
-    tiny_run(prepared, tmp_path / "causal", steps=1, model=geometry, **causal)
+    tiny_run(prepared_data, tmp_path / "causal", steps=1, model=geometry, **causal)
     with pytest.raises(SettingsError, match="the teacher is causal"):
-        pretrain_student(prepared, tmp_path / "run", width=16, teacher=str(tmp_path / "causal"))
+        pretrain_student(
+            prepared_data, tmp_path / "run", width=16, teacher=str(tmp_path / "causal")
+        )

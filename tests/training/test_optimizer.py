@@ -92,19 +92,19 @@ def test_lamb_has_a_ratio_for_each_matrix_of_the_published_layout(
         hidden_size=8, num_attention_heads=2, intermediate_size=12, family=family
     )
     network = Encoder(config).double()
-    stacked = network.layers[0].attention.query_key_value.weight
+    stacked_weight = network.layers[0].attention.query_key_value.weight
     with torch.no_grad():
-        stacked[:8] *= 10  # the three differ in their norms,
-        stacked[16:] = 0  # and the ratio of values is 1 at first
+        stacked_weight[:8] *= 10  # the three differ in their norms,
+        stacked_weight[16:] = 0  # and the ratio of values is 1 at first
     settings = OptimizerSettings.parse({"optimizer": "lamb", "learning_rate": 0.02})
     optimizer = build_optimizer(network, settings)
-    named = dict(network.named_parameters())
-    copies = {key: p.detach().clone() for key, p in named.items()}
+    parameters_by_name = dict(network.named_parameters())
+    copies = {key: p.detach().clone() for key, p in parameters_by_name.items()}
     averages = {key: (torch.zeros_like(p), torch.zeros_like(p)) for key, p in copies.items()}
     own = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "corrects": True}
     for step in range(12):
         lr = set_step(optimizer, settings, step, TOTAL)
-        for key, parameter in named.items():
+        for key, parameter in parameters_by_name.items():
             gradient = parameter.grad = torch.randn_like(parameter) * 1e-3
             adapts = not (key.endswith("bias") or "norm" in key)
             tensors = copies[key], gradient, *averages[key]
@@ -112,7 +112,7 @@ def test_lamb_has_a_ratio_for_each_matrix_of_the_published_layout(
             for parts in zip(*(tensor.chunk(count) for tensor in tensors), strict=True):
                 plain_lamb(*parts, step + 1, lr, **own, decay=0.01 * adapts, adapts=adapts)
         optimizer.step()
-    for key, parameter in named.items():
+    for key, parameter in parameters_by_name.items():
         torch.testing.assert_close(parameter.detach(), copies[key], rtol=1e-10, atol=1e-12)
 
 
@@ -145,14 +145,14 @@ def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:
 
 def test_parameters_without_a_gradient_stay() -> None:
     network = nn.Linear(3, 3)
-    before = network.weight.detach().clone()
+    initial_weight = network.weight.detach().clone()
     for name in ("adamw", "lamb"):
         settings = OptimizerSettings.parse({"optimizer": name, "warmup": 0})
         optimizer = build_optimizer(network, settings)
         set_step(optimizer, settings, 0, 10)
         network.bias.grad = torch.ones(3)
         optimizer.step()
-    assert torch.equal(network.weight, before)
+    assert torch.equal(network.weight, initial_weight)
     assert not torch.equal(network.bias, torch.zeros(3))
 
 
@@ -166,17 +166,17 @@ def test_biases_and_norms_do_not_decay_and_shared_weights_come_once() -> None:
         }
     )
     encoder.embeddings.position_embeddings.weight.requires_grad_(False)
-    decayed, plain = parameter_groups(network, 0.01)
+    decayed_group, plain = parameter_groups(network, 0.01)
     names = {p: name for name, p in network.named_parameters()}
-    decayed_names = {names[p] for p in decayed["params"]}
+    decayed_names = {names[p] for p in decayed_group["params"]}
     plain_names = {names[p] for p in plain["params"]}
-    assert len(decayed["params"]) == len(decayed_names)
+    assert len(decayed_group["params"]) == len(decayed_names)
     assert len(plain["params"]) == len(plain_names)
     trained = {name for name, p in network.named_parameters() if p.requires_grad}
     assert decayed_names | plain_names == trained
     assert all(name.endswith(".weight") and "norm" not in name for name in decayed_names)
     assert all(name.endswith("bias") or "norm" in name for name in plain_names)
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
+    assert (decayed_group["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_lower_layers_learn_at_a_lower_rate(name: str) -> None:
         assert rates[id(parameter)] == pytest.approx(0.1 * share), key
     if name == "lamb":
         return
-    before = {key: p.detach().clone() for key, p in network.named_parameters()}
+    initial_weights = {key: p.detach().clone() for key, p in network.named_parameters()}
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     for key, parameter in network.named_parameters():
-        moved = (before[key] - parameter.detach()).abs().max().item()
+        moved = (initial_weights[key] - parameter.detach()).abs().max().item()
         assert moved == pytest.approx(rates[id(parameter)], rel=1e-3), key

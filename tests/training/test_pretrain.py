@@ -137,8 +137,8 @@ def test_the_vocabulary_is_the_tokenizer_s_unless_a_larger_is_given() -> None:
 
 
 @pytest.mark.long
-def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path) -> None:
-    result = tiny_run(prepared, tmp_path / "run")
+def test_a_run_leaves_everything_in_its_directory(prepared_data: Path, tmp_path: Path) -> None:
+    result = tiny_run(prepared_data, tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert result.steps == STEPS
     assert f"{STEPS} steps, " in repr(result)
@@ -163,10 +163,10 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
     assert run.report.is_file()
     # The saved model is the trained one.
     config, _ = read_config(run.model)
-    described = read_task(run.model)
-    assert described is not None
-    assert described.task == PretrainingTask.name
-    task = PretrainingTask.from_dict(described.task_settings, Tokenizer.load(run.model))
+    task_description = read_task(run.model)
+    assert task_description is not None
+    assert task_description.task == PretrainingTask.name
+    task = PretrainingTask.from_dict(task_description.task_settings, Tokenizer.load(run.model))
     network = task.network(config)
     tensors, dropped = read_tensors(run.model, BERT)
     assert not dropped
@@ -179,38 +179,42 @@ def test_a_run_leaves_everything_in_its_directory(prepared: Path, tmp_path: Path
 
 
 @pytest.mark.long
-def test_other_data_and_other_settings_are_refused(prepared: Path, tmp_path: Path) -> None:
+def test_other_data_and_other_settings_are_refused(prepared_data: Path, tmp_path: Path) -> None:
     short = {"steps": 2, "eval_first": False, "eval_every": 100}
-    tiny_run(prepared, tmp_path / "run", **short)
+    tiny_run(prepared_data, tmp_path / "run", **short)
     with pytest.raises(TrainingError, match="started with steps=2, not 3"):
-        tiny_run(prepared, tmp_path / "run", **{**short, "steps": 3})
-    moved = tmp_path / "moved"
-    shutil.copytree(prepared, moved)
+        tiny_run(prepared_data, tmp_path / "run", **{**short, "steps": 3})
+    moved_path = tmp_path / "moved"
+    shutil.copytree(prepared_data, moved_path)
     summary = tmp_path / "run" / "data.json"
-    written = summary.read_bytes()
-    summary.write_bytes(written.replace(b"documents", b"dokuments"))  # nobody reads it but people
-    assert tiny_run(moved, tmp_path / "run", **short).resumed_step == 2
-    assert summary.read_bytes() == written
+    summary_bytes = summary.read_bytes()
+    summary.write_bytes(
+        summary_bytes.replace(b"documents", b"dokuments")
+    )  # nobody reads it but people
+    assert tiny_run(moved_path, tmp_path / "run", **short).resumed_step == 2
+    assert summary.read_bytes() == summary_bytes
     other = tmp_path / "other-data"
-    shutil.copytree(prepared, other)
+    shutil.copytree(prepared_data, other)
     (other / "manifest.json").write_text((other / "manifest.json").read_text() + " ")
     with pytest.raises(TrainingError, match="started with other data"):
         tiny_run(other, tmp_path / "run", **short)
-    assert read_run(tmp_path / "run").settings()["data"] == str(moved)
+    assert read_run(tmp_path / "run").settings()["data"] == str(moved_path)
     with pytest.raises(DataError, match="nowhere"):
         pretrain("tiny", data=str(tmp_path / "nowhere"), out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_missing_batch_size_is_said_before_a_run_begins(prepared: Path, tmp_path: Path) -> None:
+def test_a_missing_batch_size_is_said_before_a_run_begins(
+    prepared_data: Path, tmp_path: Path
+) -> None:
     with pytest.raises(SettingsError, match="no batch size"):
-        tiny_run(prepared, tmp_path / "run", batch_size=None)
+        tiny_run(prepared_data, tmp_path / "run", batch_size=None)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_changed_bit_of_a_shard_is_named(prepared: Path, tmp_path: Path) -> None:
+def test_a_changed_bit_of_a_shard_is_named(prepared_data: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "prepared"
-    shutil.copytree(prepared, corpus)
+    shutil.copytree(prepared_data, corpus)
     shard = max(corpus.glob("*.arrow"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
@@ -219,9 +223,9 @@ def test_a_changed_bit_of_a_shard_is_named(prepared: Path, tmp_path: Path) -> No
         tiny_run(corpus, tmp_path / "run")
 
 
-def test_runs_of_different_seeds_can_share_what_is_held_out(prepared: Path) -> None:
-    def opened(seed: int, held_out: int | None) -> PretrainingData:
-        settings = {"data": str(prepared), "steps": 1, "seed": seed, "batch_size": 8}
+def test_runs_of_different_seeds_can_share_what_is_held_out(prepared_data: Path) -> None:
+    def open_data(seed: int, held_out: int | None) -> PretrainingData:
+        settings = {"data": str(prepared_data), "steps": 1, "seed": seed, "batch_size": 8}
         return PretrainingData.open(
             PretrainSettings.parse({**settings, "held_out": {"documents": 5, "seed": held_out}})
         )
@@ -229,25 +233,25 @@ def test_runs_of_different_seeds_can_share_what_is_held_out(prepared: Path) -> N
     def sequences(data: PretrainingData) -> list[list[int]]:
         return [one.input_ids.tolist() for one in data.held_out.examples(limit=20)]
 
-    first, second, other = opened(1, 7), opened(2, 7), opened(2, None)
+    first, second, other = open_data(1, 7), open_data(2, 7), open_data(2, None)
     assert sequences(first) == sequences(second) != sequences(other)
-    assert opened(7, None).held_out_documents.tolist() == first.held_out_documents.tolist()
+    assert open_data(7, None).held_out_documents.tolist() == first.held_out_documents.tolist()
     blocks = [data.phases[0].source.block(0, 0).tokens.tolist() for data in (first, second)]
     assert blocks[0] != blocks[1]
 
 
 @pytest.mark.long
-def test_workers_do_not_change_a_bit(prepared: Path, tmp_path: Path) -> None:
+def test_workers_do_not_change_a_bit(prepared_data: Path, tmp_path: Path) -> None:
     short = {"steps": 12, "held_out": {"documents": 5, "sequences": 4}}
-    tiny_run(prepared, tmp_path / "alone", **short)
-    tiny_run(prepared, tmp_path / "helped", loader_workers=2, **short)
+    tiny_run(prepared_data, tmp_path / "alone", **short)
+    tiny_run(prepared_data, tmp_path / "helped", loader_workers=2, **short)
     models = [tmp_path / name / "model" / "model.safetensors" for name in ("alone", "helped")]
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
-def test_static_masking_and_other_formats_train(prepared: Path, tmp_path: Path) -> None:
+def test_static_masking_and_other_formats_train(prepared_data: Path, tmp_path: Path) -> None:
     result = tiny_run(
-        prepared,
+        prepared_data,
         tmp_path / "run",
         steps=3,
         instances={"format": "doc-sentences"},

@@ -25,7 +25,7 @@ from bertworks.utils.formatting import format_duration, format_number
 from .letters import TASK, examples, letters_network
 
 
-def shown(progress: Progress, step: int = 120_000) -> None:
+def show_step(progress: Progress, step: int = 120_000) -> None:
     progress.train(
         step,
         1_000_000,
@@ -39,10 +39,10 @@ def shown(progress: Progress, step: int = 120_000) -> None:
 def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
     progress = Progress(stream, every=1000)
-    shown(progress)
-    shown(progress)
+    show_step(progress)
+    show_step(progress)
     progress.show_metrics(500, {f"some_metric_{i}": i / 7 for i in range(9)})
-    shown(progress, 1_000_000)
+    show_step(progress, 1_000_000)
     progress.close()
     lines = stream.getvalue().splitlines()
     assert "120000/1000000" in lines[0]
@@ -89,7 +89,7 @@ def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = io.StringIO()
     progress = Progress(stream)
-    shown(progress)
+    show_step(progress)
     progress.note("a line that stays")
     progress.close()
     assert "a line that stays" in stream.getvalue()

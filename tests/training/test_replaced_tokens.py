@@ -41,10 +41,10 @@ def electra_run(data: Path, out: Path, **values: Any) -> PretrainResult:
 
 
 @pytest.fixture(scope="module")
-def unbroken(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(prepared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("electra") / "run"
-    electra_run(prepared, out)
+    electra_run(prepared_data, out)
     return out
 
 
@@ -69,7 +69,7 @@ def test_both_learn(unbroken: Path) -> None:
 
 
 def test_gone_on_with_it_ends_in_the_same_bits(
-    prepared: Path, unbroken: Path, tmp_path: Path
+    prepared_data: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(unbroken, out)
@@ -78,7 +78,7 @@ def test_gone_on_with_it_ends_in_the_same_bits(
     for checkpoint in list_checkpoints(out / "checkpoints"):
         if checkpoint.name > "step-00000015":
             shutil.rmtree(checkpoint)
-    result = electra_run(prepared, out)
+    result = electra_run(prepared_data, out)
     assert result.resumed_step == 15
     assert result.steps == STEPS
     assert_same(unbroken, out)
@@ -97,11 +97,11 @@ def test_the_discriminator_is_the_model_and_the_generator_lies_beside_it(unbroke
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm"):
         own, other = (getattr(each.encoder.embeddings, name).weight for each in (model, generator))
         assert torch.equal(own, other), name
-    opened_by = {
+    classes = {
         "model": transformers.ElectraForPreTraining,
         "generator": transformers.ElectraForMaskedLM,
     }
-    for directory, kind in opened_by.items():
+    for directory, kind in classes.items():
         _, info = kind.from_pretrained(unbroken / directory, output_loading_info=True)
         assert not any(info.values()), info
     assert json.loads((unbroken / "samples.json").read_text()), "the generator fills masks"
@@ -154,6 +154,6 @@ def test_bad_settings_are_named(words: list[str], message: str) -> None:
         read_recipe("tiny", [*usual, "data=x", *words])
 
 
-def test_other_families_have_no_discriminators(prepared: Path, tmp_path: Path) -> None:
+def test_other_families_have_no_discriminators(prepared_data: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'bert' has no models for replaced-tokens"):
-        electra_run(prepared, tmp_path / "run", model={"size": "tiny"})
+        electra_run(prepared_data, tmp_path / "run", model={"size": "tiny"})

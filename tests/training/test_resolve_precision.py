@@ -21,13 +21,13 @@ CPU = torch.device("cpu")
 def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
     monkeypatch.setattr(device, "is_fast_at_bfloat16", lambda _: fast)
     assert resolve_precision("auto", tmp_path / "new", CPU) == usual
-    for begun in ("fp32", "bf16", "auto"):
-        settings = FinetuneSettings(precision=begun)
-        with RunDirectory.open(tmp_path / begun, settings):
+    for run_precision in ("fp32", "bf16", "auto"):
+        settings = FinetuneSettings(precision=run_precision)
+        with RunDirectory.open(tmp_path / run_precision, settings):
             pass
-        assert resolve_precision("auto", tmp_path / begun, CPU) == begun
+        assert resolve_precision("auto", tmp_path / run_precision, CPU) == run_precision
         for asked in ("fp32", "bf16"):
-            assert resolve_precision(asked, tmp_path / begun, CPU) == asked
+            assert resolve_precision(asked, tmp_path / run_precision, CPU) == asked
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "settings.yaml").write_text(
         f"format_version: {RUN_FORMAT}\nprecision: bf16\nfinetune:\n  precision: fp32"

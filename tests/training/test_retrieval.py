@@ -52,7 +52,7 @@ def with_score(row: dict[str, Any], number: int) -> dict[str, Any]:
     return {"sentence1": row["query"], "sentence2": other, "score": 5 * (number % 2)}
 
 
-SCORED = [with_score(row, number) for number, row in enumerate(ROWS)]
+ROWS_WITH_SCORES = [with_score(row, number) for number, row in enumerate(ROWS)]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "weighted-mean"])
@@ -71,15 +71,15 @@ def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str)
         theirs = SentenceTransformer(str(directory), device="cpu")
         expected = theirs.encode(texts)
     assert theirs.max_seq_length == 12
-    again = load(directory, device="cpu")
+    loaded_model = load(directory, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own = [model.embed(texts) for model in (again, result.model)]
+        own = [model.embed(texts) for model in (loaded_model, result.model)]
     for vectors in own:
         assert np.abs(vectors - expected).max() < 1e-6
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     with pytest.warns(BertworksWarning, match="6 tokens were cut off"):
-        (predicted,) = again.predict([(texts[0], texts[1])])
+        (predicted,) = loaded_model.predict([(texts[0], texts[1])])
     assert predicted["similarity"] == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
 
 
@@ -97,22 +97,31 @@ def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("loss", ["triplet", "cosine"])
 def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
-    train = SCORED
+    train = ROWS_WITH_SCORES
     if loss == "triplet":
         others = [*ROWS[1:], ROWS[0]]
         train = [
             {**row, "negative": other["positive"]} for row, other in zip(ROWS, others, strict=True)
         ]
-    given = {**FAST, "epochs": 30}
+    settings = {**FAST, "epochs": 30}
     result = finetune(
-        fresh(), "retrieval", train=train, dev=SCORED, out=tmp_path / "run", loss=loss, **given
+        fresh(),
+        "retrieval",
+        train=train,
+        dev=ROWS_WITH_SCORES,
+        out=tmp_path / "run",
+        loss=loss,
+        **settings,
     )
     assert result.metrics.keys() == {"loss", "pearson", "spearman"}
     assert result.metrics["spearman"] > 0.8
-    before = fresh()
-    predicted = load(result.run.model, device="cpu").predict(SCORED)
-    scores = [row["score"] for row in SCORED]
-    vectors = [before.embed([row[name] for row in SCORED]) for name in ("sentence1", "sentence2")]
+    initial_model = fresh()
+    predicted = load(result.run.model, device="cpu").predict(ROWS_WITH_SCORES)
+    scores = [row["score"] for row in ROWS_WITH_SCORES]
+    vectors = [
+        initial_model.embed([row[name] for row in ROWS_WITH_SCORES])
+        for name in ("sentence1", "sentence2")
+    ]
     untrained = np.corrcoef([(vectors[0] * vectors[1]).sum(1), scores])[0, 1]
     trained = np.corrcoef([[row["similarity"] for row in predicted], scores])[0, 1]
     assert trained > untrained + 0.3
@@ -120,13 +129,20 @@ def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
 
 def test_pairs_can_be_measured_by_scores(tmp_path: Path) -> None:
     given = {**FAST, "best_metric": "pearson"}
-    result = finetune(fresh(), "retrieval", train=ROWS, dev=SCORED, out=tmp_path / "run", **given)
+    result = finetune(
+        fresh(), "retrieval", train=ROWS, dev=ROWS_WITH_SCORES, out=tmp_path / "run", **given
+    )
     assert result.metrics.keys() == {"loss", "pearson", "spearman"}
-    assert load(result.run.model).evaluate(SCORED).metrics == result.metrics
+    assert load(result.run.model).evaluate(ROWS_WITH_SCORES).metrics == result.metrics
     with pytest.raises(SettingsError, match=r"best_metric='mrr@10' is not a metric"):
         finetune(
             *(fresh(), "retrieval"),
-            **{"train": ROWS, "dev": SCORED, "out": tmp_path / "x", "best_metric": "mrr@10"},
+            **{
+                "train": ROWS,
+                "dev": ROWS_WITH_SCORES,
+                "out": tmp_path / "x",
+                "best_metric": "mrr@10",
+            },
         )
 
 
@@ -142,10 +158,10 @@ def test_a_run_in_chunks_is_the_run_in_one(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_negatives_is_not_split(tmp_path: Path) -> None:
-    given = {**FAST, "micro_batch_tokens": 50}
+    settings = {**FAST, "micro_batch_tokens": 50}
     with pytest.raises(SettingsError, match="'retrieval' do not add up"):
-        finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **given)
-    finetune(fresh(), "retrieval", train=SCORED, out=tmp_path / "b", **given)
+        finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **settings)
+    finetune(fresh(), "retrieval", train=ROWS_WITH_SCORES, out=tmp_path / "b", **settings)
 
 
 @pytest.mark.long
@@ -155,9 +171,9 @@ def test_the_limit_of_the_model_is_taken_over(tmp_path: Path) -> None:
     first = finetune(
         model, "retrieval", train=rows, out=tmp_path / "a", epochs=1, max_seq_length=20
     )
-    again = finetune(first.model, "retrieval", train=rows, out=tmp_path / "b", epochs=1)
+    second_result = finetune(first.model, "retrieval", train=rows, out=tmp_path / "b", epochs=1)
     other = finetune(
         first.model, "retrieval", train=rows, out=tmp_path / "c", epochs=1, max_seq_length=10
     )
-    limits = [found.model.task.settings.max_seq_length for found in (first, again, other)]
+    limits = [found.model.task.settings.max_seq_length for found in (first, second_result, other)]
     assert limits == [20, 20, 10]

@@ -63,7 +63,7 @@ def test_buckets_fall_together_with_batches(count: int) -> None:
     """Also in later epochs, when a batch has begun in the epoch before."""
     size, epochs = 16, 5
 
-    def spread(bucket_batches: int) -> float:
+    def length_range(bucket_batches: int) -> float:
         source = RowSource(
             examples_of(count), seed=0, batch_size=size, bucket_batches=bucket_batches
         )
@@ -71,4 +71,4 @@ def test_buckets_fall_together_with_batches(count: int) -> None:
         batches = [dealt[at : at + size] for at in range(0, len(dealt), size)]
         return float(np.mean([max(batch) - min(batch) for batch in batches]))
 
-    assert spread(20) < spread(0) / 4
+    assert length_range(20) < length_range(0) / 4

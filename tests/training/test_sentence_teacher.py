@@ -49,9 +49,9 @@ def student() -> Model:
     return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
 
 
-def learn(out: Path, teacher: Path | str, train: Any = None, **given: Any) -> Any:
+def learn(out: Path, teacher: Path | str, train: Any = None, **changes: Any) -> Any:
     rows = [{"text": text} for text in TEXTS] if train is None else train
-    settings = {**FAST, "teacher": str(teacher), **given}
+    settings = {**FAST, "teacher": str(teacher), **changes}
     return finetune(student(), "retrieval", train=rows, out=out, **settings)
 
 
@@ -64,18 +64,18 @@ def cosines(model: Model) -> np.ndarray:
 
 @pytest.mark.long
 def test_texts_come_to_lie_as_with_the_teacher(tmp_path: Path, teacher: Path) -> None:
-    wanted = cosines(load(teacher, device="cpu"))
-    before = np.abs(cosines(student()) - wanted).mean()
+    teacher_cosines = cosines(load(teacher, device="cpu"))
+    initial_error = np.abs(cosines(student()) - teacher_cosines).mean()
     result = learn(tmp_path / "run", teacher, epochs=20)
-    made = load(result.run.model, device="cpu")
-    assert made.task is not None and made.task.name == "retrieval"
-    assert made.sentence is not None and made.sentence.normalize
-    assert np.abs(cosines(made) - wanted).mean() < before / 2
-    assert np.corrcoef(cosines(made), wanted)[0, 1] > 0.6
-    assert np.array_equal(cosines(made), cosines(result.model))
+    trained_model = load(result.run.model, device="cpu")
+    assert trained_model.task is not None and trained_model.task.name == "retrieval"
+    assert trained_model.sentence is not None and trained_model.sentence.normalize
+    assert np.abs(cosines(trained_model) - teacher_cosines).mean() < initial_error / 2
+    assert np.corrcoef(cosines(trained_model), teacher_cosines)[0, 1] > 0.6
+    assert np.array_equal(cosines(trained_model), cosines(result.model))
     # It is measured and asked as any retrieval is.
-    assert made.predict([PAIRS[0]])[0].keys() == {"similarity"}
-    assert made.evaluate(PAIRS).metrics.keys() >= {"pearson", "spearman"}
+    assert trained_model.predict([PAIRS[0]])[0].keys() == {"similarity"}
+    assert trained_model.evaluate(PAIRS).metrics.keys() >= {"pearson", "spearman"}
 
 
 def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
@@ -102,14 +102,14 @@ def test_a_run_that_is_resumed_asks_the_teacher_once_and_ends_with_the_same_bits
     whole = learn(tmp_path / "whole", teacher, checkpoint_every=5)
     with pytest.raises(RuntimeError, match="switched off"):
         learn(tmp_path / "run", teacher, checkpoint_every=5, progress=Lines(stop_after=17))
-    kept = tmp_path / "run" / "teacher.npy"
+    vectors_path = tmp_path / "run" / "teacher.npy"
     expected = load(teacher, device="cpu").embed(TEXTS, normalize=True)
-    np.testing.assert_allclose(np.load(kept), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(vectors_path), expected, atol=1e-6)
 
-    def asked(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("the teacher was asked again")
 
-    monkeypatch.setattr("bertworks.inference.features.Embedder.embed", asked)
+    monkeypatch.setattr("bertworks.inference.features.Embedder.embed", fail)
     resumed = learn(tmp_path / "run", teacher, checkpoint_every=5)
     assert equal(weights_of(resumed.model.network), weights_of(whole.model.network))
 

@@ -45,10 +45,10 @@ def assert_equal(out: Path, steps: int) -> None:
             assert one[key] == (pytest.approx(other[key], rel=1e-6) if is_close else other[key])
     files = [run.path / f"after-{steps}.safetensors" for run in runs]
     torch.testing.assert_close(load_file(files[0]), load_file(files[1]), **CLOSE)
-    found = [load_newest(run.checkpoints) for run in runs]
-    assert found[0] is not None and found[1] is not None
-    torch.testing.assert_close(found[0].weights, found[1].weights, **CLOSE)
-    torch.testing.assert_close(found[0].optimizer, found[1].optimizer, **CLOSE)
+    checkpoints = [load_newest(run.checkpoints) for run in runs]
+    assert checkpoints[0] is not None and checkpoints[1] is not None
+    torch.testing.assert_close(checkpoints[0].weights, checkpoints[1].weights, **CLOSE)
+    torch.testing.assert_close(checkpoints[0].optimizer, checkpoints[1].optimizer, **CLOSE)
 
 
 def test_a_process_alone_has_a_part_that_is_the_whole() -> None:

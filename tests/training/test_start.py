@@ -18,7 +18,7 @@ from .letters import CONFIG, PIECES, ROWS, TASK
 CONFIG3 = CONFIG.with_values(num_hidden_layers=3)
 
 
-def given(**geometry: Any) -> Model:
+def new_model(**geometry: Any) -> Model:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     return Model.fresh(CONFIG3.with_values(**geometry), tokenizer, seed=7)
 
@@ -40,7 +40,7 @@ def of_the_model(start: Start, model: Model) -> set[str]:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None:
-    model = given()
+    model = new_model()
     start = begin(model, reinitialize_layers=count)
     matrices = {
         name for name, value in start.network.state_dict().items()
@@ -49,10 +49,10 @@ def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None
     fresh = tuple(f"encoder.layers.{number}." for number in range(3 - count, 3))
     if count:
         fresh += ("encoder.pooler.",)
-    kept = {name for name in matrices if not name.startswith(fresh or "-")}
-    assert of_the_model(start, model) == kept
-    assert kept.isdisjoint(start.new_parameters)
-    assert set(start.new_parameters) >= matrices - kept
+    copied_names = {name for name in matrices if not name.startswith(fresh or "-")}
+    assert of_the_model(start, model) == copied_names
+    assert copied_names.isdisjoint(start.new_parameters)
+    assert set(start.new_parameters) >= matrices - copied_names
     layers = [f"encoder.layers.{number}" for number in range(3 - count, 3)]
     assert [
         name for name in start.new_parameter_names if name.startswith("encoder.layers")
@@ -62,7 +62,7 @@ def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None
 
 
 def test_fresh_weights_are_drawn_by_the_seed() -> None:
-    model = given()
+    model = new_model()
     states = [begin(model, seed, reinitialize_layers=1).network.state_dict() for seed in (0, 0, 1)]
     name = "encoder.layers.2.attention.query_key_value.weight"
     assert torch.equal(states[0][name], states[1][name])
@@ -70,7 +70,7 @@ def test_fresh_weights_are_drawn_by_the_seed() -> None:
 
 
 def test_a_head_on_fresh_layers_is_fresh() -> None:
-    network = begin(given()).network
+    network = begin(new_model()).network
     model = Model(TASK.tokenizer, TASK, network)
     assert not begin(model).new_parameters
     assert {"head.linear.weight", "encoder.pooler.dense.weight"} <= set(
@@ -92,19 +92,19 @@ def test_a_head_on_fresh_layers_is_fresh() -> None:
 )
 def test_what_does_not_fit_is_said(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        begin(given(), **settings)
+        begin(new_model(), **settings)
 
 
 def test_layers_that_share_weights_count_once() -> None:
     with pytest.raises(SettingsError, match="the encoder has 1 layers with weights of their own"):
-        begin(given(num_hidden_groups=1), freeze_layers=2)
+        begin(new_model(num_hidden_groups=1), freeze_layers=2)
 
 
 def test_a_classifier_is_not_by_default_on_a_token_that_sees_nothing() -> None:
-    model = given(attention="causal")
+    model = new_model(attention="causal")
     with pytest.raises(SettingsError, match=r"causal: its first token.*classifier_pooling=last"):
         begin(model)
-    assert begin(given(attention="causal", classifier_pooling="last")).network is not None
+    assert begin(new_model(attention="causal", classifier_pooling="last")).network is not None
     settings = settings_of(type(TASK)).parse({"classifier_pooling": "mean", "max_seq_length": 32})
     task = TASK.from_table(TASK.tokenizer, ROWS, settings)
     assert (

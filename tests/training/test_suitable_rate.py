@@ -43,11 +43,13 @@ def test_rate_of_the_model_is_the_default(carrier: bw.Model, tmp_path: Path) -> 
 
 def test_given_rate_wins(carrier: bw.Model, tmp_path: Path) -> None:
     usual = FinetuneSettings().learning_rate
-    for number, given in enumerate((1e-4, usual)):  # also where it is the usual one
+    for number, learning_rate in enumerate((1e-4, usual)):  # also where it is the usual one
         progress = Lines()
         out = tmp_path / str(number)
-        result = bw.finetune(carrier, out=out, learning_rate=given, progress=progress, **FAST)
-        assert _rate(result) == given
+        result = bw.finetune(
+            carrier, out=out, learning_rate=learning_rate, progress=progress, **FAST
+        )
+        assert _rate(result) == learning_rate
         assert not any("the model carries" in line for line in progress.lines)
 
 
@@ -59,12 +61,12 @@ def test_model_without_a_rate_has_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_grid_varies_or_takes_the_rate(carrier: bw.Model, tmp_path: Path) -> None:
-    how = {**FAST, "dev": TRAIN[32:64]}
-    found = bw.finetune_grid(carrier, out=tmp_path / "a", seeds=1, **how)
+    settings = {**FAST, "dev": TRAIN[32:64]}
+    found = bw.finetune_grid(carrier, out=tmp_path / "a", seeds=1, **settings)
     assert found.best.directory is not None
-    settings = (tmp_path / "a").glob("*/settings.yaml")
-    assert all("learning_rate: 0.005" in file.read_text() for file in settings)
-    bw.finetune_grid(carrier, out=tmp_path / "b", seeds=1, grid=["learning_rate=1e-4"], **how)
+    files = (tmp_path / "a").glob("*/settings.yaml")
+    assert all("learning_rate: 0.005" in file.read_text() for file in files)
+    bw.finetune_grid(carrier, out=tmp_path / "b", seeds=1, grid=["learning_rate=1e-4"], **settings)
     (file,) = (tmp_path / "b").glob("*/settings.yaml")
     assert "learning_rate: 0.0001" in file.read_text()
 

@@ -101,7 +101,7 @@ def _subtitle(facts: RunFacts) -> list[str]:
     parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:
-        parts.append(f"started {page.moment(starts[0]['at'])} UTC")
+        parts.append(f"started {page.moment(starts[0]['time'])} UTC")
         machine = starts[-1].get("cpu" if starts[-1].get("device") == "cpu" else "device")
         parts.append(str(machine or ""))
     return list(filter(None, parts))
@@ -171,8 +171,8 @@ def _data(facts: RunFacts) -> str:
 def _sessions(facts: RunFacts) -> str:
     rows = []
     for line in facts.sessions:
-        rest = {key: item for key, item in line.items() if key not in ("event", "at", "step")}
+        rest = {key: item for key, item in line.items() if key not in ("event", "time", "step")}
         said = rest.get("text") or ", ".join(f"{key} {page.value(x)}" for key, x in rest.items())
-        rows.append((page.moment(line["at"]), line["event"], line.get("step", ""), said))
+        rows.append((page.moment(line["time"]), line["event"], line.get("step", ""), said))
     table = page.table(("UTC", "Event", "Step", ""), rows)
     return f'<div class="sessions">{table}</div>' if rows else ""

@@ -260,7 +260,7 @@ class RunDirectory:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         # On a full disk, the run reports a more important error than this missing line.
         with suppress(OutputError), LineFile(self.sessions_file) as file:
-            file.append(_json({"event": event, "at": now, **facts}))
+            file.append(_json({"event": event, "time": now, **facts}))
 
     def write_outcome(self, **facts: Any) -> None:
         """Write how the model was selected; this marks the run as finished."""

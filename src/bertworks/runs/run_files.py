@@ -94,7 +94,7 @@ class _RunLine(_Part):
 
 class _Session(_Part):
     event: str
-    at: str
+    time: str
     step: Count = 0
     text: str = ""
 
