@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, TrainingError
 from bertworks.lab.glue import GlueResult, glue
-from bertworks.lab.glue.tasks import TASKS, chosen, folder_of
+from bertworks.lab.glue.tasks import TASKS, folder_of, select_tasks
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
@@ -310,7 +310,7 @@ COUNTS = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_real_files(data_dir: Path, name: str) -> None:
-    (task,) = chosen([name])
+    (task,) = select_tasks([name])
     folder, missing = folder_of(task, data_dir / "glue")
     assert missing is None
     for file, count in zip(task.files, COUNTS[name], strict=False):

@@ -74,15 +74,15 @@ class Lab:
             make_directory(self.out / part)
         mark = fingerprint(self.model.encoder, self.model.tokenizer)
         described = {"model": {model: mark}, "data": str(data or "docstrings of Python")}
-        begun = {"format_version": FORMAT_VERSION, **described}
+        description = {"format_version": FORMAT_VERSION, **described}
         file = self.out / "lab.json"
         if not file.exists():
-            write_json(file, begun, indent=1)
+            write_json(file, description, indent=1)
             return
-        held, fix = read_json(file, TrainingError), "Give another --out."
-        check_format_version(held, FORMAT_VERSION, file, TrainingError, fix=fix)
-        if held != begun:
-            key = next(key for key in begun if held.get(key) != begun[key])
+        previous, fix = read_json(file, TrainingError), "Give another --out."
+        check_format_version(previous, FORMAT_VERSION, file, TrainingError, fix=fix)
+        if previous != description:
+            key = next(key for key in description if previous.get(key) != description[key])
             raise TrainingError(f"the lab was started with another {key}", where=str(out), fix=fix)
 
     @cached_property
@@ -97,19 +97,19 @@ class Lab:
     @property
     def corpus(self) -> Path:
         """The path of the corpus."""
-        return self._at_hand / "corpus.txt" if self.data is None else self.given("wiki")
+        return self._at_hand / "corpus.txt" if self.data is None else self.data_path("wiki")
 
     @cached_property
     def paragraphs(self) -> list[str]:
         """The first 6,000 paragraphs of the corpus."""
-        found: list[str] = []
+        lines: list[str] = []
         for document in read_documents(self.corpus):
-            found += document.paragraphs
-            if len(found) >= 6000:
+            lines += document.paragraphs
+            if len(lines) >= 6000:
                 break
-        return found[:6000]
+        return lines[:6000]
 
-    def prepared(self, *, by_model: bool = False) -> Path:
+    def prepared_corpus(self, *, by_model: bool = False) -> Path:
         """Prepare the corpus, by default with a vocabulary trained on it; return the directory."""
         out = self.out / ("prepared-by-model" if by_model else "prepared")
         if not (out / "manifest.json").exists():
@@ -122,7 +122,7 @@ class Lab:
     def labelled(self) -> tuple[Rows, Rows]:
         """The labelled texts: training rows and dev rows."""
         at_hand = self.data is None
-        folder = self._at_hand if at_hand else self.given("glue/sst2")
+        folder = self._at_hand if at_hand else self.data_path("glue/sst2")
         kind = "jsonl" if at_hand else "tsv"
         train, dev = (
             [dict(row.values) for row in read_rows(folder / f"{part}.{kind}")]
@@ -130,7 +130,7 @@ class Lab:
         )
         return train, dev
 
-    def given(self, path: str) -> Path:
+    def data_path(self, path: str) -> Path:
         """Return the path of a file or directory of the data.
 
         Raises:
@@ -145,7 +145,7 @@ class Lab:
         rows = self.labelled[0]
         return random.Random(f"rows {seed}").sample(rows, min(count, len(rows)))
 
-    def once(
+    def cached_run(
         self, kind: str, settings: Mapping[str, Any], make: Callable[[Path], Metrics]
     ) -> tuple[Path, Metrics]:
         """Make a run with some settings, if it does not exist; return its directory and metrics."""
@@ -182,7 +182,7 @@ class Lab:
         def make(run: Path) -> Metrics:
             return self._pretrain(run, settings, by_model, self.progress).metrics
 
-        return self.once("pretrain", {**settings, "by_model": by_model}, make)
+        return self.cached_run("pretrain", {**settings, "by_model": by_model}, make)
 
     def pace(self, *, by_model: bool = False, **changes: Any) -> float:
         """Measure the processor time of an update of such a pre-training, in seconds, once."""
@@ -193,12 +193,12 @@ class Lab:
             self._pretrain(run, settings, by_model, clock)
             return {"seconds": (clock.times[-1] - clock.times[9]) / (len(clock.times) - 10)}
 
-        return self.once("pace", {**settings, "by_model": by_model}, make)[1]["seconds"]
+        return self.cached_run("pace", {**settings, "by_model": by_model}, make)[1]["seconds"]
 
     def _pretrain(
         self, run: Path, settings: Mapping[str, Any], by_model: bool, progress: Progress | None
     ) -> PretrainResult:
-        data = str(self.prepared(by_model=by_model))
+        data = str(self.prepared_corpus(by_model=by_model))
         return pretrain(data=data, out=run, device=self.device, progress=progress, **settings)
 
     def _pretraining(self, seed: int, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class Lab:
         every = settings["steps"]
         return settings | {"seed": seed, "eval_every": every, "checkpoint_every": every}
 
-    def finetuned(
+    def finetuned_model(
         self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
     ) -> float:
         """Return the dev accuracy of a model fine-tuned on `rows` labelled texts."""
@@ -229,9 +229,9 @@ class Lab:
             return finetune(str(model), train=train, dev=dev, out=run, **how).metrics
 
         asked = {"model": Path(model).name, "rows": rows, **settings}
-        return self.once("finetune", asked, make)[1]["accuracy"]
+        return self.cached_run("finetune", asked, make)[1]["accuracy"]
 
-    def probed(self, model: str | Path, seed: int, **settings: Any) -> float:
+    def probe_accuracy(self, model: str | Path, seed: int, **settings: Any) -> float:
         """Return the dev accuracy of logistic regression on frozen vectors of 1,000 texts."""
 
         def make(_: Path) -> Metrics:
@@ -240,7 +240,7 @@ class Lab:
             return probe(held, train=train, dev=dev, **settings).metrics
 
         asked = {"model": Path(model).name, "seed": seed, **settings}
-        return self.once("probe", asked, make)[1]["accuracy"]
+        return self.cached_run("probe", asked, make)[1]["accuracy"]
 
 
 class _Clock(Progress):

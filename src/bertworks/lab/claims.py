@@ -83,7 +83,7 @@ class Claim:
 
     name: str
     minutes: float
-    seeded: bool
+    has_seeds: bool
     source: str
     says: str
     how: str
@@ -92,11 +92,11 @@ class Claim:
 
     def decide(self, cases: Sequence[Arms]) -> list[Finding]:
         """Return the result of each expectation of the rule, over the cases of all seeds."""
-        return [_finding(expected, cases, self.seeded) for expected in self.rule]
+        return [_finding(expected, cases, self.has_seeds) for expected in self.rule]
 
-    def seeds(self, asked: Sequence[int]) -> Sequence[int]:
+    def seeds(self, numbers: Sequence[int]) -> Sequence[int]:
         """Return those of the given seeds with which it is measured."""
-        return asked if self.seeded else asked[:1]
+        return numbers if self.has_seeds else numbers[:1]
 
 
 MEASURES: dict[str, Measure] = {}
@@ -112,7 +112,7 @@ def measures(measure: Measure) -> Measure:
     return measure
 
 
-def compared(name: str, arms: Mapping[str, Callable[[Lab, int], float]]) -> None:
+def compare_arms(name: str, arms: Mapping[str, Callable[[Lab, int], float]]) -> None:
     """Register a claim that compares runs with several seeds, with a function for each arm."""
 
     def measure(lab: Lab, seed: int) -> Mapping[str, Arms]:
@@ -161,17 +161,19 @@ def overall(findings: Sequence[Finding]) -> Verdict:
     return "shown" if verdicts == {"shown"} else "not shown"
 
 
-def _finding(expected: Expect, cases: Sequence[Arms], seeded: bool) -> Finding:
+def _finding(expected: Expect, cases: Sequence[Arms], is_seeded: bool) -> Finding:
     more, less, times = expected
     effects = [arms[more] - times * arms[less] for arms in cases]
     effect = statistics.fmean(effects)
     if len(effects) > 1:
         deviation = statistics.stdev(effects)
-        spread: float | None = deviation if seeded else deviation / len(effects) ** 0.5
+        deviation_of_effects: float | None = (
+            deviation if is_seeded else deviation / len(effects) ** 0.5
+        )
     else:
-        spread = None if seeded else 0.0
-    if spread is None or abs(effect) <= SPREADS * spread or not effect:
+        deviation_of_effects = None if is_seeded else 0.0
+    if deviation_of_effects is None or abs(effect) <= SPREADS * deviation_of_effects or not effect:
         verdict: Verdict = "not shown"
     else:
         verdict = "shown" if effect > 0 else "contradicted"
-    return Finding(expected, effect, spread, verdict)
+    return Finding(expected, effect, deviation_of_effects, verdict)

@@ -44,19 +44,19 @@ MEASURES["large-345m"] = _sized("large", 345)
 
 @measures
 def new_parameters(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    known = lab.model.network.state_dict().keys()
-    found = {}
+    names = lab.model.network.state_dict().keys()
+    counts_by_part = {}
     for labels in (2, 3, 10):
         rows = [(f"text {number}", f"label {number}") for number in range(labels)]
         task = ClassificationTask.from_table(
             lab.model.tokenizer, read_rows(rows), ClassificationOptions()
         )
         network = task.network(lab.model.encoder.config)
-        new = sum(part.numel() for key, part in network.state_dict().items() if key not in known)
+        new = sum(part.numel() for key, part in network.state_dict().items() if key not in names)
         said = labels * lab.model.encoder.config.hidden_size
         arms = {"new": float(new), "K x H": float(said), "beside K x H": new / said - 1}
-        found[f"{labels} labels"] = {**arms, "one in a hundred": 0.01}
-    return found
+        counts_by_part[f"{labels} labels"] = {**arms, "one in a hundred": 0.01}
+    return counts_by_part
 
 
 @measures
@@ -81,35 +81,40 @@ def masking_split(lab: Lab, seed: int) -> Mapping[str, Arms]:
     ids = np.resize(flat, 400 * 500).astype(np.int64)
     mask = Masker(MaskingSettings(), tokenizer)
     keys = np.array([random.Random(f"{seed} {n}").getrandbits(64) for n in range(400)], np.uint64)
-    found = mask(ids, np.arange(401) * 500, keys)
-    seen = found.input_ids[found.positions]
-    masked, kept = ((seen == what).sum() / 400 for what in (tokenizer.mask_id, found.labels))
-    chosen = len(found.positions) / 400
-    parts = {"[MASK]": masked, "random": chosen - masked - kept, "kept": kept}
+    instances = mask(ids, np.arange(401) * 500, keys)
+    seen = instances.input_ids[instances.positions]
+    masked, kept = ((seen == what).sum() / 400 for what in (tokenizer.mask_id, instances.labels))
+    num_masked = len(instances.positions) / 400
+    parts = {"[MASK]": masked, "random": num_masked - masked - kept, "kept": kept}
     off = max(abs(part - said) for part, said in zip(parts.values(), (60, 7.5, 7.5), strict=True))
-    arms = {"chosen": chosen, **parts, "off 75": abs(chosen / 75 - 1), "one in a hundred": 0.01}
+    arms = {
+        "chosen": num_masked,
+        **parts,
+        "off 75": abs(num_masked / 75 - 1),
+        "one in a hundred": 0.01,
+    }
     return {f"seed {seed}": {**arms, "off 60, 7.5 and 7.5": off / 75, "three in a hundred": 0.03}}
 
 
 @measures
 def rare_words(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    seen, other = _halves(lab)
-    counts = Counter(seen)
-    found = {}
+    train_words, other = _halves(lab)
+    counts = Counter(train_words)
+    shares = {}
     for size in (2000, 4000, 8000):
-        tokenizer = train_vocabulary(seen, size=size)
-        known = {word for word, _ in counts.most_common(size)}
+        tokenizer = train_vocabulary(train_words, size=size)
+        vocabulary = {word for word, _ in counts.most_common(size)}
         pieces = _pieces_of(tokenizer, sorted(set(other)))
-        unknown = sum(tokenizer.unk_id in pieces[word] for word in other)
+        num_unknown = sum(tokenizer.unk_id in pieces[word] for word in other)
         rare = [len(pieces[word]) for word in other if counts[word] <= 1]
         frequent = [len(pieces[word]) for word in other if counts[word] >= 100]
-        found[f"{tokenizer.vocab_size} pieces"] = {
-            "unknown, whole words": sum(word not in known for word in other) / len(other),
-            "unknown, pieces": unknown / len(other),
+        shares[f"{tokenizer.vocab_size} pieces"] = {
+            "unknown, whole words": sum(word not in vocabulary for word in other) / len(other),
+            "unknown, pieces": num_unknown / len(other),
             "pieces of a rare word": float(np.mean(rare)),
             "pieces of a frequent word": float(np.mean(frequent)),
         }
-    return found
+    return shares
 
 
 @measures
@@ -117,11 +122,11 @@ def vocabulary_size(lab: Lab, seed: int) -> Mapping[str, Arms]:
     seen, other = _halves(lab)
     blocks = {f"part {n + 1}": other[n::5] for n in range(5)}
     sizes = {size: train_vocabulary(seen, size=size) for size in (1000, 2000, 4000, 8000)}
-    cut = {size: _pieces_of(made, sorted(set(other))) for size, made in sizes.items()}
+    num_pieces = {size: _pieces_of(made, sorted(set(other))) for size, made in sizes.items()}
     return {
         name: {
             f"{size:,} pieces": float(np.mean([len(pieces[word]) for word in words]))
-            for size, pieces in cut.items()
+            for size, pieces in num_pieces.items()
         }
         for name, words in blocks.items()
     }
@@ -131,26 +136,31 @@ def vocabulary_size(lab: Lab, seed: int) -> Mapping[str, Arms]:
 def necessarily_broken(lab: Lab, seed: int) -> Mapping[str, Arms]:
     seen, other = _halves(lab)
     counts = Counter(word for word in [*seen, *other] if len(word) > 5 and word.endswith("ing"))
-    ranked = [word for word, _ in counts.most_common()]
-    pieces = _pieces_of(lab.model.tokenizer, ranked)
+    frequent_words = [word for word, _ in counts.most_common()]
+    pieces = _pieces_of(lab.model.tokenizer, frequent_words)
 
-    def cut(words: list[str]) -> float:
+    def mean_pieces(words: list[str]) -> float:
         return float(np.mean([len(pieces[word]) > 1 for word in words]))
 
-    frequent, rare = ranked[:50], ranked[-50:]
-    arms = {"cut, frequent words in -ing": cut(frequent), "cut, rare words in -ing": cut(rare)}
+    frequent, rare = frequent_words[:50], frequent_words[-50:]
+    arms = {
+        "cut, frequent words in -ing": mean_pieces(frequent),
+        "cut, rare words in -ing": mean_pieces(rare),
+    }
     return {"all": {**arms, "nearly all": 0.9}}
 
 
 @measures
 def preset_positions(lab: Lab, seed: int) -> Mapping[str, Arms]:
     config = lab.model.encoder.config
-    found = {}
+    operations = {}
     for name, kind in (("BERT", "learned"), ("preset pattern", "sinusoidal")):
         encoder = BareEncoder(config.with_values(positions=kind), pooler=False).encoder
         table = encoder.embeddings.position_embeddings
-        found[f"learned numbers, {name}"] = 0.0 if table is None else float(table.weight.numel())
-    return {"all": found}
+        operations[f"learned numbers, {name}"] = (
+            0.0 if table is None else float(table.weight.numel())
+        )
+    return {"all": operations}
 
 
 def _halves(lab: Lab) -> tuple[list[str], list[str]]:

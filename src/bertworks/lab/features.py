@@ -84,11 +84,11 @@ class FeatureAblationSettings(TaggingOptions):
 
     def in_precision_of(self, out: str | Path | None, device: torch.device) -> Self:
         """Return a copy with `precision=auto` resolved: as in the run that `out` may contain."""
-        found: dict[str, Any] = {"precision": resolve_precision(self.precision, out, device)}
+        provenance: dict[str, Any] = {"precision": resolve_precision(self.precision, out, device)}
         if (tuning := self.finetune) is not None:
             how = resolve_precision(tuning.precision, out, device, "finetune")
-            found["finetune"] = tuning.model_copy(update={"precision": how})
-        return self.model_copy(update=found)
+            provenance["finetune"] = tuning.model_copy(update={"precision": how})
+        return self.model_copy(update=provenance)
 
     def finetuning(self, seed: int = 0) -> FinetuneSettings:
         """Return the settings of fine-tuning with a seed, including the settings of the task."""
@@ -121,11 +121,11 @@ def choices(count: int) -> list[Choice]:
         Choice(f"concatenated, {name}", LayerChoice(four), 96.1),
         Choice("weighted sum, all", LayerChoice(tuple(range(1, count + 1)), mixed=True), 95.5),
     ]
-    found: dict[LayerChoice, Choice] = {}
+    choices: dict[LayerChoice, Choice] = {}
     for row in rows:
         layers, mixed = row.layers
-        found.setdefault(LayerChoice(layers, mixed and len(layers) > 1), row)
-    return list(found.values())
+        choices.setdefault(LayerChoice(layers, mixed and len(layers) > 1), row)
+    return list(choices.values())
 
 
 def ablate_features(
@@ -159,18 +159,22 @@ def ablate_features(
             inside an input.
         BertworksError: the disk has no room for the hidden states.
     """
-    resolved = FeatureAblationSettings.parse(settings)
-    held = model if isinstance(model, Model) else load(model, device=device)
-    resolved = resolved.in_precision_of(None if overwrite else out, pick_device(device))
+    ablation_settings = FeatureAblationSettings.parse(settings)
+    loaded_model = model if isinstance(model, Model) else load(model, device=device)
+    ablation_settings = ablation_settings.in_precision_of(
+        None if overwrite else out, pick_device(device)
+    )
     train, dev = reiterable(train), reiterable(dev)
-    check_length(resolved.max_seq_length, held.encoder.config)
-    tuning = resolved.finetuning()
-    data = LabelledData.read(TaggingTask, held.tokenizer, train, dev, tuning, pick_device(device))
+    check_length(ablation_settings.max_seq_length, loaded_model.encoder.config)
+    tuning = ablation_settings.finetuning()
+    data = LabelledData.read(
+        TaggingTask, loaded_model.tokenizer, train, dev, tuning, pick_device(device)
+    )
     read: tuple[Any, Any, Any] = (data.task, data.train, data.dev)
-    work = _Work(held, *read, resolved, Path(out), device, progress)
+    work = _Work(loaded_model, *read, ablation_settings, Path(out), device, progress)
     description = {
-        "model": fingerprint(held.encoder, held.tokenizer),
-        **resolved.model_dump(mode="json"),
+        "model": fingerprint(loaded_model.encoder, loaded_model.tokenizer),
+        **ablation_settings.model_dump(mode="json"),
     }
     may_change = {"seeds"}
     if overwrite or not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
@@ -188,10 +192,10 @@ def ablate_features(
         for line in data.lines():
             say(progress, line)
         results = Results(run.path, TITLE, data.task.best_metric, PAPER)
-        for choice in choices(held.encoder.config.num_hidden_layers):
+        for choice in choices(loaded_model.encoder.config.num_hidden_layers):
             results.add(work.row(choice.name, choice.paper, partial(work.probe, choice.layers)))
         work.states_file.unlink(missing_ok=True)
-        if resolved.finetune is not None:
+        if ablation_settings.finetune is not None:
             results.add(work.row(FINE_TUNED, 96.4, partial(work.fine_tune, train, dev)))
         return results
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from .bench import Lab
-from .claims import compared
+from .claims import compare_arms
 
 Number = Callable[[Lab, int], float]
 
 
-def tuned(rows: int = 1000, **settings: Any) -> Number:
+def after_finetuning(rows: int = 1000, **settings: Any) -> Number:
     """Return a function for the accuracy of the model, fine-tuned on `rows` labelled texts."""
-    return lambda lab, seed: lab.finetuned(lab.name, seed, rows=rows, **settings)
+    return lambda lab, seed: lab.finetuned_model(lab.name, seed, rows=rows, **settings)
 
 
-def frozen(pooling: str, *layers: int) -> Number:
+def from_frozen(pooling: str, *layers: int) -> Number:
     """Return a function for the accuracy of logistic regression on frozen vectors of 1,000 texts.
 
     Layers that the model does not have are left out.
@@ -27,67 +27,67 @@ def frozen(pooling: str, *layers: int) -> Number:
         count = lab.model.encoder.config.num_hidden_layers
         there = [n for n in layers if -n <= count] or [0]
         given: dict[str, Any] = {"layers": there} if layers else {}
-        return lab.probed(lab.name, seed, pooling=pooling, **given)
+        return lab.probe_accuracy(lab.name, seed, pooling=pooling, **given)
 
     return measure
 
 
 def _part_frozen(parts: int) -> Number:
     """Fine-tune with the lowest `parts` quarters of layers and the embeddings frozen; 0: none."""
-    return lambda lab, seed: tuned(
+    return lambda lab, seed: after_finetuning(
         freeze_layers=lab.model.encoder.config.num_hidden_layers * parts // 4
     )(lab, seed)
 
 
 def _over_rates(rows: int) -> Number:
     """Return a function for the standard deviation of accuracy over three learning rates."""
-    rates = [tuned(rows, learning_rate=rate) for rate in (5e-4, 1e-3, 2e-3)]
+    rates = [after_finetuning(rows, learning_rate=rate) for rate in (5e-4, 1e-3, 2e-3)]
     return lambda lab, seed: statistics.stdev(number(lab, seed) for number in rates)
 
 
-compared(
+compare_arms(
     "saves-labels",
     {
-        f"{name}, {rows} rows": tuned(rows, reinitialize=fresh)
+        f"{name}, {rows} rows": after_finetuning(rows, reinitialize=fresh)
         for rows in (100, 300, 1000)
         for name, fresh in (("pre-trained", False), ("random", True))
     },
 )
-compared(
+compare_arms(
     "large-data-settings", {f"over rates, {rows} rows": _over_rates(rows) for rows in (100, 1000)}
 )
-compared(
+compare_arms(
     "cls-enough",
     {
-        "frozen, [CLS]": frozen("cls"),
-        "frozen, mean": frozen("mean"),
-        "fine-tuned, [CLS]": tuned(classifier_pooling="cls"),
-        "fine-tuned, mean": tuned(),
+        "frozen, [CLS]": from_frozen("cls"),
+        "frozen, mean": from_frozen("mean"),
+        "fine-tuned, [CLS]": after_finetuning(classifier_pooling="cls"),
+        "fine-tuned, mean": after_finetuning(),
     },
 )
-compared(
+compare_arms(
     "last-four",
     {
-        "last four": frozen("mean", -1, -2, -3, -4),
-        "last": frozen("mean", -1),
-        "second-to-last": frozen("mean", -2),
-        "embeddings": frozen("mean", 0),
+        "last four": from_frozen("mean", -1, -2, -3, -4),
+        "last": from_frozen("mean", -1),
+        "second-to-last": from_frozen("mean", -2),
+        "embeddings": from_frozen("mean", 0),
     },
 )
-compared(
+compare_arms(
     "features-near-fine-tuning",
-    {"frozen vectors": frozen("mean", -1, -2, -3, -4), "fine-tuned": tuned()},
+    {"frozen vectors": from_frozen("mean", -1, -2, -3, -4), "fine-tuned": after_finetuning()},
 )
-compared(
+compare_arms(
     "none-frozen",
     {f"{name} frozen": _part_frozen(n) for name, n in (("none", 0), ("half", 2), ("all", 4))},
 )
-compared(
+compare_arms(
     "ulmfit-process",
     {
-        "ULMFiT's process": tuned(
+        "ULMFiT's process": after_finetuning(
             300, layer_decay=0.385, schedule="slanted-triangular", unfreeze_epochs=0.5
         ),
-        "one rate for all": tuned(300),
+        "one rate for all": after_finetuning(300),
     },
 )

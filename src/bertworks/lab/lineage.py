@@ -31,16 +31,22 @@ from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
 from .bench import Lab, Metrics, Rows
-from .pretraining import BESIDE, CAUSAL, FILLED, LEFT, Changes
+from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, Changes
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
 _PLAIN: Changes = {"initial_attention": "random"}  # these have no attention to initialize
 _STATIC: Changes = {"num_hidden_layers": 0, "positions": "none", "type_vocab_size": 0}
 
 SYSTEMS: Mapping[str, Changes] = {
-    "skip-gram": {**FILLED, **_PLAIN, "objective": "skip_gram", "masking": None, "model": _STATIC},
-    "ELMo": {**CAUSAL, **_PLAIN, "model": {**BESIDE["model"], **_LSTM}},
-    "shallow": BESIDE,
+    "skip-gram": {
+        **FULL_SENTENCES,
+        **_PLAIN,
+        "objective": "skip_gram",
+        "masking": None,
+        "model": _STATIC,
+    },
+    "ELMo": {**CAUSAL, **_PLAIN, "model": {**CENTRED_WINDOW["model"], **_LSTM}},
+    "shallow": CENTRED_WINDOW,
     "ULMFiT": {**CAUSAL, **_PLAIN, "model": {**LEFT["model"], **_LSTM}},
     "OpenAI": LEFT,
     "BERT": {},
@@ -72,8 +78,12 @@ class Probe(NamedTuple):
     measure: Measure
 
 
-def _learned(
-    task: str, metric: str, read: Callable[..., tuple[Rows, Rows]], *needs: str, **how: Any
+def _finetuning_probe(
+    task: str,
+    metric: str,
+    read: Callable[..., tuple[Rows, Rows]],
+    *needs: str,
+    **task_settings: Any,
 ) -> Probe:
     """Return a probe on a task, frozen and fine-tuned; `read` reads rows from the files `needs`."""
     read = cache(read)
@@ -83,9 +93,9 @@ def _learned(
         some = random.Random(f"rows {seed}").sample(train, min(ROWS, len(train)))
         layers = load(run, device="cpu").encoder.config.num_hidden_layers
         frozen = {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2}
-        found = {}
+        metrics = {}
         for name, way in {"frozen": frozen, "fine-tuned": {"learning_rate": 1e-3}}.items():
-            settings: dict[str, Any] = {**_TUNING, **how, **way, "seed": seed}
+            settings: dict[str, Any] = {**_TUNING, **task_settings, **way, "seed": seed}
 
             def make(out: Path, settings: dict[str, Any] = settings) -> Metrics:
                 given: dict[str, Any] = {"train": some, "dev": dev, "out": out, **settings}
@@ -93,19 +103,19 @@ def _learned(
                 return finetune(str(run), task, **given).metrics
 
             asked = {"model": run.name, "data": needs, "rows": ROWS, **settings}
-            found[name] = lab.once(task, asked, make)[1][metric]
-        return found
+            metrics[name] = lab.cached_run(task, asked, make)[1][metric]
+        return metrics
 
     return Probe(needs, measure)
 
 
 def _files(lab: Lab, *paths: str) -> tuple[Rows, Rows]:
-    train, dev = ([dict(row.values) for row in read_rows(lab.given(path))] for path in paths)
+    train, dev = ([dict(row.values) for row in read_rows(lab.data_path(path))] for path in paths)
     return train, dev
 
 
 def _lines(lab: Lab, path: str, encoding: str = "utf-8") -> list[str]:
-    return lab.given(path).read_text(encoding=encoding).splitlines()
+    return lab.data_path(path).read_text(encoding=encoding).splitlines()
 
 
 def _questions(lab: Lab, path: str) -> tuple[Rows, Rows]:
@@ -117,23 +127,23 @@ def _questions(lab: Lab, path: str) -> tuple[Rows, Rows]:
 
 def _in_context(lab: Lab, *parts: str) -> tuple[Rows, Rows]:
     """Read WiC-TSV: whether a word has, in its context, the sense of a definition."""
-    found: list[Rows] = []
+    tables: list[Rows] = []
     for part in parts:
         kinds = ("examples", "definitions", "labels")
         columns = (_lines(lab, f"{part}_{kind}.txt") for kind in kinds)
-        found.append([])
+        tables.append([])
         for example, sense, label in zip(*columns, strict=True):
             word, _, text = example.split("\t")
             row = {"sentence1": text, "sentence2": f"{word}: {sense}", "label": label}
-            found[-1].append(row)
-    return found[0], found[1]
+            tables[-1].append(row)
+    return tables[0], tables[1]
 
 
 def _of_words(measure: Callable[[Lab, Path, str], float], path: str) -> Probe:
     """Return a probe on the frozen vectors of words."""
     return Probe(
         (path,),
-        lambda lab, run, _: lab.once(
+        lambda lab, run, _: lab.cached_run(
             "words",
             {"model": run.name, "data": path},
             lambda _: {"frozen": measure(lab, run, path)},
@@ -145,21 +155,21 @@ def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
     """Encode each word alone; return the mean of its pieces' vectors in the last layer."""
     model = load(run, device="cpu")
     settings = TokenSettings(), EngineSettings(precision="fp32")
-    found = TokenFeatures(model.network, model.tokenizer, *settings).embed(words)
-    sums = np.zeros((len(words), found.vectors.shape[1]), np.float32)
-    np.add.at(sums, found.rows, found.vectors)
-    counts: NDArray[np.float32] = np.bincount(found.rows, minlength=len(words)).astype(np.float32)
+    vectors = TokenFeatures(model.network, model.tokenizer, *settings).embed(words)
+    sums = np.zeros((len(words), vectors.vectors.shape[1]), np.float32)
+    np.add.at(sums, vectors.rows, vectors.vectors)
+    counts: NDArray[np.float32] = np.bincount(vectors.rows, minlength=len(words)).astype(np.float32)
     return sums / counts[:, None]
 
 
-def _alike(lab: Lab, run: Path, path: str) -> float:
+def _similarity_probe(lab: Lab, run: Path, path: str) -> float:
     """Return the rank correlation of cosines with human similarity ratings of pairs of words."""
     stats: Any = import_optional("scipy.stats", EXTRA, "A correlation")
-    first, second, said = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
+    first, second, gold = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
     ones, others = (_vectors(run, words) for words in (first, second))
     lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
     cosines = (ones * others).sum(1) / lengths
-    return float(stats.spearmanr(cosines, list(map(float, said))).statistic)
+    return float(stats.spearmanr(cosines, list(map(float, gold))).statistic)
 
 
 def _analogies(lab: Lab, run: Path, path: str) -> float:
@@ -174,7 +184,7 @@ def _analogies(lab: Lab, run: Path, path: str) -> float:
     return statistics.fmean(right)
 
 
-_of_texts = partial(_learned, "classification", "accuracy", classifier_pooling="mean")
+_of_texts = partial(_finetuning_probe, "classification", "accuracy", classifier_pooling="mean")
 _UD = "ud-ewt/en_ewt-ud"
 
 PROBES: Mapping[str, Probe] = {
@@ -182,10 +192,14 @@ PROBES: Mapping[str, Probe] = {
     "TREC": _of_texts(_questions, "trec/TREC.train.all"),
     "MRPC": _of_texts(_files, "glue/mrpc/train.tsv", "glue/mrpc/dev.tsv"),
     "word in context": _of_texts(_in_context, "wic-tsv/Training/train", "wic-tsv/Development/dev"),
-    "UD tags": _learned("tagging", "accuracy", _files, f"{_UD}-train.conllu", f"{_UD}-dev.conllu"),
-    "WNUT17, F1": _learned("tagging", "f1", _files, "wnut17/train.conll", "wnut17/dev.conll"),
-    "similarity, MEN": _of_words(_alike, "words/EN-MEN-TR-3k.txt"),
-    "similarity, WordSim": _of_words(_alike, "words/EN-WS-353-ALL.txt"),
+    "UD tags": _finetuning_probe(
+        "tagging", "accuracy", _files, f"{_UD}-train.conllu", f"{_UD}-dev.conllu"
+    ),
+    "WNUT17, F1": _finetuning_probe(
+        "tagging", "f1", _files, "wnut17/train.conll", "wnut17/dev.conll"
+    ),
+    "similarity, MEN": _of_words(_similarity_probe, "words/EN-MEN-TR-3k.txt"),
+    "similarity, WordSim": _of_words(_similarity_probe, "words/EN-WS-353-ALL.txt"),
     "analogies": _of_words(_analogies, "words/questions-words.txt"),
 }
 """Scores are accuracies, unless the name says F1; for similarity, rank correlations."""
@@ -213,57 +227,57 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
     if lab.data is None:
         fix = "Give --data DIR with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
         raise SettingsError("lab lineage needs evaluation data", fix=fix)
-    skipped = {
+    skipped_systems = {
         name: path
         for name, probe in PROBES.items()
         for path in probe.needs
         if not any(lab.data.glob(f"{path}*"))  # for WiC, the path is only the beginning of names
     }
-    found: dict[str, Any] = {"systems": {}, "skipped": skipped}
+    results: dict[str, Any] = {"systems": {}, "skipped": skipped_systems}
     for name, changes in SYSTEMS.items():
         updates = max(1, round(60 * minutes / lab.pace(by_model=True, **changes)))
         scores: dict[str, dict[str, list[float]]] = {}
-        spent = []
+        minutes_spent = []
         for seed in seeds:
             say(lab.progress, f"{name}, seed {seed}: {updates} updates")
             run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
-            spent.append(lab.seconds(run.name) / 60)
-            for probe in [name for name in PROBES if name not in skipped]:
+            minutes_spent.append(lab.seconds(run.name) / 60)
+            for probe in [name for name in PROBES if name not in skipped_systems]:
                 for way, number in PROBES[probe].measure(lab, run, seed).items():
                     scores.setdefault(probe, {}).setdefault(way, []).append(number)
         weights = load(run, device="cpu").encoder.parameters()
-        found["systems"][name] = {
+        results["systems"][name] = {
             **{"parameters": sum(one.numel() for one in weights), "updates": updates},
-            **{"minutes": statistics.fmean(spent), "scores": scores},
+            **{"minutes": statistics.fmean(minutes_spent), "scores": scores},
         }
-        write_json(lab.out / "lineage.json", found, indent=1)
-        write_file(lab.out / "lineage.md", page(lab, found, minutes, seeds))
-        if _is_drawn(found):
-            write_file(lab.out / _PICTURE, charts.bars(arms(found)))
-    return found
+        write_json(lab.out / "lineage.json", results, indent=1)
+        write_file(lab.out / "lineage.md", page(lab, results, minutes, seeds))
+        if _is_drawn(results):
+            write_file(lab.out / _PICTURE, charts.bars(arms(results)))
+    return results
 
 
 _PICTURE = "images/lineage.svg"
 
 
-def _is_drawn(found: Mapping[str, Any]) -> bool:
-    return all(arms(found).values())
+def _is_drawn(results: Mapping[str, Any]) -> bool:
+    return all(arms(results).values())
 
 
-def arms(found: Mapping[str, Any]) -> dict[str, list[float]]:
+def arms(results: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return for each system, frozen and fine-tuned, its means on the probes that have both."""
     return {
         f"{name}, {way}": [
             statistics.fmean(ways[way]) for ways in of["scores"].values() if len(ways) > 1
         ]
-        for name, of in found["systems"].items()
+        for name, of in results["systems"].items()
         for way in ("frozen", "fine-tuned")
     }
 
 
-def table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of the results: a row per probe, a column per system."""
-    systems = found["systems"]
+    systems = results["systems"]
     rows = [
         [name, *(f"{one[name]:,.{digits}f}" for one in systems.values())]
         for name, digits in (("parameters", 0), ("updates", 0), ("minutes", 1))
@@ -281,10 +295,10 @@ def _cell(values: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(values):.1f}{spread}"
 
 
-def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int]) -> str:
+def page(lab: Lab, results: Mapping[str, Any], minutes: float, seeds: Sequence[int]) -> str:
     """Return the page: the table, and the conditions of the runs."""
     machine = describe(lab.device)
-    headings, cells = table(found)
+    headings, cells = table(results)
     lines = [
         "# BERT and its ancestors under equal conditions",
         "",
@@ -299,9 +313,9 @@ def page(lab: Lab, found: Mapping[str, Any], minutes: float, seeds: Sequence[int
         "",
         *markdown_table(headings, cells, numbers=len(headings) - 1),
     ]
-    for name, path in found["skipped"].items():
+    for name, path in results["skipped"].items():
         lines += ["", f"Left out: {name}; the data has no {path}."]
-    if _is_drawn(found):
+    if _is_drawn(results):
         lines += ["", "A bar is the mean over the probes with both scores; a dot is one probe."]
         lines += ["", f"![lineage]({_PICTURE})"]
     return "\n".join([*lines, ""])

@@ -46,8 +46,8 @@ SIDES = (
 )
 
 
-def _arms(names: Sequence[str], measured: Mapping[str, Sequence[float]]) -> Mapping[str, Arms]:
-    return {case: dict(zip(names, values, strict=True)) for case, values in measured.items()}
+def _arms(names: Sequence[str], measures: Mapping[str, Sequence[float]]) -> Mapping[str, Arms]:
+    return {case: dict(zip(names, values, strict=True)) for case, values in measures.items()}
 
 
 def _cosines(lab: Lab, word: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -58,21 +58,21 @@ def _cosines(lab: Lab, word: str) -> tuple[NDArray[np.float64], NDArray[np.float
 
 @measures
 def context_differs(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    def apart(cosines: NDArray[np.float64]) -> float:
+    def separation(cosines: NDArray[np.float64]) -> float:
         return max(0.0, 1 - float(cosines[np.triu_indices(8, 1)].mean()))
 
-    found = {word: [apart(part) for part in _cosines(lab, word)] for word in SENSES}
+    found = {word: [separation(part) for part in _cosines(lab, word)] for word in SENSES}
     return _arms(("apart, in context", "apart, static"), found)
 
 
 @measures
 def senses(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    found = {}
+    values = {}
     for word in SENSES:
         cosines = _cosines(lab, word)[0]
         same = [cosines[i, j] for i, j in itertools.combinations(range(8), 2) if i // 4 == j // 4]
-        found[word] = [float(np.mean(same)), float(cosines[:4, 4:].mean())]
-    return _arms(("same sense", "other sense"), found)
+        values[word] = [float(np.mean(same)), float(cosines[:4, 4:].mean())]
+    return _arms(("same sense", "other sense"), values)
 
 
 def _word(reading: Reading, text: str) -> list[int]:
@@ -83,34 +83,34 @@ def _word(reading: Reading, text: str) -> list[int]:
 
 @measures
 def river(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    found: dict[str, dict[str, float]] = {}
+    values_by_system: dict[str, dict[str, float]] = {}
     for text, word, telling, other in TELLING:
-        arms = found.setdefault(text, {})
+        arms = values_by_system.setdefault(text, {})
         for name, there in (("the telling", telling), ("another", other)):
             reading = read(lab.model, text.replace(f" {telling}", f" {there}"))
             heads = reading.attention()[:, :, _word(reading, word)][..., _word(reading, there)]
             heads = heads.mean((2, 3))
             arms[f"to {name} word"] = float(heads.mean())
             arms[f"to {name} word, one head"] = float(heads.max())
-    return found
+    return values_by_system
 
 
 @measures
 def heads_differ(lab: Lab, seed: int) -> Mapping[str, Arms]:
     fresh = Model.fresh(lab.model.encoder.config, lab.model.tokenizer, seed=seed)
-    found = {}
+    values = {}
     for text, *_ in TELLING:
-        apart = []
+        distances = []
         for model in (lab.model, fresh):
             weights = read(model, text).attention()
             pairs = itertools.combinations(range(weights.shape[1]), 2)
             parts = [np.abs(weights[:, i] - weights[:, j]).sum(-1).mean() / 2 for i, j in pairs]
-            apart.append(float(np.mean(parts)))
-        found[text] = apart
-    return _arms(("pre-trained heads", "random heads"), found)
+            distances.append(float(np.mean(parts)))
+        values[text] = distances
+    return _arms(("pre-trained heads", "random heads"), values)
 
 
-def _with(model: Model, **changes: str) -> Model:
+def _with_config(model: Model, **changes: str) -> Model:
     """Return a model's encoder with other settings, without the weights that these lack."""
     config = model.encoder.config.with_values(**changes)
     bare = BareEncoder(config, pooler=False)
@@ -121,15 +121,15 @@ def _with(model: Model, **changes: str) -> Model:
 
 @measures
 def order(lab: Lab, seed: int) -> Mapping[str, Arms]:
-    without = _with(lab.model, positions="none", family="bertworks")
-    found = {}
+    bag_of_words = _with_config(lab.model, positions="none", family="bertworks")
+    values = {}
     for text, *_ in TELLING:
         words = text.removesuffix(".").split()
         turned = [*words[::2], *words[1::2]]
         both = [" ".join(words), " ".join(turned)]
-        apart = [1 - float(model.similarity(*both)[0, 0]) for model in (lab.model, without)]
-        found[text] = [*(max(0.0, one) for one in apart), 1e-6]
-    return _arms(("with positions", "without positions", "one in a million"), found)
+        apart = [1 - float(model.similarity(*both)[0, 0]) for model in (lab.model, bag_of_words)]
+        values[text] = [*(max(0.0, one) for one in apart), 1e-6]
+    return _arms(("with positions", "without positions", "one in a million"), values)
 
 
 @measures
@@ -139,17 +139,17 @@ def both_sides(lab: Lab, seed: int) -> Mapping[str, Arms]:
     twin.load_state_dict(lab.model.network.state_dict(), strict=False)
     one_sided = Model(lab.model.tokenizer, lab.model.task, twin)
 
-    def moved(model: Model, text: str, other: str) -> float:
+    def distance_moved(model: Model, text: str, other: str) -> float:
         return float((_at_blank(model, text) - _at_blank(model, other)).abs().sum() / 2)
 
-    found = {}
+    values = {}
     for text, left, right in SIDES:
         before, _, after = text.partition("[MASK]")
         others = f"{left} [MASK]{after}", f"{before}[MASK] {right}"
-        measured = [moved(lab.model, text, other) for other in others]
-        found[text] = [*measured, round(moved(one_sided, text, others[1]), 6), 1e-5]
+        measured = [distance_moved(lab.model, text, other) for other in others]
+        values[text] = [*measured, round(distance_moved(one_sided, text, others[1]), 6), 1e-5]
     names = "words before changed", "words after changed", "words after changed, causal", "nothing"
-    return _arms(names, found)
+    return _arms(names, values)
 
 
 @torch.inference_mode()
@@ -172,12 +172,12 @@ def cart_or_pair(lab: Lab, seed: int) -> Mapping[str, Arms]:
         ("the first world [MASK] began in 1914.", "war", "book"),
         ("my dog is cute. he likes [MASK].", "playing", "national"),
     )
-    found = {}
+    values = {}
     for text, *words in blanks:
         chances = _at_blank(lab.model, text)
         numbers = [lab.model.tokenizer.token_to_id(word) for word in words]
-        found[text] = [float(chances[n]) if n is not None else 0.0 for n in numbers]
-    return _arms(("the wanted word", "the other word"), found)
+        values[text] = [float(chances[n]) if n is not None else 0.0 for n in numbers]
+    return _arms(("the wanted word", "the other word"), values)
 
 
 # Pairs of words that have the same relation.
@@ -195,7 +195,7 @@ RELATIONS = {
 @measures
 def analogies(lab: Lab, seed: int) -> Mapping[str, Arms]:
     static = WordVectors.of_model(lab.model)
-    found = {}
+    values = {}
     for name, pairs in RELATIONS.items():
         split = [pair.split() for pair in pairs.split(", ")]
         known = [pair for pair in split if set(pair) <= set(static.words)]
@@ -203,5 +203,5 @@ def analogies(lab: Lab, seed: int) -> Mapping[str, Arms]:
         for (a, b), (c, d) in itertools.permutations(known, 2):
             nearest = (static.neighbours((b, c), (a,), top_k=1), static.neighbours((c,), top_k=1))
             right.append([words[0][0] == d for words in nearest])
-        found[name] = np.mean(right, axis=0).tolist()
-    return _arms(("with the offset", "nearest word alone"), found)
+        values[name] = np.mean(right, axis=0).tolist()
+    return _arms(("with the offset", "nearest word alone"), values)

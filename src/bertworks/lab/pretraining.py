@@ -18,19 +18,21 @@ from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
 from .bench import STEPS, Lab
-from .claims import compared
-from .learning import Number, tuned
+from .claims import compare_arms
+from .learning import Number, after_finetuning
 
 Changes = Mapping[str, Any]
 
 _ONLY: Changes = {"masking": {"mask_ratio": 1.0, "random_ratio": 0.0}}
 _RANDOM: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.2}}
-_KEPT: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.0}}
+_KEEP_TOKENS: Changes = {"masking": {"mask_ratio": 0.8, "random_ratio": 0.0}}
 _EVERY: Changes = {"masking": {"mlm_probability": 1.0, "mask_ratio": 0.0, "random_ratio": 0.0}}
-FILLED: Changes = {"instances": {"format": "full-sentences", "next_sentence_balance": "original"}}
-CAUSAL: Changes = {**FILLED, "objective": "causal", "masking": None}
+FULL_SENTENCES: Changes = {
+    "instances": {"format": "full-sentences", "next_sentence_balance": "original"}
+}
+CAUSAL: Changes = {**FULL_SENTENCES, "objective": "causal", "masking": None}
 LEFT: Changes = {**CAUSAL, "model": {"attention": "causal"}}
-BESIDE: Changes = {  # as wide as two of `LEFT`
+CENTRED_WINDOW: Changes = {  # as wide as two of `LEFT`
     **CAUSAL,
     "model": {"attention": "two-way", "family": "bertworks", "hidden_size": 256}
     | {"num_attention_heads": 16, "intermediate_size": 1024},
@@ -45,7 +47,7 @@ _ADAPT: Changes = {
 }
 
 
-def after(what: str, *parts: Changes, **changes: Any) -> Number:
+def after_pretraining(what: str, *parts: Changes, **changes: Any) -> Number:
     """Return a function that pre-trains a small model and returns a measurement of it.
 
     Args:
@@ -54,14 +56,14 @@ def after(what: str, *parts: Changes, **changes: Any) -> Number:
             name in `_places`.
         parts, changes: the settings that differ from the lab's.
     """
-    asked = {key: value for part in (*parts, changes) for key, value in part.items()}
+    settings = {key: value for part in (*parts, changes) for key, value in part.items()}
 
     def measure(lab: Lab, seed: int) -> float:
-        run, metrics = lab.pretrained(seed, **asked)
+        run, metrics = lab.pretrained(seed, **settings)
         if what.startswith("frozen"):
-            return lab.probed(run, seed, pooling="cls" if "[CLS]" in what else "mean")
+            return lab.probe_accuracy(run, seed, pooling="cls" if "[CLS]" in what else "mean")
         if what == "fine-tuned":
-            return lab.finetuned(run, seed)
+            return lab.finetuned_model(run, seed)
         return metrics[what] if what in metrics else _places(lab, run)[what]
 
     return measure
@@ -75,111 +77,133 @@ def _places(lab: Lab, run: Path) -> Mapping[str, float]:
     """
 
     def make(_: Path) -> Mapping[str, float]:
-        corpus, model = Corpus.open(lab.prepared()), load(run, device="cpu")
+        corpus, model = Corpus.open(lab.prepared_corpus()), load(run, device="cpu")
         assert isinstance(model.network, PretrainingNetwork)
         settings = InstanceSettings(max_seq_length=48)
         held = split_held_out(corpus, 0.05, seed=0)[1]
         source = PretrainingSource(corpus, held, model.tokenizer, settings, seed=0)
         thirds = MaskingSettings(mask_ratio=1 / 3, random_ratio=1 / 3)
         task = PretrainingTask(model.tokenizer, settings, thirds)
-        found: dict[str, list[float]] = {}
+        accuracies: dict[str, list[float]] = {}
         examples = list(source.examples(limit=1000))
         for outputs, batch in outputs_of(model.network, task, examples, EngineSettings()):
             chances = outputs["mlm_logits"].float().softmax(-1)
             right = batch.targets["masked_labels"]
-            seen = batch.packed.input_ids[batch.targets["masked_positions"]]
-            masked, kept = seen == model.tokenizer.mask_id, seen == right
+            masked_inputs = batch.packed.input_ids[batch.targets["masked_positions"]]
+            masked, kept = masked_inputs == model.tokenizer.mask_id, masked_inputs == right
             kinds = {"masked": masked, "random": ~(masked | kept), "kept": kept}
-            for what, pieces in (("right", right), ("seen", seen)):
+            for what, pieces in (("right", right), ("seen", masked_inputs)):
                 values = chances.gather(1, pieces[:, None])[:, 0]
                 for kind, places in kinds.items():
-                    found.setdefault(f"{what} at {kind}", []).extend(values[places].tolist())
-        return {name: float(torch.tensor(values).mean()) for name, values in found.items()}
+                    accuracies.setdefault(f"{what} at {kind}", []).extend(values[places].tolist())
+        return {name: float(torch.tensor(values).mean()) for name, values in accuracies.items()}
 
-    return lab.once("places", {"run": run.name}, make)[1]
+    return lab.cached_run("places", {"run": run.name}, make)[1]
 
 
-compared(
-    "mask-only", {"80/10/10": after("right at kept"), "[MASK] alone": after("right at kept", _ONLY)}
+compare_arms(
+    "mask-only",
+    {
+        "80/10/10": after_pretraining("right at kept"),
+        "[MASK] alone": after_pretraining("right at kept", _ONLY),
+    },
 )
-compared(
+compare_arms(
     "mask-and-random",
-    {"80/10/10": after("seen at kept"), "no kept words": after("seen at kept", _RANDOM)},
+    {
+        "80/10/10": after_pretraining("seen at kept"),
+        "no kept words": after_pretraining("seen at kept", _RANDOM),
+    },
 )
-compared(
+compare_arms(
     "mask-and-kept",
-    {"no random words": after("seen at random", _KEPT), "80/10/10": after("seen at random")},
+    {
+        "no random words": after_pretraining("seen at random", _KEEP_TOKENS),
+        "80/10/10": after_pretraining("seen at random"),
+    },
 )
-compared(
+compare_arms(
     "mask-ratios",
     {
-        "frozen, 80/10/10": after("frozen"),
-        "frozen, [MASK] alone": after("frozen", _ONLY),
-        "fine-tuned, 80/10/10": after("fine-tuned"),
-        "fine-tuned, [MASK] alone": after("fine-tuned", _ONLY),
+        "frozen, 80/10/10": after_pretraining("frozen"),
+        "frozen, [MASK] alone": after_pretraining("frozen", _ONLY),
+        "fine-tuned, 80/10/10": after_pretraining("fine-tuned"),
+        "fine-tuned, [MASK] alone": after_pretraining("fine-tuned", _ONLY),
     },
 )
-compared(
+compare_arms(
     "predict-every-word",
     {
-        "predicted, none masked": after("mlm_accuracy", _EVERY),
-        "predicted, masked": after("mlm_accuracy"),
+        "predicted, none masked": after_pretraining("mlm_accuracy", _EVERY),
+        "predicted, masked": after_pretraining("mlm_accuracy"),
         "99 in a hundred": lambda *_: 0.99,
-        "frozen, none masked": after("frozen", _EVERY),
-        "frozen, masked": after("frozen"),
+        "frozen, none masked": after_pretraining("frozen", _EVERY),
+        "frozen, masked": after_pretraining("frozen"),
     },
 )
-compared(
+compare_arms(
     "cheating",
-    {"both sides": after("lm_accuracy", _LEAK), "left side": after("lm_accuracy", LEFT)},
+    {
+        "both sides": after_pretraining("lm_accuracy", _LEAK),
+        "left side": after_pretraining("lm_accuracy", LEFT),
+    },
 )
-_NETWORKS = {"bidirectional": FILLED, "left-to-right": LEFT, "side by side": BESIDE}
-compared(
-    "deeply-bidirectional", {name: after("fine-tuned", how) for name, how in _NETWORKS.items()}
+_NETWORKS = {"bidirectional": FULL_SENTENCES, "left-to-right": LEFT, "side by side": CENTRED_WINDOW}
+compare_arms(
+    "deeply-bidirectional",
+    {name: after_pretraining("fine-tuned", how) for name, how in _NETWORKS.items()},
 )
-compared(
+compare_arms(
     "slower-at-first",
     {
-        f"{name}, {when}": after("fine-tuned", how, _PLAIN, steps=steps)
-        for name, how in (("left-to-right", LEFT), ("masked", FILLED))
+        f"{name}, {when}": after_pretraining("fine-tuned", how, _PLAIN, steps=steps)
+        for name, how in (("left-to-right", LEFT), ("masked", FULL_SENTENCES))
         for when, steps in (("early", _FEW), ("late", STEPS))
     },
 )
-compared(
+compare_arms(
     "more-steps",
     {
-        f"{name}, {when}": after(what, steps=steps)
+        f"{name}, {when}": after_pretraining(what, steps=steps)
         for name, what in (("predicted", "mlm_accuracy"), ("fine-tuned", "fine-tuned"))
         for when, steps in (("early", _FEW), ("late", STEPS))
     },
 )
-compared(
+compare_arms(
     "size-matters",
     {
-        f"{name}, {width} wide": after(what, model=changes)
+        f"{name}, {width} wide": after_pretraining(what, model=changes)
         for name, what in (("predicted", "mlm_accuracy"), ("fine-tuned", "fine-tuned"))
         for width, changes in ((32, _SMALL), (128, {}))
     },
 )
-compared(
+compare_arms(
     "next-sentence-learned",
-    {"next sentence": after("nsp_accuracy"), "commoner answer": after("nsp_majority")},
-)
-compared(
-    "segments-needed",
     {
-        "two segments": after("nsp_accuracy"),
-        "one segment": after("nsp_accuracy", model={"type_vocab_size": 1}),
+        "next sentence": after_pretraining("nsp_accuracy"),
+        "commoner answer": after_pretraining("nsp_majority"),
     },
 )
-compared(
-    "cls-filled",
-    {"with next sentences": after("frozen [CLS]"), "without": after("frozen [CLS]", FILLED)},
+compare_arms(
+    "segments-needed",
+    {
+        "two segments": after_pretraining("nsp_accuracy"),
+        "one segment": after_pretraining("nsp_accuracy", model={"type_vocab_size": 1}),
+    },
 )
-compared(
+compare_arms(
+    "cls-filled",
+    {
+        "with next sentences": after_pretraining("frozen [CLS]"),
+        "without": after_pretraining("frozen [CLS]", FULL_SENTENCES),
+    },
+)
+compare_arms(
     "positions-needed",
     {
-        name: after("mlm_accuracy", _PLAIN, model={"family": "bertworks", "positions": kind})
+        name: after_pretraining(
+            "mlm_accuracy", _PLAIN, model={"family": "bertworks", "positions": kind}
+        )
         for name, kind in (
             ("learned positions", "learned"),
             ("sinusoids", "sinusoidal"),
@@ -189,13 +213,15 @@ compared(
 )
 
 
-def _adapted(lab: Lab, seed: int) -> float:
+def _adapted_accuracy(lab: Lab, seed: int) -> float:
     """Pre-train the model further on the corpus, fine-tune on 300 texts; return the accuracy."""
     run, _ = lab.pretrained(seed, **_ADAPT, init_checkpoint=lab.name)
-    return lab.finetuned(run, seed, rows=300)
+    return lab.finetuned_model(run, seed, rows=300)
 
 
-compared("text-of-the-field", {"text of the field": _adapted, "as it is": tuned(300)})
+compare_arms(
+    "text-of-the-field", {"text of the field": _adapted_accuracy, "as it is": after_finetuning(300)}
+)
 
 
 def _student(lab: Lab, seed: int) -> float:
@@ -205,7 +231,7 @@ def _student(lab: Lab, seed: int) -> float:
     half["num_hidden_layers"] = max(1, config.num_hidden_layers // 2)
     how: Changes = {"objective": "distillation", "distillation": {"teacher": lab.name}}
     run, _ = lab.pretrained(seed, **{**_ADAPT, **how, "model": half})
-    return lab.finetuned(run, seed)
+    return lab.finetuned_model(run, seed)
 
 
-compared("student", {"student": _student, "teacher": tuned()})
+compare_arms("student", {"student": _student, "teacher": after_finetuning()})

@@ -71,23 +71,23 @@ def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:
     Raises:
         BertworksError: a run failed.
     """
-    known = _known(lab, claim)
+    context = _read_record(lab, claim)
     for seed in claim.seeds(seeds):
-        if str(seed) in known:
+        if str(seed) in context:
             continue
-        say(lab.progress, f"{claim.name}, seed {seed}" if claim.seeded else claim.name)
+        say(lab.progress, f"{claim.name}, seed {seed}" if claim.has_seeds else claim.name)
         start = time.process_time()
         cases = claim.measure(lab, seed)
-        known[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
-        write_json(_file(lab, claim), Record(claim, known).to_dict(), indent=1)
-    return Record(claim, {str(seed): known[str(seed)] for seed in claim.seeds(seeds)})
+        context[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
+        write_json(_file(lab, claim), Record(claim, context).to_dict(), indent=1)
+    return Record(claim, {str(seed): context[str(seed)] for seed in claim.seeds(seeds)})
 
 
 def _file(lab: Lab, claim: Claim) -> Path:
     return lab.out / "claims" / f"{claim.name}.json"
 
 
-def _known(lab: Lab, claim: Claim) -> dict[str, Any]:
+def _read_record(lab: Lab, claim: Claim) -> dict[str, Any]:
     """Return the earlier measurements, by seed."""
     file = _file(lab, claim)
     found: dict[str, Any] = json.loads(file.read_bytes())["seeds"] if file.exists() else {}
@@ -107,20 +107,22 @@ def measure_all(
         The records, and the names of the skipped claims.
     """
     end = None if budget is None else time.monotonic() + 60 * budget
-    records, skipped = [], []
+    records, skipped_claims = [], []
     for claim in claims:
-        missing = {str(seed) for seed in claim.seeds(seeds)} - _known(lab, claim).keys()
+        missing = {str(seed) for seed in claim.seeds(seeds)} - _read_record(lab, claim).keys()
         cost = 60 * claim.minutes * len(missing)
         if end is not None and missing and time.monotonic() + cost > end:
-            skipped.append(claim.name)
+            skipped_claims.append(claim.name)
             continue
         records.append(measure(lab, claim, seeds))
-    return records, skipped
+    return records, skipped_claims
 
 
 def write_page(lab: Lab) -> Path:
     """Write `results.json`, `lab.md` and a picture under `images` of each claim measured so far."""
-    records = [Record(claim, known) for claim in find_claims() if (known := _known(lab, claim))]
+    records = [
+        Record(claim, known) for claim in find_claims() if (known := _read_record(lab, claim))
+    ]
     write_json(lab.out / "results.json", [one.to_dict() for one in records], indent=1)
     write_file(lab.out / "lab.md", page(lab, records))
     for record in records:
@@ -135,7 +137,7 @@ def _picture(record: Record) -> str:
 def page(lab: Lab, records: Sequence[Record]) -> str:
     """Return the page: a table of verdicts, then each claim with its measurements."""
     machine = describe(lab.device)
-    spent = format_duration(sum(record.seconds for record in records))
+    duration = format_duration(sum(record.seconds for record in records))
     threads = torch.get_num_threads()
     cores = "one thread" if threads == 1 else f"{threads} threads"
     rows = [
@@ -146,8 +148,8 @@ def page(lab: Lab, records: Sequence[Record]) -> str:
         "# Claims about BERT, tested",
         "",
         f"Written by `bertworks lab all`. Text: {lab.data or 'docstrings of Python'}. "
-        f"Model: {lab.name}. Machine: {machine['cpu']}, {cores}, {machine['device']}; {spent} of "
-        "processor time in total.",
+        f"Model: {lab.name}. Machine: {machine['cpu']}, {cores}, {machine['device']}; "
+        f"{duration} of processor time in total.",
         "",
         f"An effect is *shown* if it is more than {SPREADS:g} times its spread, *contradicted* if "
         "it is that far below zero, else *not shown* at this size. The spread is the standard "

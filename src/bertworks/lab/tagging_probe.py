@@ -247,10 +247,10 @@ def _fill(
                 states.values[layer, pieces] = vectors.float().cpu().numpy()
 
 
-def _row_of(batch: Batch, at: int) -> str:
+def _row_of(batch: Batch, row: int) -> str:
     """The row of the labelled piece with index `at`, in words."""
     sequence = torch.searchsorted(
-        batch.packed.cu_seqlens.long(), batch.targets["positions"][at], right=True
+        batch.packed.cu_seqlens.long(), batch.targets["positions"][row], right=True
     )
     return row_name(int(batch.packed.sequence_row[sequence - 1]))
 

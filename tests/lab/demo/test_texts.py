@@ -82,7 +82,9 @@ def test_a_text_of_two_packages_is_no_row() -> None:
 def test_held_out_passages_leave_the_documents() -> None:
     kept = Passage(("This one may well stay.",), is_docstring=False)
     held_out = Passage(("This one is held out.", "So is what follows it."), is_docstring=True)
-    documents = module_documents([Module("a", (kept, held_out))], without={"this one is held out"})
+    documents = module_documents(
+        [Module("a", (kept, held_out))], excluded_names={"this one is held out"}
+    )
     assert documents == [["This one may well stay."]]
 
 

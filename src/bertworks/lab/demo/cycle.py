@@ -164,16 +164,18 @@ class _Demo:
         self.prepare(data)
         loss = self.pretrain()
         self.fill_in()
-        known, random = (self.finetune(data, rows, pretrained=known) for known in (True, False))
+        pretrained, random = (
+            self.finetune(data, rows, pretrained=pretrained) for pretrained in (True, False)
+        )
         labels = [row["label"] for row in rows]
         # For each row: 1 if only the pre-trained network is right, -1 if only the other is.
-        gains = [one - other for one, other in zip(known, random, strict=True)]
+        gains = [one - other for one, other in zip(pretrained, random, strict=True)]
         mean = sum(gains) / len(gains)
         result = DemoResult(
             held_out_loss=loss,
             majority=max(map(labels.count, data.labels)) / len(labels),
             without_pretraining=sum(random) / len(rows),
-            with_pretraining=sum(known) / len(rows),
+            with_pretraining=sum(pretrained) / len(rows),
             standard_error=math.sqrt(sum((gain - mean) ** 2 for gain in gains)) / len(gains),
             report=self.out / "pretrained" / "report.html",
             seconds=time.perf_counter() - self.start,
@@ -306,12 +308,11 @@ class _Demo:
 
         self.heading("8", "Predictions for held-out docstrings")
         model = load(self.out / "finetuned", device=DEVICE)
-        for row, said in zip(rows, model.predict([row["text"] for row in rows]), strict=True):
-            label = said["label"]
+        for row, prediction in zip(rows, model.predict([row["text"] for row in rows]), strict=True):
+            label = prediction["label"]
             mark = "✓" if label == row["label"] else f"✗ ({row['label']})"
-            self.say(
-                f"{label:<9} {said['probabilities'][label]:4.0%} {mark}  {_clip(row['text'], 52)}"
-            )
+            probability = prediction["probabilities"][label]
+            self.say(f"{label:<9} {probability:4.0%} {mark}  {_clip(row['text'], 52)}")
 
     def close(self, result: DemoResult) -> None:
         """Show the conclusion, and commands to try next."""

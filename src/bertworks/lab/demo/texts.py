@@ -27,7 +27,7 @@ from ...utils.atomic_writes import write_file
 from ...utils.directories import make_directory
 
 _NOT_PROSE = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,10 @@ def write(
     random.Random(seed).shuffle(rows)
     num_dev = int(len(rows) * dev_share)
     dev, train = rows[:num_dev], rows[num_dev:]
-    documents = [*topics(), *module_documents(modules, without={_key(text) for text, _ in dev})]
+    documents = [
+        *topics(),
+        *module_documents(modules, excluded_names={_key(text) for text, _ in dev}),
+    ]
 
     make_directory(directory)
     corpus = directory / "corpus.txt"
@@ -106,14 +109,14 @@ def topics() -> list[list[str]]:
     return [document for document in documents if document]
 
 
-def module_documents(modules: Sequence[Module], without: set[str]) -> list[list[str]]:
+def module_documents(modules: Sequence[Module], excluded_names: set[str]) -> list[list[str]]:
     """One document per module; passages with a paragraph whose key is in `without` are dropped."""
     documents = []
     for module in modules:
         lines = [
             line
             for passage in module.passages
-            if not any(_key(line) in without for line in passage.paragraphs)
+            if not any(_key(line) in excluded_names for line in passage.paragraphs)
             for line in passage.paragraphs
         ]
         if lines:
@@ -146,7 +149,7 @@ def standard_library() -> Iterator[Module]:
         DataError: this Python installation lacks the sources of the standard library.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    found = False
+    has_text = False
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
         if _NOT_PROSE.intersection(parts) or parts[0].startswith("config-"):
@@ -158,10 +161,10 @@ def standard_library() -> Iterator[Module]:
                 tree = ast.parse(source)
         except SyntaxError:
             continue
-        found = True
+        has_text = True
         passages = [passage for _, passage in sorted(_passages(tree, source), key=lambda at: at[0])]
         yield Module(parts[0].removesuffix(".py"), tuple(passages))
-    if not found:
+    if not has_text:
         raise DataError(
             "the sources of the standard library, which the demo reads, are missing",
             where=str(root),
@@ -171,17 +174,17 @@ def standard_library() -> Iterator[Module]:
 
 def _passages(tree: ast.Module, source: str) -> Iterator[tuple[int, Passage]]:
     """Docstrings, each with its first line number, and comment blocks, each with the line after."""
-    inside: set[int] = set()
+    nested_lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+        if isinstance(node, _DEFINITIONS) and (text := ast.get_docstring(node)):
             string = node.body[0]
-            inside.update(range(string.lineno, (string.end_lineno or string.lineno) + 1))
+            nested_lines.update(range(string.lineno, (string.end_lineno or string.lineno) + 1))
             if paragraphs := prose(text):
                 yield string.lineno, Passage(tuple(paragraphs), is_docstring=True)
     block: list[str] = []
     for number, line in enumerate([*source.splitlines(), ""], 1):
         stripped = line.strip()
-        if stripped.startswith("#") and number not in inside:
+        if stripped.startswith("#") and number not in nested_lines:
             block.append(stripped.lstrip("#"))
         elif block:
             if len(block) > 1 and (paragraphs := prose(_dedent("\n".join(block)))):
@@ -195,14 +198,14 @@ def _dedent(text: str) -> str:
 
 def prose(text: str) -> list[str]:
     """The paragraphs of a text that are prose, each on one line; code and rules are dropped."""
-    found = []
+    paragraphs = []
     for paragraph in re.split(r"\n[ \t]*\n", text.expandtabs(4)):
         lines = [line for line in paragraph.splitlines() if re.search(r"\w", line)]
         if lines and not any(line.lstrip().startswith(">>>") for line in lines):
             line = " ".join(" ".join(lines).split())
             if _reads_as_prose(line):
-                found.append(line)
-    return found
+                paragraphs.append(line)
+    return paragraphs
 
 
 def _reads_as_prose(line: str) -> bool:

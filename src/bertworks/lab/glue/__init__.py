@@ -1,7 +1,7 @@
 """The GLUE benchmark: fine-tune and evaluate each task, and predict its test file.
 
     out/
-      MRPC/            the task's grid (see `training.grid`); one point if no grid is given
+      MRPC/            the task's grid (see `tuning`); one point if no grid is given
       submission/      the predictions of the test files, in the format of the benchmark's server
       glue.md, .json   a table of all tasks, with the paper's results
 
@@ -35,7 +35,7 @@ from ...utils.directories import make_directory
 from ...utils.formatting import markdown_table
 from ...utils.json_files import write_json
 from ...utils.outputs import locked_output
-from .tasks import TASKS, Figure, GlueTask, chosen, folder_of
+from .tasks import TASKS, Figure, GlueTask, folder_of, select_tasks
 
 NOTE = "In percent. Ours on dev, of the best run there; the paper's on the test set."
 
@@ -151,7 +151,7 @@ def glue(
     if not data.is_dir():
         raise DataError("no such folder", where=str(data))
     folders, missing = {}, {}
-    for task in chosen(tasks):
+    for task in select_tasks(tasks):
         folder, lacks = folder_of(task, data)
         if lacks is None:
             folders[task.name] = (task, folder)
@@ -171,12 +171,12 @@ def glue(
     inputs = [*tables, source]
     marks = ("*/settings.yaml", "data/QQP-*", "glue.json")
     with locked_output(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
-        found = _learned_before(out, model, except_for=folders.keys())
+        finished_grids = _read_finished_grids(out, model, except_for=folders.keys())
         answers: list[Path] = []
         for number, (task, folder) in enumerate(folders.values(), 1):
             say(progress, f"{task.name}, task {number} of {len(folders)}")
             read = [_whole(task, folder / name, out, progress) for name in task.files[:2]]
-            found[task.name] = finetune_grid(
+            finished_grids[task.name] = finetune_grid(
                 model,
                 task.kind,
                 train=str(read[0]),
@@ -192,12 +192,16 @@ def glue(
             )
             made = load(out / task.name, device=device)
             answers += _answers(task, folder, made, out / "submission", progress)
-        learned = [task for task in TASKS if task.name in found]
+        trained_tasks = [task for task in TASKS if task.name in finished_grids]
         result = GlueResult(
             out,
-            tuple(score for t in learned for score in _scores(t, data, found[t.name], device)),
-            {task.name: found[task.name].best.directory.name for task in learned},
-            {name: why for name, why in missing.items() if name not in found},
+            tuple(
+                score
+                for t in trained_tasks
+                for score in _scores(t, data, finished_grids[t.name], device)
+            ),
+            {task.name: finished_grids[task.name].best.directory.name for task in trained_tasks},
+            {name: why for name, why in missing.items() if name not in finished_grids},
             tuple(answers),
         )
         result.save()
@@ -206,22 +210,22 @@ def glue(
 
 def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:
     """Raise for settings that do not fit one of the tasks, before any task is trained."""
-    reserved = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
+    reserved_names = {"seed", "teacher", *(name for task in TASKS for name in task.settings)}
     for task in tasks:
         schema = settings_of(find_labelled_task(task.kind))
         given = {**task.settings, **settings}
         schema.parse(given, where=task.name)
-        varied = Space.parse(grid, schema, given).axes.keys()
-        if clash := sorted(reserved & (settings.keys() | varied)):
+        varied_names = Space.parse(grid, schema, given).axes.keys()
+        if clash := sorted(reserved_names & (settings.keys() | varied_names)):
             raise SettingsError(f"{clash[0]} is set by each of GLUE's tasks")
-        is_turned = settings.get("both_orders") or "both_orders" in varied
+        is_turned = settings.get("both_orders") or "both_orders" in varied_names
         if is_turned and "pair_column" not in task.columns:
             raise SettingsError(
                 "both_orders is for pairs of texts", where=task.name, fix="Name tasks of pairs."
             )
 
 
-def _learned_before(
+def _read_finished_grids(
     out: Path, model: str | Path | Model, *, except_for: Iterable[str]
 ) -> dict[str, GridResult]:
     """The finished grids of other tasks in `out`.
@@ -230,16 +234,16 @@ def _learned_before(
         TrainingError: one is of another model.
     """
     names = {task.name for task in TASKS if (out / task.name / "grid.json").is_file()}
-    found = {name: GridResult.read(out / name) for name in sorted(names - set(except_for))}
-    now = describe_model(model)["fingerprint"] if found else None
-    for name in found:
+    grids = {name: GridResult.read(out / name) for name in sorted(names - set(except_for))}
+    now = describe_model(model)["fingerprint"] if grids else None
+    for name in grids:
         if RunDirectory(out / name).settings()["model"]["fingerprint"] != now:
             raise TrainingError(
                 "was trained from another model",
                 where=str(out / name),
                 fix="Give another directory: the table is of one model.",
             )
-    return found
+    return grids
 
 
 def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> Path:
@@ -251,53 +255,53 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
     if task.name != "QQP":
         return file
     rows = [fields for _, fields in split_tsv(read_lines(str(file), Reading(ReadCounts())))]
-    kept = ["\t".join(fields) for fields in rows if len(fields) == len(rows[0])]
-    if len(kept) == len(rows):
+    lines = ["\t".join(fields) for fields in rows if len(fields) == len(rows[0])]
+    if len(lines) == len(rows):
         return file
     whole = out / "data" / f"{task.name}-{file.name}"
-    _write_lines(whole, kept)
-    broken = len(rows) - len(kept)
+    _write_lines(whole, lines)
+    broken = len(rows) - len(lines)
     say(progress, f"{file}: {broken} incomplete lines are left out in {whole}")
     return whole
 
 
 def _scores(
-    task: GlueTask, data: Path, found: GridResult, device: torch.device | str
+    task: GlueTask, data: Path, result: GridResult, device: torch.device | str
 ) -> Iterator[Score]:
     """A task's rows of the table: from the grid, or evaluated now for another dev file."""
     for figure in task.figures:
         file = folder_of(task, data)[0] / figure.file
         if figure.file == task.files[1]:
-            seeds = PointResult.from_runs(found.ranked_points[0].runs, figure.metric)
+            seeds = PointResult.from_runs(result.ranked_points[0].runs, figure.metric)
             mean, spread = seeds.mean, seeds.spread
-            dev = 100 * found.best.metrics[figure.metric]
+            dev = 100 * result.best.metrics[figure.metric]
             yield Score(figure, dev, mean and 100 * mean, spread and 100 * spread)
         elif file.is_file():
-            measured = load(found.best.directory, device=device).evaluate(file)
+            measured = load(result.best.directory, device=device).evaluate(file)
             yield Score(figure, 100 * measured.metrics[figure.metric])
 
 
 def _answers(
-    task: GlueTask, folder: Path, made: Model, submission: Path, progress: Progress | None
+    task: GlueTask, folder: Path, model: Model, submission: Path, progress: Progress | None
 ) -> list[Path]:
     """Predict the available test files with the best run, in the format of the benchmark's server.
 
     Two columns, `index` and `prediction`: names of labels; numbers of STS-B clipped to 0–5.
     """
-    written = []
+    files = []
     for name, test in task.test_files.items():
         if not (folder / test).is_file():
             say(progress, f"{name}: no {test}, so nothing for the server")
             continue
         lines = ["index\tprediction"]
-        for number, (row, answer) in enumerate(made.stream(data=folder / test)):
+        for number, (row, answer) in enumerate(model.stream(data=folder / test)):
             index = row.get("index", row.get("id", number))
             is_label = "label" in answer
             said = answer["label"] if is_label else f"{min(5.0, max(0.0, answer['value'])):.3f}"
             lines.append(f"{index}\t{said}")
-        written.append(submission / f"{name}.tsv")
-        _write_lines(written[-1], lines)
-    return written
+        files.append(submission / f"{name}.tsv")
+        _write_lines(files[-1], lines)
+    return files
 
 
 def _write_lines(file: Path, lines: Iterable[str]) -> None:

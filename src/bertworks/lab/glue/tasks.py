@@ -108,18 +108,18 @@ TASKS = (
 )
 
 
-def chosen(names: Sequence[str] | None) -> list[GlueTask]:
+def select_tasks(names: Sequence[str] | None) -> list[GlueTask]:
     """Return the tasks with the given names (`MRPC`, `sst2`); all tasks if `names` is None.
 
     Raises:
         SettingsError: there is no such task.
     """
-    known = {_key(task.name): task for task in TASKS}
-    asked = known if names is None else [_key(name) for name in names]
-    for name in asked:
-        if name not in known:
-            raise SettingsError(f"GLUE has no task {name!r}", fix=did_you_mean(name, known))
-    return [known[name] for name in dict.fromkeys(asked)]
+    tasks_by_key = {_key(task.name): task for task in TASKS}
+    keys = tasks_by_key if names is None else [_key(name) for name in names]
+    for name in keys:
+        if name not in tasks_by_key:
+            raise SettingsError(f"GLUE has no task {name!r}", fix=did_you_mean(name, tasks_by_key))
+    return [tasks_by_key[name] for name in dict.fromkeys(keys)]
 
 
 def folder_of(task: GlueTask, data: Path) -> tuple[Path, str | None]:
