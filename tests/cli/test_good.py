@@ -271,7 +271,7 @@ def test_predict_a_table(bertworks: Bertworks, world: World, tmp_path: Path) -> 
 def test_predict_a_table_on_a_terminal_fits_into_80_columns(
     bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertworks.cli.using.sys", _Terminal())
+    monkeypatch.setattr("bertworks.cli.inference.sys", _Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     lines = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
     assert lines[0].split() == ["prediction", "probability", "text"]
@@ -373,7 +373,7 @@ def test_generate(bertworks: Bertworks, causal: Path) -> None:
     rows = [json.loads(line) for line in bertworks(*words, "--json").stdout.splitlines()]
     expected = bw.load(causal, device="cpu").generate(["the door", "a river"], max_new_tokens=5)
     assert rows == [
-        {"text": text, "generated": new}
+        {"text": text, "generated_text": new}
         for text, new in zip(("the door", "a river"), expected, strict=True)
     ]
     shown = bertworks(*words).stdout

@@ -264,7 +264,7 @@ def test_odd_values_are_a_line_or_an_answer(
     options = [
         one.opts[0]
         for one in VERB_TABLE[verb].params
-        if one.param_type_name == "option" and not one.is_flag and one.name != "on"
+        if one.param_type_name == "option" and not one.is_flag and one.name != "cluster"
     ]
     draw = random.Random(verb)
     lines = [

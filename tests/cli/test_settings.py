@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertworks.cli.schemas import VERBS, sorted_out
+from bertworks.cli.schemas import VERBS, split_settings
 from bertworks.errors import SettingsError
 
 from .conftest import Bertworks
@@ -104,13 +104,13 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
     ],
 )
 def test_a_setting_has_several_spellings(typed: str, others: str, words: str) -> None:
-    found = sorted_out("embed", typed.split(), OPTIONS, takes_texts=True)
+    found = split_settings("embed", typed.split(), OPTIONS, takes_texts=True)
     assert found == (others.split(), words.split())
 
 
 def test_words_stay_where_texts_are_not_taken() -> None:
     typed = ["tagging", "learning_rat=1", "--learning-rate", "2e-5", "--labelled-piece", "all"]
-    assert sorted_out("finetune", typed, OPTIONS, takes_texts=False) == (
+    assert split_settings("finetune", typed, OPTIONS, takes_texts=False) == (
         ["tagging", "learning_rat=1"],
         ["learning_rate=2e-5", "labelled_piece=all"],
     )
@@ -118,7 +118,7 @@ def test_words_stay_where_texts_are_not_taken() -> None:
 
 def test_the_task_may_come_after_options() -> None:
     typed = ["--out", "d", "--learning-rate", "1", "--labelled-piece", "all", "tagging"]
-    found = sorted_out("finetune", typed, OPTIONS, takes_texts=False)
+    found = split_settings("finetune", typed, OPTIONS, takes_texts=False)
     assert found == (["--out", "d", "tagging"], ["learning_rate=1", "labelled_piece=all"])
 
 
@@ -136,26 +136,26 @@ def test_the_task_may_come_after_options() -> None:
 )
 def test_misspelt_settings_are_named(typed: list[str], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
-        sorted_out("embed", typed, OPTIONS, takes_texts=True)
+        split_settings("embed", typed, OPTIONS, takes_texts=True)
 
 
 def test_a_text_may_have_an_equals_sign() -> None:
     texts = ["the sum a=b", "a =b", "x-y=1", "=", "http://a.org/?q=1"]
-    found = sorted_out("embed", ["m", *texts], OPTIONS, takes_texts=True)
+    found = split_settings("embed", ["m", *texts], OPTIONS, takes_texts=True)
     assert found == (["m", *texts], [])
 
 
 @pytest.mark.parametrize("verb", ["predict", "generate", "embed", "features", "search"])
 def test_verbs_of_texts_refuse_settings_that_are_none(verb: str) -> None:
     with pytest.raises(SettingsError, match="unknown setting 'nosuch=1'"):
-        sorted_out(verb, ["m", "f", "a text", "nosuch=1"], OPTIONS, takes_texts=True)
+        split_settings(verb, ["m", "f", "a text", "nosuch=1"], OPTIONS, takes_texts=True)
 
 
 def test_names_of_models_are_no_settings() -> None:
     typed = ["tickets=runs/tickets", "lazy=true"]
-    assert sorted_out("serve", typed, OPTIONS, takes_texts=True) == (typed[:1], typed[1:])
+    assert split_settings("serve", typed, OPTIONS, takes_texts=True) == (typed[:1], typed[1:])
     with pytest.raises(SettingsError, match="To pass it as a name, put -- before it"):
-        sorted_out("serve", ["m", "max_text=3"], OPTIONS, takes_texts=True)
+        split_settings("serve", ["m", "max_text=3"], OPTIONS, takes_texts=True)
 
 
 def test_a_misspelt_option_is_a_usage_error(bertworks: Bertworks) -> None:

@@ -6,17 +6,17 @@ Nothing here imports torch before a verb needs it, so that `--help` is fast.
 from . import (
     checkpoint,
     corpus,
+    inference,
     lab,
     scale,
     serve,
     training,
-    using,
     vectors,
 )  # register their verbs
 from .app import app
 
 __all__ = ["app", "checkpoint", "corpus", "lab", "main", "scale"]
-__all__ += ["serve", "training", "using", "vectors"]
+__all__ += ["inference", "serve", "training", "vectors"]
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from ..utils.environment import check_environment
 from ..utils.locks import OutputKind
 from ..utils.outputs import locked_output
 from ..utils.remote import is_remote
-from . import display, finished, schemas
+from . import command_records, display, schemas
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -153,12 +153,12 @@ class Verb(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            needed = [
+            required_options = [
                 f"{param.opts[0]} {param.metavar}"
                 for param in self.params
                 if param.required and param.param_type_name == "option"
             ]
-            required = ["Required: " + ", ".join(needed)] if needed else []
+            required = ["Required: " + ", ".join(required_options)] if required_options else []
             help_ = f"Try '{ctx.command_path} --help' for all options."
             usage = [
                 ctx.get_usage(),
@@ -188,7 +188,7 @@ class Verb(TyperCommand):
             _current.reset(token)
 
     def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments without the settings, which are stored for `given_settings`."""
+        """The arguments without the settings, which are stored for `read_settings`."""
         options = {
             name: not getattr(param, "is_flag", False)
             for param in self.get_params(ctx)
@@ -197,12 +197,12 @@ class Verb(TyperCommand):
         }
         takes_words = any(param.name == "settings" for param in self.params)
         try:
-            others, words = schemas.sorted_out(
+            others, words = schemas.split_settings(
                 str(self.name), args, options, takes_texts=not takes_words
             )
         except SettingsError as error:
             ctx.fail(str(error))
-        ctx.meta["task"] = schemas.task_in(str(self.name), others)
+        ctx.meta["task"] = schemas.task_argument(str(self.name), others)
         ctx.meta["settings"] = words
         return others
 
@@ -210,7 +210,7 @@ class Verb(TyperCommand):
         if self.name in schemas.VERBS:
             from ..analysis.settings_help import help_text
 
-            found, others = schemas.listed(self.name, ctx.meta.get("task"))
+            found, others = schemas.settings_in_help(self.name, ctx.meta.get("task"))
             formatter.write("\nSettings, given as KEY=VALUE (or --key VALUE):\n\n")
             formatter.write(help_text(found, formatter.width) + "\n")
             if others:
@@ -236,11 +236,11 @@ def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[
         no_args_is_help=name != "demo",
     )
 
-    def registered(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         register(_with_groups(function))
         return function
 
-    return registered
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -270,12 +270,17 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
             groups[name] = _with_groups(group.function)
             parameters |= inspect.signature(groups[name]).parameters
 
-    def run(**given: Any) -> Any:
-        made = {
-            name: of(**{key: given[key] for key in inspect.signature(of).parameters})
+    def run(**arguments: Any) -> Any:
+        group_values = {
+            name: of(**{key: arguments[key] for key in inspect.signature(of).parameters})
             for name, of in groups.items()
         }
-        return function(**{name: made[name] if name in made else given[name] for name in own})
+        return function(
+            **{
+                name: group_values[name] if name in group_values else arguments[name]
+                for name in own
+            }
+        )
 
     signature = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters.values()]
     run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
@@ -380,7 +385,7 @@ ModelWorkers = Annotated[
         help="Processes, each with the model; 1 if omitted (on Ray: one per core).",
     ),
 ]
-On = Annotated[
+Cluster = Annotated[
     str | None,
     typer.Option("--on", metavar="PLACE", help="Run on Ray instead: ray or ray://HOST:PORT."),
 ]
@@ -396,12 +401,12 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def _computing(device: Device = "auto", threads: Threads = None) -> literals.Device:
+def _device_option(device: Device = "auto", threads: Threads = None) -> literals.Device:
     set_threads(threads)
     return device
 
 
-Computing = Annotated[literals.Device, Group(_computing)]
+DeviceOption = Annotated[literals.Device, Group(_device_option)]
 """The device of the network; sets the number of CPU threads, if given."""
 
 
@@ -416,17 +421,17 @@ def load_model(model: str, device: literals.Device, task: str | None = None) -> 
     return load(model, task=task, device=device)
 
 
-def _spread(workers: ModelWorkers = None, on: On = None) -> dict[str, Any]:
-    if workers is None and on is None:
+def _worker_options(workers: ModelWorkers = None, cluster: Cluster = None) -> dict[str, Any]:
+    if workers is None and cluster is None:
         return {}
-    return {"workers": workers or (None if on else 1), "on": on}
+    return {"workers": workers or (None if cluster else 1), "on": cluster}
 
 
-Spread = Annotated[dict[str, Any], Group(_spread)]
+WorkerOptions = Annotated[dict[str, Any], Group(_worker_options)]
 """The number of processes, each with the model, and where they run; empty if not given."""
 
 
-def given_settings(
+def read_settings(
     ctx: typer.Context,
     file: Path | None,
     words: Sequence[str] = (),
@@ -445,15 +450,15 @@ def given_settings(
     """
     assert ctx.info_name is not None
     schema = schemas.schema_of(ctx.info_name, task)
-    found = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
-    return found.model_dump(exclude_unset=True)
+    settings = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
+    return settings.model_dump(exclude_unset=True)
 
 
-def _given(ctx: typer.Context, settings_file: SettingsFile = None) -> dict[str, Any]:
-    return given_settings(ctx, settings_file)
+def _settings_option(ctx: typer.Context, settings_file: SettingsFile = None) -> dict[str, Any]:
+    return read_settings(ctx, settings_file)
 
 
-Given = Annotated[dict[str, Any], Group(_given)]
+SettingsOption = Annotated[dict[str, Any], Group(_settings_option)]
 """All settings that a user gives to a verb: in a file, and as words."""
 
 
@@ -500,10 +505,10 @@ def output(
     verb = _current.get()
     command = None
     if overwrite is not None and kind != "directory" and verb is not None:
-        command = finished.command_digest(
+        command = command_records.command_digest(
             verb.info_name, verb.params, verb.meta.get("settings", ()), sources, path
         )
-    if command is not None and not overwrite and finished.is_finished(path, command):
+    if command is not None and not overwrite and command_records.is_finished(path, command):
         if not repeats:
             display.facts({"time": "nothing to do: already finished", "written to": path})
             raise typer.Exit
@@ -511,7 +516,7 @@ def output(
     with locked_output(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):
         yield bool(overwrite)
         if command is not None:
-            finished.record_finished(path, command)
+            command_records.record_finished(path, command)
 
 
 def check_present(inputs: Iterable[object]) -> None:
@@ -521,17 +526,17 @@ def check_present(inputs: Iterable[object]) -> None:
         DataError: a path does not exist. Names of data sets, paths on other file systems, globs,
             and "-" are checked when they are read.
     """
-    for given in inputs:
-        if given is None or is_remote(given) or str(given) == "-" or has_magic(str(given)):
+    for name in inputs:
+        if name is None or is_remote(name) or str(name) == "-" or has_magic(str(name)):
             continue
-        path = os.path.expanduser(str(given))
+        path = os.path.expanduser(str(name))
         if not path.startswith("hf:") and not os.path.exists(path):
-            raise DataError("no such file", where=str(given))
+            raise DataError("no such file", where=str(name))
 
 
 def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) -> dict[str, Any]:
-    said = {"encoding": encoding, "max_line_bytes": max_line_bytes}
-    return {name: value for name, value in said.items() if value not in (None, "utf-8")}
+    options = {"encoding": encoding, "max_line_bytes": max_line_bytes}
+    return {name: value for name, value in options.items() if value not in (None, "utf-8")}
 
 
 Lines = Annotated[dict[str, Any], Group(_lines)]
@@ -539,8 +544,8 @@ Lines = Annotated[dict[str, Any], Group(_lines)]
 
 
 def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines) -> dict[str, Any]:
-    said = {"header": header, "format": format, **lines}
-    return {name: value for name, value in said.items() if value not in (None, "auto")}
+    options = {"header": header, "format": format, **lines}
+    return {name: value for name, value in options.items() if value not in (None, "auto")}
 
 
 Table = Annotated[dict[str, Any], Group(_table)]

@@ -22,7 +22,7 @@ from .app import (
     output,
     verb,
 )
-from .corpus import Corpus, GivenCorpus, Reading
+from .corpus import Corpus, CorpusInput, Reading
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 
@@ -36,22 +36,22 @@ def inspect(
     json: AsJson = False,
 ) -> None:
     """Show a checkpoint's contents, and how each tensor is used."""
-    from ..analysis.inspection import inspect as look
+    from ..analysis.inspection import inspect as inspect_checkpoint
 
-    found = look(model)
+    inspection = inspect_checkpoint(model)
     if json:
-        display.as_json(asdict(found))
+        display.as_json(asdict(inspection))
         return
-    geometry = found.geometry
-    vocabulary = found.vocabulary
+    geometry = inspection.geometry
+    vocabulary = inspection.vocabulary
     special = " ".join(
         str(vocabulary[role]) for role in ("pad", "unk", "cls", "sep", "mask") if role in vocabulary
     )
     display.facts(
         {
-            "family": found.family,
-            "task": found.task or "none: a bare encoder",
-            "heads": ", ".join(found.heads) or "none",
+            "family": inspection.family,
+            "task": inspection.task or "none: a bare encoder",
+            "heads": ", ".join(inspection.heads) or "none",
             "geometry": f"{geometry['num_hidden_layers']} layers, "
             f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
             f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",
@@ -59,23 +59,23 @@ def inspect(
             "vocabulary": f"{vocabulary['size']:,} pieces, {vocabulary['kind']}, "
             f"{vocabulary['casing']}, {vocabulary['unused']:,} unused",
             "special": special,
-            "dtype": ", ".join(f"{count} × {name}" for name, count in found.dtypes.items()),
-            "license": found.license or "not named",
+            "dtype": ", ".join(f"{count} × {name}" for name, count in inspection.dtypes.items()),
+            "license": inspection.license or "not named",
         }
     )
     typer.echo()
     display.table(
         ("parameters", "count"),
-        [(part, f"{count:,}") for part, count in found.parameters.items()],
+        [(part, f"{count:,}") for part, count in inspection.parameters.items()],
         right="count",
     )
-    typer.echo(f"{len(found.used)} tensors used, {len(found.dropped)} dropped")
+    typer.echo(f"{len(inspection.used)} tensors used, {len(inspection.dropped)} dropped")
     if tensors:
-        for name in found.used:
+        for name in inspection.used:
             typer.echo(f"  used     {name}")
-    for name, reason in found.dropped.items():
+    for name, reason in inspection.dropped.items():
         typer.echo(f"  dropped  {name}: {reason}")
-    for name, count in found.non_finite.items():
+    for name, count in inspection.non_finite.items():
         typer.echo(f"  not finite  {name}: {count:,} × NaN or infinity")
 
 
@@ -114,7 +114,7 @@ def convert(
         if to == "tensorflow":
             from ..convert.export import missing_settings, write_tensorflow
 
-            written = write_tensorflow(
+            directory = write_tensorflow(
                 target,
                 network=model.network,
                 config=model.encoder.config,
@@ -122,15 +122,15 @@ def convert(
                 overwrite=overwrite,
                 task=model.task,
             )
-            missing = missing_settings(model, written)
+            missing = missing_settings(model, directory)
         elif to == "onnx":
             from ..convert.export import write_onnx
 
-            written = write_onnx(model, target, overwrite=overwrite)
+            directory = write_onnx(model, target, overwrite=overwrite)
         else:
-            written = model.save(target, precision=precision, overwrite=overwrite)
+            directory = model.save(target, precision=precision, overwrite=overwrite)
     facts = {"not written": f"{', '.join(missing)}: the layout has no place"} if missing else {}
-    display.facts({**facts, "written to": written})
+    display.facts({**facts, "written to": directory})
 
 
 @verb(
@@ -173,25 +173,27 @@ def quantize(
         overwrite=overwrite,
         repeats=compares,
     ) as replaces:
-        exact = load_model(model, "cpu", task)
+        fp32_model = load_model(model, "cpu", task)
         if calibrate is not None:
-            exact.calibrate(data=calibrate)
-        written = exact.save(out, precision="int8", overwrite=replaces)
-    coded = load_model(str(written), "cpu", task)
+            fp32_model.calibrate(data=calibrate)
+        directory = fp32_model.save(out, precision="int8", overwrite=replaces)
+    int8_model = load_model(str(directory), "cpu", task)
     facts: dict[str, object] = {}
     if texts is not None:
-        one = exact.embed(data=texts, normalize=True, precision="fp32")
-        cosines = (one * coded.embed(data=texts, normalize=True, precision="int8")).sum(1)
+        one = fp32_model.embed(data=texts, normalize=True, precision="fp32")
+        cosines = (one * int8_model.embed(data=texts, normalize=True, precision="int8")).sum(1)
         facts["cosine"] = f"{cosines.min():.5f} at worst, {cosines.mean():.5f} on average"
     if data is not None:
-        before = exact.evaluate(data, precision="fp32").metrics
-        after = coded.evaluate(data, precision="int8").metrics
-        assert exact.task is not None  # evaluate() needs it
-        metric = exact.task.best_metric
-        facts[metric] = f"{after[metric]:.4f}, before {before[metric]:.4f}"
-    weights = sum(file.stat().st_size for file in Path(written).glob("*.safetensors"))
-    facts["weights"] = f"{weights / 1e6:,.1f} MB, {4 * exact.num_parameters / 1e6:,.1f} in float32"
-    display.facts({**facts, "written to": written})
+        fp32_metrics = fp32_model.evaluate(data, precision="fp32").metrics
+        int8_metrics = int8_model.evaluate(data, precision="int8").metrics
+        assert fp32_model.task is not None  # evaluate() needs it
+        metric = fp32_model.task.best_metric
+        facts[metric] = f"{int8_metrics[metric]:.4f}, before {fp32_metrics[metric]:.4f}"
+    weights = sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
+    facts["weights"] = (
+        f"{weights / 1e6:,.1f} MB, {4 * fp32_model.num_parameters / 1e6:,.1f} in float32"
+    )
+    display.facts({**facts, "written to": directory})
 
 
 @verb(
@@ -228,15 +230,15 @@ def add_tokens(
             words[place] = word.strip()
         if not words:
             raise DataError("the file is empty", where=file)
-        found = add(load_model(model, "cpu"), words.values(), where=[*words])
-        written = found.model.save(out, overwrite=overwrite)
+        result = add(load_model(model, "cpu"), words.values(), where=[*words])
+        directory = result.model.save(out, overwrite=overwrite)
     display.facts(
         {
-            "added": f"{len(found.added_words):,} words, "
-            f"{found.num_reused:,} of them in unused entries",
-            "known": f"{len(found.known_words):,} words were already pieces",
-            "pieces": f"{found.model.tokenizer.vocab_size:,}",
-            "written to": written,
+            "added": f"{len(result.added_words):,} words, "
+            f"{result.num_reused:,} of them in unused entries",
+            "known": f"{len(result.known_words):,} words were already pieces",
+            "pieces": f"{result.model.tokenizer.vocab_size:,}",
+            "written to": directory,
         }
     )
 
@@ -256,21 +258,21 @@ def shrink(
     """
     from ..convert.model_editing import shrink as keep_used
 
-    given = GivenCorpus(corpus, reading)
-    with output(out, given.paths, model=model, kind="whole directory", overwrite=overwrite):
+    corpus_input = CorpusInput(corpus, reading)
+    with output(out, corpus_input.paths, model=model, kind="whole directory", overwrite=overwrite):
         large = load_model(model, "cpu")
         with display.bar("reading") as read:
-            small = keep_used(large, given.paragraphs(read))
-        written = small.save(out, overwrite=overwrite)
+            small = keep_used(large, corpus_input.paragraphs(read))
+        directory = small.save(out, overwrite=overwrite)
     display.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
             "parameters": f"{small.num_parameters:,} of {large.num_parameters:,}",
-            "documents": f"{given.counts.documents:,}",
+            "documents": f"{corpus_input.counts.documents:,}",
         }
     )
-    display.read_counts(given.counts)
-    display.facts({"written to": written})
+    display.read_counts(corpus_input.counts)
+    display.facts({"written to": directory})
 
 
 @verb("extend", "bertworks extend bert-base-uncased --positions 1024 --out bert-base-1024")
@@ -298,8 +300,8 @@ def extend(
     with output(out, model=model, kind="whole directory", overwrite=overwrite):
         short = load_model(model, "cpu")
         long = extend_positions(short, positions)
-        written = long.save(out, overwrite=overwrite)
+        directory = long.save(out, overwrite=overwrite)
     facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}
     if (limit := text_limit(long)) < positions:
         facts["limit"] = f"{limit:,} tokens of a text, as before: the model's max_seq_length"
-    display.facts({**facts, "written to": written})
+    display.facts({**facts, "written to": directory})

@@ -14,12 +14,12 @@ from ..utils.formatting import format_duration
 from . import display
 from .app import (
     AsJson,
-    Given,
+    Cluster,
     Group,
     Lines,
-    On,
     Overwrite,
     Part,
+    SettingsOption,
     Workers,
     lines_of,
     output,
@@ -76,7 +76,7 @@ Exclude = Annotated[
 ]
 
 
-class GivenCorpus:
+class CorpusInput:
     """A corpus given on the command line, to read its paragraphs once.
 
     Attributes:
@@ -84,7 +84,7 @@ class GivenCorpus:
         counts: counts of the input read so far.
     """
 
-    def __init__(self, corpus: list[str], reading: dict[str, Any], **how: Any) -> None:
+    def __init__(self, corpus: list[str], reading: dict[str, Any], **options: Any) -> None:
         from ..data.documents import ReadCounts, read_documents
         from ..data.sources import parse_sources, paths_of
 
@@ -92,7 +92,7 @@ class GivenCorpus:
         sources = parse_sources(corpus, **named)
         others = {key: value for key, value in reading.items() if key not in named}
         self.paths, self.counts = paths_of(sources), ReadCounts()
-        self._documents = read_documents(sources, counts=self.counts, **others, **how)
+        self._documents = read_documents(sources, counts=self.counts, **others, **options)
 
     def paragraphs(self, update: display.Update) -> Iterator[str]:
         """Yield the paragraphs of all documents, and update the progress after each document."""
@@ -108,8 +108,8 @@ def vocab(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the tokenizer.")],
     overwrite: Overwrite = False,
     workers: Workers = None,
-    on: On = None,
-    given: Given,
+    cluster: Cluster = None,
+    settings: SettingsOption,
     cased: Annotated[
         bool, typer.Option("--cased", help="Keep case and accents (lowercase=false).")
     ] = False,
@@ -125,35 +125,37 @@ def vocab(
     from ..data.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
-    how = VocabularySettings.parse(given | ({"lowercase": False} if cased else {}))
+    options = VocabularySettings.parse(settings | ({"lowercase": False} if cased else {}))
     encoding = reading.get("encoding", "utf-8")
-    given_corpus = GivenCorpus(
+    corpus_input = CorpusInput(
         corpus,
         reading,
         drop_duplicates=drop_duplicates,
         exclude=SharedSequences(exclude, encoding=encoding) if exclude else None,
     )
     with (
-        output(out, given_corpus.paths, kind="whole directory", overwrite=overwrite),
+        output(out, corpus_input.paths, kind="whole directory", overwrite=overwrite),
         display.stopwatch() as seconds,
     ):
         with display.bar("reading") as read, display.bar("learning", "pieces") as learning:
             tokenizer = train_vocabulary(
-                given_corpus.paragraphs(read),
+                corpus_input.paragraphs(read),
                 workers=workers,
-                on=on,
+                on=cluster,
                 progress=lambda stage, done: (
-                    learning(done, how.size) if stage == "pieces" else None
+                    learning(done, options.size) if stage == "pieces" else None
                 ),
-                **how.model_dump(),
+                **options.model_dump(),
             )
         with new_directory(out, last="tokenizer.json", replace=True) as new:
             tokenizer.save(new)
         pieces = f"{tokenizer.vocab_size:,}"
-        if tokenizer.vocab_size < how.size:
-            pieces += f" (fewer than {how.size:,}: no more pairs occur {how.min_frequency} times)"
-        display.facts({"pieces": pieces, "documents": f"{given_corpus.counts.documents:,}"})
-        display.read_counts(given_corpus.counts)
+        if tokenizer.vocab_size < options.size:
+            pieces += (
+                f" (fewer than {options.size:,}: no more pairs occur {options.min_frequency} times)"
+            )
+        display.facts({"pieces": pieces, "documents": f"{corpus_input.counts.documents:,}"})
+        display.read_counts(corpus_input.counts)
         display.facts({"time": format_duration(seconds()), "written to": out})
 
 
@@ -171,9 +173,9 @@ def prepare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the shards.")],
     overwrite: Overwrite = False,
     workers: Workers = None,
-    on: On = None,
+    cluster: Cluster = None,
     part: Part = None,
-    how: Given,
+    settings: SettingsOption,
     reading: Reading,
     drop_duplicates: DropDuplicates = False,
     exclude: Exclude = None,
@@ -191,7 +193,7 @@ def prepare(
 
     last = PrepareProgress()
 
-    def noted(now: PrepareProgress) -> None:
+    def record_progress(now: PrepareProgress) -> None:
         nonlocal last
         last = now
         update(now.bytes_read, now.bytes_total)
@@ -202,17 +204,17 @@ def prepare(
             tokenizer=_files_of(tokenizer),
             out=out,
             workers=workers,
-            on=on,
+            on=cluster,
             drop_duplicates=drop_duplicates,
             exclude=exclude or (),
             part=part,
             overwrite=overwrite,
-            progress=noted,
-            **how,
+            progress=record_progress,
+            **settings,
             **reading,
         )
     facts = corpus_facts(manifest)
-    if how.get("spans", "none") != "none":
+    if settings.get("spans", "none") != "none":
         facts["spans"] = f"{manifest.spans:,}"
     display.facts(facts)
     if part is None:

@@ -60,9 +60,9 @@ def bar(title: str, unit: str = "MB") -> Iterator[Update]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=None)
 
-        def update(done: int, total: int) -> None:
-            left.update(done, total)
-            progress.update(task, completed=done, total=total or None)
+        def update(count: int, total: int) -> None:
+            left.update(count, total)
+            progress.update(task, completed=count, total=total or None)
 
         yield update
 
@@ -93,15 +93,15 @@ def metrics(values: Mapping[str, float | None]) -> None:
         table(("metric", "value"), list(values.items()), right="value")
 
 
-def evaluated(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
+def evaluation_facts(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
     """An evaluation's calibration and report in addition to its metrics, for `facts`."""
-    found = {"calibration": breakdown.calibration, "report": report}
-    return {name: value for name, value in found.items() if value is not None}
+    facts_by_name = {"calibration": breakdown.calibration, "report": report}
+    return {name: value for name, value in facts_by_name.items() if value is not None}
 
 
 def predictions(
     rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
-    shown_by: Callable[[dict[str, Any]], list[DisplayValue] | None],
+    display_values: Callable[[dict[str, Any]], list[DisplayValue] | None],
 ) -> None:
     """Print predictions for users: each with its probability and text, in tables of 1,000 rows."""
     rows = iter(rows)
@@ -109,17 +109,17 @@ def predictions(
         lines: list[tuple[Any, Any, str]] = []
         for row, prediction in some:
             text = " | ".join(" ".join(str(part).split()) for part in row.values())
-            answers = shown_by(prediction)
+            answers = display_values(prediction)
             if answers is None:
                 as_json({**row, **prediction})
             for what, probability in answers or ([("none", None)] if answers == [] else []):
                 lines.append((what, "" if probability is None else probability, text))
         if lines:
             columns = ("prediction", "probability", "text")
-            table(columns, lines, right="probability", cut="text")
+            table(columns, lines, right="probability", truncate="text")
 
 
-def must_hold_text(text: str) -> None:
+def require_text(text: str) -> None:
     """Raise DataError for an empty text on the command line."""
     if not text.strip():
         raise DataError("empty text", fix="Put the text in quotes.")
@@ -127,13 +127,17 @@ def must_hold_text(text: str) -> None:
 
 def read_counts(counts: ReadCounts) -> None:
     """Print what a user should know about the reading of a corpus: dropped and skipped input."""
-    excluded = len(counts.excluded_documents)
+    num_excluded = len(counts.excluded_documents)
     rows = [
         ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
-        ("excluded", f"{excluded:,} documents share text with --exclude's files", excluded),
+        ("excluded", f"{num_excluded:,} documents share text with --exclude's files", num_excluded),
         ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
         ("empty", format_count(counts.empty, "document"), counts.empty),
-        ("cut", f"{counts.num_splits:,} times: a very long document was split", counts.num_splits),
+        (
+            "split",
+            f"{counts.num_splits:,} times: a very long document was split",
+            counts.num_splits,
+        ),
     ]
     facts({name: text for name, text, count in rows if count})
     for kind, count in counts.num_skipped_by_kind.items():
@@ -145,14 +149,14 @@ def table(
     rows: Sequence[Sequence[Any]],
     *,
     right: str | Sequence[str] = "",
-    cut: str = "",
+    truncate: str = "",
 ) -> None:
     """Print a plain table.
 
     Args:
         rows: the cells, converted to strings here; floats get four decimals.
         right: the headings of right-aligned columns; in a string, separated by spaces.
-        cut: the heading of the column whose cells are truncated if a line is too long.
+        truncate: the heading of the column whose cells are truncated if a line is too long.
     """
     from rich import box
     from rich.console import Console
@@ -160,19 +164,19 @@ def table(
     from rich.text import Text
 
     to_the_right = right.split() if isinstance(right, str) else right
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in to_the_right else "left"
-        shown.add_column(name, justify=justify, no_wrap=cut not in {"", name})
+        rich_table.add_column(name, justify=justify, no_wrap=truncate not in {"", name})
     for row in rows:
         cells = zip(columns, row, strict=True)
-        shown.add_row(
+        rich_table.add_row(
             *(
-                Text(number(cell), no_wrap=name == cut or None, overflow="ellipsis")
+                Text(number(cell), no_wrap=name == truncate or None, overflow="ellipsis")
                 for name, cell in cells
             )
         )
-    Console().print(shown)
+    Console().print(rich_table)
 
 
 def number(value: Any) -> str:

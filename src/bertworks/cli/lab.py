@@ -11,7 +11,7 @@ import typer
 from ..errors import SettingsError
 from ..utils.formatting import format_duration
 from . import display
-from .app import AsJson, Computing, Given, Overwrite, Table, check_present, output, verb
+from .app import AsJson, DeviceOption, Overwrite, SettingsOption, Table, check_present, output, verb
 from .training import Seeds, seed_numbers
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def lab(
         typer.Option(min=0, metavar="M", help="lineage: processor time per pre-training run."),
     ] = 10.0,
     seeds: Seeds = None,
-    given: Given,
+    settings: SettingsOption,
     table: Table,
     json: AsJson = False,
-    device: Computing = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Test published claims about BERT.
 
@@ -87,36 +87,38 @@ def lab(
     confidence interval. Every fourth row is used for evaluation. Only compare takes settings,
     --header, --format, --encoding and --max-line-bytes.
     """
-    given |= table
+    settings |= table
     if what == "compare":
-        _compare(claims or (), data, device, json, given)
+        _compare(claims or (), data, device, json, settings)
         return
-    if given:
-        raise SettingsError(f"{next(iter(given))} is for lab compare", fix="Leave it out.")
+    if settings:
+        raise SettingsError(f"{next(iter(settings))} is for lab compare", fix="Leave it out.")
     from ..lab.claims import find_claims
 
     if bool(claims) != (what == "run"):
         fix = "bertworks lab list shows the names." if what == "run" else "Use run for some claims."
         raise SettingsError("lab run needs names of claims; the other commands take none", fix=fix)
-    found = find_claims(claims or ())
+    selection = find_claims(claims or ())
     if what == "list":
-        rows = [(one.name, f"{one.minutes:g}", one.says) for one in found]
-        display.table(("claim", "minutes", "it says"), rows, right="minutes", cut="it says")
+        rows = [(one.name, f"{one.minutes:g}", one.says) for one in selection]
+        display.table(("claim", "minutes", "it says"), rows, right="minutes", truncate="it says")
         return
     from ..lab.bench import Lab
     from ..lab.report import measure_all, write_page
     from ..training.progress import Progress
     from ..tuning.grid import seed_list
 
-    asked = seed_list(seed_numbers(seeds))
+    seed_values = seed_list(seed_numbers(seeds))
     marks = ("lab.json", "claims")
     with output(out, [data], model=model, kind="directory", overwrite=overwrite, marks=marks):
-        place = Lab(out, data=data, model=model, device=device, progress=Progress())
+        bench = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":
-            _lineage(place, minutes, asked, json)
+            _lineage(bench, minutes, seed_values, json)
             return
-        records, skipped = measure_all(place, found, asked, budget if what == "all" else None)
-        page = write_page(place)
+        records, skipped_names = measure_all(
+            bench, selection, seed_values, budget if what == "all" else None
+        )
+        page = write_page(bench)
     if json:
         display.as_json([record.to_dict() for record in records])
         return
@@ -125,23 +127,23 @@ def lab(
         [(one.claim.name, one.verdict, format_duration(one.seconds)) for one in records],
         right="took",
     )
-    if skipped:
-        display.remarks([f"no time left for {', '.join(skipped)}"])
+    if skipped_names:
+        display.remarks([f"no time left for {', '.join(skipped_names)}"])
     display.facts({"page": page, "results": page.with_name("results.json")})
 
 
-def _lineage(place: Lab, minutes: float, seeds: Sequence[int], json: bool) -> None:
+def _lineage(bench: Lab, minutes: float, seeds: Sequence[int], json: bool) -> None:
     from ..lab.lineage import lineage, table
 
-    found = lineage(place, minutes, seeds)
+    results = lineage(bench, minutes, seeds)
     if json:
-        display.as_json(found)
+        display.as_json(results)
         return
-    headings, rows = table(found)
+    headings, rows = table(results)
     display.table(headings, rows, right=headings[1:])
-    if found["skipped"]:
-        display.remarks([f"no data for {', '.join(found['skipped'])}"])
-    display.facts({"page": place.out / "lineage.md"})
+    if results["skipped"]:
+        display.remarks([f"no data for {', '.join(results['skipped'])}"])
+    display.facts({"page": bench.out / "lineage.md"})
 
 
 def _compare(
@@ -153,17 +155,17 @@ def _compare(
     check_present([table])
     from ..analysis.probing import compare
 
-    found = compare(models, table, device=device, **settings)
+    comparisons = compare(models, table, device=device, **settings)
     columns = ("model", "accuracy", "majority", "texts/s", "parameters")
     if json:
         named = (*columns, "difference", "interval")
-        display.as_json([dict(zip(named, row, strict=True)) for row in found])
+        display.as_json([dict(zip(named, row, strict=True)) for row in comparisons])
         return
-    shown = [(*one[:3], f"{one.speed:,.0f}", f"{one.parameters:,}") for one in found]
-    if len(found) == 1:
-        display.table(columns, shown, right=columns[1:], cut="model")
+    cells = [(*one[:3], f"{one.speed:,.0f}", f"{one.parameters:,}") for one in comparisons]
+    if len(comparisons) == 1:
+        display.table(columns, cells, right=columns[1:], truncate="model")
         return
     headings = (*columns, "than first")
-    rows = [(*row, one.difference_text) for row, one in zip(shown, found, strict=True)]
-    display.table(headings, rows, right=headings[1:], cut="model")
+    rows = [(*row, one.difference_text) for row, one in zip(cells, comparisons, strict=True)]
+    display.table(headings, rows, right=headings[1:], truncate="model")
     display.remarks(["± is half of the 95 % confidence interval, over the evaluated rows"])

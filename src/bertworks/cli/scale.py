@@ -43,15 +43,15 @@ def merge(
     from ..data.manifest import Manifest
     from ..inference.merging import merge as run
 
-    was_there = not overwrite and output_exists(out)
-    found = run(parts, out, overwrite=overwrite)
-    if isinstance(found, Manifest):
-        display.facts(corpus_facts(found))
-    elif isinstance(found, int):
-        display.facts({"rows": f"{found:,}"})
+    is_present = not overwrite and output_exists(out)
+    result = run(parts, out, overwrite=overwrite)
+    if isinstance(result, Manifest):
+        display.facts(corpus_facts(result))
+    elif isinstance(result, int):
+        display.facts({"rows": f"{result:,}"})
     else:
-        display.facts({"texts": f"{found.rows:,}", "width": f"{found.width:,}"})
-    if was_there:
+        display.facts({"texts": f"{result.rows:,}", "width": f"{result.width:,}"})
+    if is_present:
         display.facts({"time": "nothing to do: already finished"})
     display.facts({"written to": out})
 
@@ -88,25 +88,25 @@ def estimate(
     from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
     from ..analysis.estimate import estimate as run
 
-    found = run(recipe, settings or (), machine=machine, share=share, device=device)
+    result = run(recipe, settings or (), machine=machine, share=share, device=device)
     if json:
-        rates = {"seconds": found.seconds, "tokens_per_second": found.tokens_per_second}
-        display.as_json({**asdict(found), **rates})
+        rates = {"seconds": result.seconds, "tokens_per_second": result.tokens_per_second}
+        display.as_json({**asdict(result), **rates})
         return
-    each, total = found.machine, sum(found.memory.values())
+    each, total = result.machine, sum(result.memory.values())
     room = f" of {each.memory / 1e9:.0f}" if each.memory else ""
-    within = f"give or take {found.tolerance:.0%}"
-    how = "measured here" if machine == "here" else f"{found.share:.0%} of the peak, assumed"
+    tolerance = f"give or take {result.tolerance:.0%}"
+    source = "measured here" if machine == "here" else f"{result.share:.0%} of the peak, assumed"
     display.facts(
         {
-            "parameters": f"{found.parameters:,}, {found.num_trained:,} of them trained",
-            "memory": f"{total / 1e9:.2f} GB{room} on a device, {within}",
-            **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in found.memory.items()},
-            "batch": f"{found.batch:,} tokens at once on a device",
-            "tokens": f"{format_number(found.tokens)}, "
-            f"{format_number(found.flops / found.tokens)} FLOPs each",
-            "speed": f"{found.tokens_per_second:,.0f} tokens/s ({how})",
-            "time": f"{format_clock(found.seconds)} for {found.flops:.2e} FLOPs",
+            "parameters": f"{result.parameters:,}, {result.num_trained:,} of them trained",
+            "memory": f"{total / 1e9:.2f} GB{room} on a device, {tolerance}",
+            **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in result.memory.items()},
+            "batch": f"{result.batch:,} tokens at once on a device",
+            "tokens": f"{format_number(result.tokens)}, "
+            f"{format_number(result.flops / result.tokens)} FLOPs each",
+            "speed": f"{result.tokens_per_second:,.0f} tokens/s ({source})",
+            "time": f"{format_clock(result.seconds)} for {result.flops:.2e} FLOPs",
         }
     )
     if 0 < each.memory < total:
@@ -115,12 +115,12 @@ def estimate(
         )
     for size, chips in PAPER_CHIPS.items():
         flops = paper_flops(size)
-        reached = flops / (chips * PAPER_DAYS * 86400) / 1e12
+        teraflops = flops / (chips * PAPER_DAYS * 86400) / 1e12
         display.remarks(
             [
                 f"BERT-{size.title()} as published: {flops:.2e} FLOPs, {PAPER_DAYS} days on "
-                f"{chips} TPU chips ({reached:.1f} TFLOP/s each); "
-                f"{format_clock(flops / found.flops_per_second)} at this speed."
+                f"{chips} TPU chips ({teraflops:.1f} TFLOP/s each); "
+                f"{format_clock(flops / result.flops_per_second)} at this speed."
             ]
         )
 
@@ -132,7 +132,7 @@ def estimate(
     "  bertworks finetune tagging --settings tagging.yaml …",
 )
 def settings(
-    of: Annotated[
+    verb_name: Annotated[
         str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.", show_default=False)
     ],
     task: Annotated[
@@ -150,5 +150,5 @@ def settings(
     """
     from ..analysis.settings_help import commented_yaml, describe, help_text
 
-    schema = schema_of(of, task)
+    schema = schema_of(verb_name, task)
     typer.echo(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))

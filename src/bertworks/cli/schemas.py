@@ -44,7 +44,7 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
     return settings_class(verb, task)
 
 
-def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
+def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
     """The settings that a verb's `--help` lists, and how many only `bertworks settings` lists.
 
     If the class has common settings (`Settings.common`), only these are listed, briefly.
@@ -55,22 +55,22 @@ def listed(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
     every = describe(schema)
     if not schema.common:
         return every, 0
-    shown = list(schema.common)
+    keys = list(schema.common)
     if task is not None:
         from ..data.tables import TableOptions
         from ..tasks import find_labelled_task
 
-        of_task = find_labelled_task(task).options.model_fields
-        shown += [key for key in of_task if key not in TableOptions.model_fields]
+        task_fields = find_labelled_task(task).options.model_fields
+        keys += [key for key in task_fields if key not in TableOptions.model_fields]
     by_key = {setting.key: setting for setting in every}
-    found = [
+    settings = [
         replace(by_key[key], group="", description=by_key[key].description.split(";")[0])
-        for key in shown
+        for key in keys
     ]
-    return found, len(every) - len(found)
+    return settings, len(every) - len(settings)
 
 
-def task_in(verb: str, args: Sequence[str]) -> str | None:
+def task_argument(verb: str, args: Sequence[str]) -> str | None:
     """The task on the command line of `finetune`, if there is one."""
     from ..tasks import LABELLED_TASKS
 
@@ -78,7 +78,7 @@ def task_in(verb: str, args: Sequence[str]) -> str | None:
     return next(tasks, None) if verb == "finetune" else None
 
 
-def sorted_out(
+def split_settings(
     verb: str, args: Sequence[str], options: Mapping[str, bool], *, takes_texts: bool
 ) -> tuple[list[str], list[str]]:
     """Split a command line into arguments that are not settings, and settings as `key=value` words.
@@ -96,7 +96,7 @@ def sorted_out(
     """
     others, words = list[str](), list[str]()
     left = list(args)
-    task = task_in(verb, args)
+    task = task_argument(verb, args)
     while left:
         arg = left.pop(0)
         if arg == "--":

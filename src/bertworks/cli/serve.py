@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import import_optional
-from .app import Device, SettingsFile, Threads, check_present, given_settings, set_threads, verb
+from .app import Device, SettingsFile, Threads, check_present, read_settings, set_threads, verb
 
 
 @verb(
@@ -77,10 +77,10 @@ def serve(
         from ..serving.server import serve as run
         from ..serving.settings import ServeSettings
 
-        settings = ServeSettings.resolve(**given_settings(ctx, settings_file))
+        settings = ServeSettings.resolve(**read_settings(ctx, settings_file))
         keys = read_keys(api_keys)
         check_present([tls_key, tls_certificate])
-        served = Models(
+        served_models = Models(
             parse_sources(models),
             device=device,
             precision=settings.precision,
@@ -89,7 +89,7 @@ def serve(
         )
         tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
         run(
-            served,
+            served_models,
             settings,
             keys,
             host=host,

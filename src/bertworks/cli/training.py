@@ -12,7 +12,7 @@ from . import display
 from .app import (
     MODEL_HELP,
     AsJson,
-    Computing,
+    DeviceOption,
     Group,
     LabelledTable,
     Overwrite,
@@ -21,8 +21,8 @@ from .app import (
     Table,
     Threads,
     check_present,
-    given_settings,
     is_main_process,
+    read_settings,
     set_threads,
     verb,
 )
@@ -41,7 +41,7 @@ Seeds = Annotated[
 ]
 
 
-def _repeating(
+def _grid_options(
     grid: Annotated[
         list[str] | None,
         typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
@@ -59,7 +59,7 @@ def _repeating(
     return {"grid": grid or (), "seeds": seed_numbers(seeds), "jobs": jobs}
 
 
-Repeating = Annotated[dict[str, Any], Group(_repeating)]
+GridOptions = Annotated[dict[str, Any], Group(_grid_options)]
 """The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
 
 
@@ -116,7 +116,7 @@ def pretrain(
         typer.Argument(metavar="[KEY=VALUE]…", help="Settings that override the recipe's."),
     ] = None,
     overwrite: Overwrite = False,
-    device: Computing = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
@@ -187,8 +187,8 @@ def finetune(
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: LabelledTable,
-    repeating: Repeating,
-    device: Computing = "auto",
+    grid_options: GridOptions,
+    device: DeviceOption = "auto",
 ) -> None:
     """Fine-tune a model for a task, on labelled rows.
 
@@ -203,37 +203,37 @@ def finetune(
     """
     from ..training.progress import Progress
 
-    given = given_settings(ctx, settings_file, settings or (), task, **table)
+    task_settings = read_settings(ctx, settings_file, settings or (), task, **table)
     check_present([train])
-    measured_on = None if dev is None else table_or_share(dev)
-    if isinstance(measured_on, str):
-        check_present([measured_on])
-    if repeating:
-        if measured_on is None:
+    dev_rows = None if dev is None else table_or_share(dev)
+    if isinstance(dev_rows, str):
+        check_present([dev_rows])
+    if grid_options:
+        if dev_rows is None:
             raise DataError(
                 "a grid needs --dev to select the best run",
                 fix="Give --dev FILE, or a share of the training rows: --dev 0.1.",
             )
         from ..tuning.grid import finetune_grid
 
-        found = finetune_grid(
+        grid_result = finetune_grid(
             model,
             task,
             train=train,
-            dev=measured_on,
+            dev=dev_rows,
             out=out,
             device=device,
             overwrite=overwrite,
             progress=Progress(),
-            **repeating,
-            **given,
+            **grid_options,
+            **task_settings,
         )
-        display.table(found.columns, found.rows(), right=" ".join(found.columns))
-        display.remarks(found.best.remarks)
+        display.table(grid_result.columns, grid_result.rows(), right=" ".join(grid_result.columns))
+        display.remarks(grid_result.best.remarks)
         display.remarks(
-            f"failed: {failed.directory}: {failed.error}" for failed in found.failed_runs
+            f"failed: {failed.directory}: {failed.error}" for failed in grid_result.failed_runs
         )
-        display.facts({"best": found.best.directory, "model": found.run.model})
+        display.facts({"best": grid_result.best.directory, "model": grid_result.run.model})
         return
     from ..training.finetune import finetune as run
 
@@ -241,18 +241,21 @@ def finetune(
         model,
         task,
         train=train,
-        dev=measured_on,
+        dev=dev_rows,
         out=out,
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **given,
+        **task_settings,
     )
     if is_main_process():
         display.metrics(result.metrics)
         display.remarks(result.remarks)
         display.facts(
-            {"model": result.run.model, **display.evaluated(result.breakdown, result.run.report)}
+            {
+                "model": result.run.model,
+                **display.evaluation_facts(result.breakdown, result.run.report),
+            }
         )
 
 
@@ -280,8 +283,8 @@ def glue(
     ] = None,
     overwrite: Overwrite = False,
     settings_file: SettingsFile = None,
-    repeating: Repeating,
-    device: Computing = "auto",
+    grid_options: GridOptions,
+    device: DeviceOption = "auto",
 ) -> None:
     """Fine-tune and evaluate on GLUE, and predict its test sets.
 
@@ -293,7 +296,7 @@ def glue(
     from ..lab.glue import glue as run
     from ..training.progress import Progress
 
-    found = run(
+    result = run(
         model,
         data,
         out=out,
@@ -301,16 +304,18 @@ def glue(
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **repeating,
-        **given_settings(ctx, settings_file, settings or ()),
+        **grid_options,
+        **read_settings(ctx, settings_file, settings or ()),
     )
-    display.table(found.columns, found.rows(), right="dev mean Base Large")
+    display.table(result.columns, result.rows(), right="dev mean Base Large")
     typer.echo(NOTE)
-    for name, why in found.missing.items():
+    for name, why in result.missing.items():
         typer.echo(f"  missing: {name} ({why})")
-    display.facts({"table": found.out / "glue.md"})
-    if found.answers:
-        display.facts({"for the server": f"{found.answers[0].parent} ({len(found.answers)} files)"})
+    display.facts({"table": result.out / "glue.md"})
+    if result.answers:
+        display.facts(
+            {"for the server": f"{result.answers[0].parent} ({len(result.answers)} files)"}
+        )
 
 
 def table_or_share(text: str) -> str | float:
@@ -347,7 +352,7 @@ def probe(
     settings_file: SettingsFile = None,
     table: Table,
     json: AsJson = False,
-    device: Computing = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Classify texts by logistic regression on frozen vectors.
 
@@ -355,13 +360,13 @@ def probe(
     """
     from ..analysis.probing import probe as run
 
-    given = given_settings(ctx, settings_file, settings or (), **table)
+    probe_settings = read_settings(ctx, settings_file, settings or (), **table)
     check_present([train, dev])
-    found = run(model, train=train, dev=dev, device=device, **given)
+    result = run(model, train=train, dev=dev, device=device, **probe_settings)
     if json:
-        display.as_json({"width": found.width, **found.metrics})
+        display.as_json({"width": result.width, **result.metrics})
     else:
-        display.metrics({"width": found.width, **found.metrics})
+        display.metrics({"width": result.width, **result.metrics})
 
 
 @verb(
@@ -390,7 +395,7 @@ def ablate(
     settings: KeyValues = None,
     settings_file: SettingsFile = None,
     table: Table,
-    device: Computing = "auto",
+    device: DeviceOption = "auto",
 ) -> None:
     """Repeat an ablation of the paper on your data.
 
@@ -410,7 +415,7 @@ def ablate(
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **given_settings(ctx, settings_file, settings or (), **table),
+        **read_settings(ctx, settings_file, settings or (), **table),
     )
     headings, cells = results.table()
     display.table(headings, cells, right=headings[1:])

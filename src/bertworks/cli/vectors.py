@@ -14,17 +14,17 @@ from ..utils.remote import is_remote
 from . import display
 from .app import (
     AsJson,
-    Computing,
+    DeviceOption,
     Encoding,
-    Given,
     Group,
     ModelPath,
     Overwrite,
     Part,
-    Spread,
+    SettingsOption,
     Table,
     TaskFile,
     Texts,
+    WorkerOptions,
     lines_of,
     load_model,
     output,
@@ -57,13 +57,13 @@ def _texts(
         ctx.fail("--column, --header and --format need --data FILE.")
     if data is not None:
         return data
-    given = texts or []
-    for text in given:
-        display.must_hold_text(text)
-    return lines_of(given, **table) if "-" in given else given
+    texts = texts or []
+    for text in texts:
+        display.require_text(text)
+    return lines_of(texts, **table) if "-" in texts else texts
 
 
-def _writing(
+def _vector_writer(
     ctx: typer.Context,
     *,
     model: ModelPath,
@@ -73,34 +73,41 @@ def _writing(
     table: Table,
     overwrite: Overwrite = False,
     part: Part = None,
-    spread: Spread,
-    given: Given,
-    device: Computing = "auto",
+    worker_options: WorkerOptions,
+    settings: SettingsOption,
+    device: DeviceOption = "auto",
     task: TaskFile = None,
 ) -> Callable[[str, str], None]:
     """A function that writes vectors to a file, with the method of `Model` that is named."""
     source = _texts(ctx, texts, data, column, table)
-    settings = {"column": column, "part": part, "overwrite": overwrite, **spread, **table, **given}
+    options = {
+        "column": column,
+        "part": part,
+        "overwrite": overwrite,
+        **worker_options,
+        **table,
+        **settings,
+    }
 
     def write(out: str, method: str) -> None:
         with output(None if is_remote(out) else out, [data], model=model):
             to_file = getattr(load_model(model, device, task), method)
             with display.stopwatch() as seconds, display.bar("embedding", "texts") as embedding:
-                found = to_file(out, source, progress=embedding, **settings)
-            rows = f"{found.rows:,}"
-            if found.new < found.rows:
-                rows += f", {found.rows - found.new:,} of them already there"
-            facts = {"texts": rows, "width": f"{found.width:,}"}
-            if found.num_truncated:
-                facts["truncated"] = f"{found.num_truncated:,} texts were too long for the model"
+                result = to_file(out, source, progress=embedding, **options)
+            rows = f"{result.rows:,}"
+            if result.new < result.rows:
+                rows += f", {result.rows - result.new:,} of them already there"
+            facts = {"texts": rows, "width": f"{result.width:,}"}
+            if result.num_truncated:
+                facts["truncated"] = f"{result.num_truncated:,} texts were too long for the model"
             display.facts(facts)
-            rate = f"{found.new / seconds():,.0f} texts/s" if found.new else "nothing to do"
+            rate = f"{result.new / seconds():,.0f} texts/s" if result.new else "nothing to do"
             display.facts({"time": f"{format_duration(seconds())}, {rate}", "written to": out})
 
     return write
 
 
-Writing = Annotated[Callable[[str, str], None], Group(_writing)]
+VectorWriter = Annotated[Callable[[str, str], None], Group(_vector_writer)]
 
 
 @verb(
@@ -115,7 +122,7 @@ def embed(
     out: Annotated[
         str, typer.Option(metavar="FILE", help="Output file: .npy (NumPy) or .parquet.")
     ],
-    write: Writing,
+    write: VectorWriter,
 ) -> None:
     """Write one vector per text to a file.
 
@@ -131,7 +138,7 @@ def embed(
 )
 def features(
     out: Annotated[str, typer.Option(metavar="FILE", help="Output file: .parquet.")],
-    write: Writing,
+    write: VectorWriter,
 ) -> None:
     """Write one vector per token or word, with its position.
 
@@ -198,25 +205,25 @@ def neighbours(
         repeats=bool(words),
     ) as replaces:
         if is_file:
-            found = WordVectors.read(source, encoding=encoding)
+            vectors = WordVectors.read(source, encoding=encoding)
         else:
-            found = WordVectors.of_model(load_model(source, "cpu"))
+            vectors = WordVectors.of_model(load_model(source, "cpu"))
         if out is not None and out.suffix == ".txt":
-            found.write(out, format=layout, overwrite=replaces)
+            vectors.write(out, format=layout, overwrite=replaces)
         elif out is not None:
-            found.to_model().save(out, overwrite=replaces)
+            vectors.to_model().save(out, overwrite=replaces)
     if out is not None:
-        display.facts({"words": f"{len(found.words):,}", "written to": out})
+        display.facts({"words": f"{len(vectors.words):,}", "written to": out})
     for query in words or ():
         plus: list[str] = []
         minus: list[str] = []
         for part in query.replace(" - ", " + -").split(" + "):
             (minus if part.startswith("-") else plus).append(part.removeprefix("-").strip())
-        near = found.neighbours(plus, minus, top_k=top_k, farthest=farthest)
+        matches = vectors.neighbours(plus, minus, top_k=top_k, farthest=farthest)
         if json:
-            display.as_json({"words": query, "neighbours": dict(near)})
+            display.as_json({"words": query, "neighbours": dict(matches)})
         else:
-            display.table((query, "cosine"), near, right="cosine")
+            display.table((query, "cosine"), matches, right="cosine")
 
 
 @verb(
@@ -267,8 +274,8 @@ def search(
         bool, typer.Option("--approximate", help="Search only part of the texts, with Faiss.")
     ] = False,
     json: AsJson = False,
-    given: Given,
-    device: Computing = "auto",
+    settings: SettingsOption,
+    device: DeviceOption = "auto",
 ) -> None:
     """Find the texts of a file that are nearest to a query.
 
@@ -280,42 +287,45 @@ def search(
     from ..checkpoints.locate import local_directory
     from ..utils.outputs import check_inputs
 
-    asked = list(lines_of(queries))
-    for query in asked:
-        display.must_hold_text(query)
+    query_texts = list(lines_of(queries))
+    for query in query_texts:
+        display.require_text(query)
     if index is not None:
         check_inputs(index, map(local_directory, filter(None, (model, rerank))))
-    loaded = load_model(model, device)
+    encoder = load_model(model, device)
     reranker = None if rerank is None else load_model(rerank, device)
     from ..analysis.search import MANY, Index
 
     with display.bar("embedding", "texts") as embedding:
-        opened = Index.open(
-            loaded,
+        text_index = Index.open(
+            encoder,
             file,
             index,
             column=column,
             overwrite=overwrite,
             progress=embedding,
-            **given,
+            **settings,
             **table,
         )
-    if opened.num_truncated:
+    if text_index.num_truncated:
         typer.echo(
-            f"{opened.num_truncated:,} of {len(opened):,} texts were too long and were truncated",
+            f"{text_index.num_truncated:,} of {len(text_index):,} texts were too long and were "
+            "truncated",
             err=True,
         )
-    if len(opened) > MANY and not approximate:
-        typer.echo(f"{len(opened):,} texts: --approximate is faster", err=True)
+    if len(text_index) > MANY and not approximate:
+        typer.echo(f"{len(text_index):,} texts: --approximate is faster", err=True)
     more = {} if candidates is None else {"candidates": candidates}
-    found = opened.search(asked, top_k, rerank=reranker, approximate=approximate, **more)
-    for query, hits in zip(asked, found, strict=True):
+    results = text_index.search(
+        query_texts, top_k, rerank=reranker, approximate=approximate, **more
+    )
+    for query, hits in zip(query_texts, results, strict=True):
         if json:
             display.as_json({"query": query, "hits": [hit._asdict() for hit in hits]})
             continue
-        if len(asked) > 1:
+        if len(query_texts) > 1:
             typer.echo(query)
-        compared = () if rerank is None else (opened.model.similarity_function,)
+        similarity_columns = () if rerank is None else (text_index.model.similarity_function,)
         rows = [
             (
                 *((hit.score,) if rerank is None else (hit.score, hit.similarity)),
@@ -324,5 +334,5 @@ def search(
             )
             for hit in hits
         ]
-        names = ("score", *compared, "line", "text")
-        display.table(names, rows, right=("score", *compared, "line"), cut="text")
+        names = ("score", *similarity_columns, "line", "text")
+        display.table(names, rows, right=("score", *similarity_columns, "line"), truncate="text")

@@ -16,18 +16,18 @@ from ..utils.atomic_writes import write_file
 from . import display
 from .app import (
     AsJson,
-    Computing,
+    DeviceOption,
     DropUnlabelled,
-    Given,
     Header,
     LabelledTable,
     ModelPath,
     Overwrite,
     Part,
-    Spread,
+    SettingsOption,
     Table,
     TaskFile,
     Texts,
+    WorkerOptions,
     lines_of,
     load_model,
     output,
@@ -69,10 +69,10 @@ def evaluate(
     report: Report = None,
     overwrite: Overwrite = False,
     json: AsJson = False,
-    spread: Spread,
-    device: Computing = "auto",
+    worker_options: WorkerOptions,
+    device: DeviceOption = "auto",
     task: TaskFile = None,
-    given: Given,
+    settings: SettingsOption,
 ) -> None:
     """Evaluate a model on labelled rows, or on held-out documents.
 
@@ -86,25 +86,27 @@ def evaluate(
     with output(report, data, model=model, overwrite=overwrite, repeats=True):
         check_page(report)
         measured = load_model(model, device, task)
-        several = measured.evaluate_each(data, **spread, **(given | table))
+        evaluations = measured.evaluate_each(data, **worker_options, **(settings | table))
         if len(data) == 1:
-            _show_evaluation(several[0], model, data[0], report, json=json)
+            _show_evaluation(evaluations[0], model, data[0], report, json=json)
             return
     if json:
-        for file, found in zip(data, several, strict=True):
-            display.as_json({"data": file, **_facts(found)})
+        for file, evaluation in zip(data, evaluations, strict=True):
+            display.as_json({"data": file, **_facts(evaluation)})
         return
-    names = list(dict.fromkeys(name for found in several for name in found.metrics))
+    names = list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics))
     display.table(
         ("file", "rows", *names),
         [
-            (file, f"{found.rows:,}", *(found.metrics.get(name, "") for name in names))
-            for file, found in zip(data, several, strict=True)
+            (file, f"{evaluation.rows:,}", *(evaluation.metrics.get(name, "") for name in names))
+            for file, evaluation in zip(data, evaluations, strict=True)
         ],
         right=("rows", *names),
-        cut="file",
+        truncate="file",
     )
-    display.remarks(dict.fromkeys(remark for found in several for remark in found.remarks))
+    display.remarks(
+        dict.fromkeys(remark for evaluation in evaluations for remark in evaluation.remarks)
+    )
 
 
 @verb(
@@ -167,7 +169,7 @@ def score(
     inputs = [data, predictions, no_answer_probs]
     with output(report, inputs, overwrite=overwrite, repeats=True):
         check_page(report)
-        found = run(
+        evaluation = run(
             task,
             data,
             predictions=predictions,
@@ -178,7 +180,7 @@ def score(
             header=header,
             drop_unlabelled=drop_unlabelled,
         )
-        _show_evaluation(found, str(predictions or data), data, report, json=json)
+        _show_evaluation(evaluation, str(predictions or data), data, report, json=json)
 
 
 def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) -> None:
@@ -192,23 +194,23 @@ def check_page(report: Path | None, *, endings: Sequence[str] = ("", *_PAGE)) ->
 
 
 def _show_evaluation(
-    found: Evaluation, measured: str, data: str, report: Path | None, *, json: bool
+    evaluation: Evaluation, model: str, data: str, report: Path | None, *, json: bool
 ) -> None:
     """Print an evaluation, and write its report if a path is given."""
     if report is not None:
         from ..reports.report import write_evaluation_report
 
-        write_evaluation_report(report, found, model=measured, data=data)
+        write_evaluation_report(report, evaluation, model=model, data=data)
     if json:
-        display.as_json(_facts(found))
+        display.as_json(_facts(evaluation))
         return
-    display.metrics({"rows": found.rows, **found.metrics})
-    display.remarks(found.remarks)
-    display.facts(display.evaluated(found.breakdown, report))
+    display.metrics({"rows": evaluation.rows, **evaluation.metrics})
+    display.remarks(evaluation.remarks)
+    display.facts(display.evaluation_facts(evaluation.breakdown, report))
 
 
-def _facts(found: Evaluation) -> dict[str, Any]:
-    return {"rows": found.rows, **found.metrics, "remarks": found.remarks}
+def _facts(evaluation: Evaluation) -> dict[str, Any]:
+    return {"rows": evaluation.rows, **evaluation.metrics, "remarks": evaluation.remarks}
 
 
 @verb(
@@ -244,10 +246,10 @@ def predict(
     ] = False,
     overwrite: Overwrite = False,
     part: Part = None,
-    spread: Spread,
-    device: Computing = "auto",
+    worker_options: WorkerOptions,
+    device: DeviceOption = "auto",
     task: TaskFile = None,
-    given: Given,
+    settings: SettingsOption,
 ) -> None:
     """Predict labels for texts, or for the rows of a table.
 
@@ -260,26 +262,26 @@ def predict(
         ctx.fail("--pair is only for texts; in a table, use a column.")
     if data is None and table.keys() & {"header", "format"}:
         ctx.fail("--header and --format need --data FILE.")
-    if (part is not None or spread) and (data is None or out is None):
+    if (part is not None or worker_options) and (data is None or out is None):
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     for text in texts or ():
-        display.must_hold_text(text)
+        display.require_text(text)
     from ..inference.prediction_files import write_predictions
 
-    settings = given | table
+    settings = settings | table
     with output(out, [data], model=model, overwrite=overwrite):
-        loaded = load_model(model, device, task)
+        loaded_model = load_model(model, device, task)
         if data is not None and out is not None:
-            count = loaded.predict_to(
-                out, data, json=json, part=part, overwrite=overwrite, **spread, **settings
+            count = loaded_model.predict_to(
+                out, data, json=json, part=part, overwrite=overwrite, **worker_options, **settings
             )
         else:
             lines = lines_of(texts or [], **table)
-            asked = lines if pair is None else ((text, pair) for text in lines)
-            rows = loaded.stream(None if data is not None else asked, data=data, **settings)
+            inputs = lines if pair is None else ((text, pair) for text in lines)
+            rows = loaded_model.stream(None if data is not None else inputs, data=data, **settings)
             if out is None and not json and sys.stdout.isatty():
-                assert loaded.task is not None, "it has predicted"
-                display.predictions(rows, loaded.task.display_values)
+                assert loaded_model.task is not None, "it has predicted"
+                display.predictions(rows, loaded_model.task.display_values)
                 return
             count = write_predictions(
                 out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
@@ -299,12 +301,12 @@ def fill_mask(
         int, typer.Option(min=1, max=1_000_000, metavar="N", help="Predictions for each mask.")
     ] = 5,
     json: AsJson = False,
-    device: Computing = "auto",
-    given: Given,
+    device: DeviceOption = "auto",
+    settings: SettingsOption,
 ) -> None:
     """Predict the masked words of a text."""
-    display.must_hold_text(text)
-    masks = load_model(model, device).fill_mask(text, top_k=top_k, **given)
+    display.require_text(text)
+    masks = load_model(model, device).fill_mask(text, top_k=top_k, **settings)
     if json:
         display.as_json(masks)
         return
@@ -327,13 +329,13 @@ def next_sentence(
     first: Annotated[str, typer.Argument(metavar="A", help="A text.", show_default=False)],
     second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     json: AsJson = False,
-    device: Computing = "auto",
-    given: Given,
+    device: DeviceOption = "auto",
+    settings: SettingsOption,
 ) -> None:
     """Print the probability that B follows A."""
-    display.must_hold_text(first)
-    display.must_hold_text(second)
-    chance = load_model(model, device).next_sentence(first, second, **given)
+    display.require_text(first)
+    display.require_text(second)
+    chance = load_model(model, device).next_sentence(first, second, **settings)
     if json:
         display.as_json({"next_sentence_probability": chance})
     else:
@@ -355,8 +357,8 @@ def generate(
         ),
     ],
     json: AsJson = False,
-    device: Computing = "auto",
-    given: Given,
+    device: DeviceOption = "auto",
+    settings: SettingsOption,
 ) -> None:
     """Continue texts, token by token; the model must be causal.
 
@@ -365,13 +367,13 @@ def generate(
     """
     prompts = list(lines_of(texts))
     for text in prompts:
-        display.must_hold_text(text)
-    made = load_model(model, device).generate(prompts, **given)
-    for text, new in zip(prompts, made, strict=True):
+        display.require_text(text)
+    continuations = load_model(model, device).generate(prompts, **settings)
+    for text, continuation in zip(prompts, continuations, strict=True):
         if json:
-            display.as_json({"text": text, "generated": new})
+            display.as_json({"text": text, "generated_text": continuation})
         else:
-            typer.echo(f"{text} …\n  … {new.strip()}")
+            typer.echo(f"{text} …\n  … {continuation.strip()}")
 
 
 @verb(
@@ -387,7 +389,7 @@ def explain(
         str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")
     ] = None,
     overwrite: Overwrite = False,
-    device: Computing = "auto",
+    device: DeviceOption = "auto",
     task: TaskFile = None,
 ) -> None:
     """Write an HTML page that shows what a model does with a text.
@@ -396,15 +398,15 @@ def explain(
     and what the prediction depends on, in one file without server or network. The text may have up
     to 128 tokens.
     """
-    for given in (text, pair):
-        if given is not None:
-            display.must_hold_text(given)
+    for part in (text, pair):
+        if part is not None:
+            display.require_text(part)
     check_page(out, endings=_PAGE)
     with output(out, model=model, overwrite=overwrite):
-        loaded = load_model(model, device, task)
-        from ..explorer import explain as computed
+        loaded_model = load_model(model, device, task)
+        from ..explorer import explain as compute_explanation
         from ..explorer.page import page
 
-        made = page(computed(loaded, text, pair))
-        write_file(out, made)
-    display.facts({"page": out, "size": f"{len(made.encode()) / 1e6:.1f} MB"})
+        html = page(compute_explanation(loaded_model, text, pair))
+        write_file(out, html)
+    display.facts({"page": out, "size": f"{len(html.encode()) / 1e6:.1f} MB"})

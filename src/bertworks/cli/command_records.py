@@ -22,7 +22,7 @@ from ..utils.json_files import parse_json, write_json
 from ..utils.regular_files import read_bytes
 from ..utils.remote import cache_directory
 
-_NO_EFFECT = frozenset({"overwrite", "json", "threads", "device", "workers", "on"})
+_NO_EFFECT = frozenset({"overwrite", "json", "threads", "device", "workers", "cluster"})
 """Options that do not change the content of an output."""
 
 
@@ -46,15 +46,15 @@ def command_digest(
     """
     from .. import __version__
 
-    known = {name: value for name, value in options.items() if name not in _NO_EFFECT}
-    words = [word for value in known.values() for word in _words(value)]
+    relevant_options = {name: value for name, value in options.items() if name not in _NO_EFFECT}
+    words = [word for value in relevant_options.values() for word in _words(value)]
     if "-" in words:
         return None
     # The file of a user's task is given as FILE.py:CLASS.
     named = {part for word in words for part in (word, word.rpartition(":")[0])} - {str(output)}
     paths = {*filter(os.path.isfile, named), *(str(given) for given in inputs if given is not None)}
     states = [(path, _state(Path(path))) for path in sorted(paths)]
-    values = {name: list(_words(value)) for name, value in known.items()}
+    values = {name: list(_words(value)) for name, value in relevant_options.items()}
     return _digest([__version__, os.getcwd(), verb, values, sorted(settings), states])
 
 
@@ -66,7 +66,7 @@ def _words(value: Any) -> Iterator[str]:
 def is_finished(output: str | Path, command: str) -> bool:
     """Whether a command has written an output, which has not changed since."""
     with suppress(OSError, ValueError):
-        record = parse_json(read_bytes(_record_file(output)))
+        record = parse_json(read_bytes(_record_path(output)))
         return bool(record == {"command": command, "output": _digest(_state(Path(output)))})
     return False
 
@@ -74,12 +74,12 @@ def is_finished(output: str | Path, command: str) -> bool:
 def record_finished(output: str | Path, command: str) -> None:
     """Record that a command has written an output; do nothing if the cache cannot be written."""
     with suppress(OSError, OutputError):
-        file = _record_file(output)
+        file = _record_path(output)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"command": command, "output": _digest(_state(Path(output)))})
 
 
-def _record_file(output: str | Path) -> Path:
+def _record_path(output: str | Path) -> Path:
     name = hashlib.sha256(os.fsencode(real_path(output))).hexdigest()[:32]
     return cache_directory() / "finished" / f"{name}.json"
 
