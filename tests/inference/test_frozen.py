@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from tests.training.letters import GEOMETRY, WORD_PIECES, tagged
+from tests.training.letters import GEOMETRY, WORD_PIECES, tagged_row
 
 from bertworks.errors import BertworksError
 from bertworks.inference.settings import EngineSettings
@@ -46,7 +46,7 @@ def model() -> Model:
 def test_states_are_the_encoders(model, tmp_path, settings):
     random = np.random.default_rng(0)
     task = task_of(**settings)
-    rows = [*[tagged(random) for _ in range(20)], {"words": [], "tags": []}]
+    rows = [*[tagged_row(random) for _ in range(20)], {"words": [], "tags": []}]
     examples = task.examples(rows, 0)
     old_state = {name: value.clone() for name, value in model.network.state_dict().items()}
     # Small batches: places in the file have to be right whatever goes through together.
@@ -82,7 +82,7 @@ def test_states_are_the_encoders(model, tmp_path, settings):
 
 def test_states_are_computed_once(model, tmp_path, monkeypatch):
     task = task_of()
-    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    examples = task.examples([tagged_row(np.random.default_rng(0))], 0)
     arguments = (tmp_path / "s.npy", model.network, task, examples)
     first = np.array(frozen_states(*arguments).values)
     messages: list[str] = []
@@ -95,7 +95,7 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
 
 def test_files_of_a_killed_process_take_no_space(model, tmp_path, monkeypatch):
     task = task_of()
-    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    examples = task.examples([tagged_row(np.random.default_rng(0))], 0)
     left = tmp_path / "s.npy.part"
     left.write_bytes(b"x" * 100_000)
 
@@ -111,7 +111,7 @@ def test_files_of_a_killed_process_take_no_space(model, tmp_path, monkeypatch):
 
 def test_full_disk_is_an_error(model, tmp_path, monkeypatch):
     task = task_of()
-    examples = task.examples([tagged(np.random.default_rng(0))], 0)
+    examples = task.examples([tagged_row(np.random.default_rng(0))], 0)
     monkeypatch.setattr("shutil.disk_usage", lambda _: namedtuple("Usage", "free")(100))
     with pytest.raises(BertworksError, match=r"0\.0 GB are free\. Make room"):
         frozen_states(tmp_path / "s.npy", model.network, task, examples)

@@ -16,10 +16,10 @@ from bertworks.lab.features import Choice, ResultRow, Results, ablate_features, 
 from bertworks.lab.tagging_probe import LayerChoice, ProbeResult
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
-from tests.training.letters import GEOMETRY, WORD_PIECES, Lines, tagged
+from tests.training.letters import GEOMETRY, WORD_PIECES, Lines, tagged_row
 
 random = np.random.default_rng(0)
-TRAIN, DEV = ([tagged(random) for _ in range(count)] for count in (120, 30))
+TRAIN, DEV = ([tagged_row(random) for _ in range(count)] for count in (120, 30))
 FAST: dict[str, Any] = {
     "max_seq_length": 32,
     "probe": {"lstm_hidden_size": 16, "epochs": 4, "batch_size": 16, "learning_rate": 1e-2},
