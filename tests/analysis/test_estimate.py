@@ -248,7 +248,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from bertworks.analysis import estimate
 from bertworks.training.optimizer import build_optimizer
-from bertworks.training.sharding import local, shard
+from bertworks.training.sharding import local_tensor, shard
 torch.set_num_threads(1)
 device, status = torch.device("cpu"), Path("/proc/self/status")
 def size(name):
@@ -265,7 +265,7 @@ network = objective.network.train()
 update(network, 1)  # loads what PyTorch loads: not what is measured
 dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
 sharded = shard(network, device, 8).train()
-parts = [local(parameter) for parameter in sharded.parameters()]
+parts = [local_tensor(parameter) for parameter in sharded.parameters()]
 for part in parts:
     torch.nn.init.normal_(part, std=0.02)
 ctypes.CDLL(None).malloc_trim(0)

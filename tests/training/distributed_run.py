@@ -99,8 +99,8 @@ def main(out: Path) -> None:
     with process_group("cpu"):
         try:
             distributed_run(out, blocks=4)
-        except RunInterrupted as stopped:
-            print(stopped.status, stopped)
+        except RunInterrupted as error:
+            print(error.status, error)
         _, result = distributed_run(out)
         print("went on from", result.resumed_step)
         result = unfreezing_run(out / "unfreezing")
