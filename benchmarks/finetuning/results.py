@@ -225,7 +225,7 @@ def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder:
     from bertworks.model import Model
     from bertworks.tasks import find_labelled_task
     from bertworks.training.finetune import Start
-    from bertworks.training.machine import seed_everything
+    from bertworks.training.random_state import seed_everything
     from bertworks.training.settings import settings_of
 
     kind = find_labelled_task(one.task)

@@ -30,7 +30,7 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.machine import flops_of_batch
+from bertworks.training.operations import flops_of_batch
 from bertworks.training.optimizer import parameter_groups
 from tests.training.letters import WORD_PIECES
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertworks.training.machine import activation_checkpointing
+from bertworks.training.precision import activation_checkpointing
 
 from .letters import TASK, equal, fit_letters, letters_network, weights_of
 

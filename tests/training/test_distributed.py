@@ -17,9 +17,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from bertworks.errors import SettingsError
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_newest, network_tensors
-from bertworks.training.distributed import ProcessGroup, process_group
+from bertworks.training.distributed import ProcessGroup, check_can_split, process_group
 from bertworks.training.fit import FitSettings
-from bertworks.training.machine import check_can_split
 
 from ..forked import launch, printed
 from . import elastic_run

@@ -24,7 +24,7 @@ from bertworks.tasks.pretraining.source import PretrainingSource
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import FitSettings, Phase, fit
-from bertworks.training.machine import seed_everything
+from bertworks.training.random_state import seed_everything
 from bertworks.training.stream import BatchSize, stream
 
 from .plain_loop import PlainLoop

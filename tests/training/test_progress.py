@@ -17,7 +17,8 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
-from bertworks.training.machine import describe, encoder_flops, flops_of_batch, matmul_peak
+from bertworks.training.machine import describe
+from bertworks.training.operations import encoder_flops, flops_of_batch, matmul_peak
 from bertworks.training.progress import Progress
 from bertworks.training.recorder import Meter
 from bertworks.utils.formatting import format_duration, format_number
@@ -175,7 +176,7 @@ def test_each_matrix_multiplies_each_token_once(
 
 def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peak that was measured beside another process is no peak."""
-    monkeypatch.setattr("bertworks.training.machine.matmul_peak", lambda *_, **__: 1.0)
+    monkeypatch.setattr("bertworks.training.operations.matmul_peak", lambda *_, **__: 1.0)
     settings = FitSettings(batch_size=4, log_every=1, tensorboard=False)
     run = RunDirectory.open(tmp_path / "run", settings)
     network, source = letters_network(), RowSource(examples(), seed=0, batch_size=4)

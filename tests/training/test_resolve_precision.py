@@ -11,7 +11,7 @@ from bertworks.errors import DataError, TrainingError
 from bertworks.nn import device
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.settings.base import RUN_FORMAT
-from bertworks.training.machine import resolve_precision
+from bertworks.training.precision import resolve_precision
 from bertworks.training.settings import FinetuneSettings
 
 CPU = torch.device("cpu")

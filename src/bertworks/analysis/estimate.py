@@ -1,7 +1,7 @@
 """Estimate a pre-training run before it starts: parameters, memory, operations, hours.
 
 Nothing is trained. The network has only shapes (on PyTorch's device "meta"): a forward pass there
-shows which tensors autograd keeps, and `machine.flops_of_batch` counts the operations of a step.
+shows which tensors autograd keeps, and `operations.flops_of_batch` counts the operations of a step.
 Every sequence is assumed to have full length.
 """
 
@@ -29,11 +29,11 @@ from ..settings.base import REQUIRED, read_yaml
 from ..tasks.pretraining.source import PretrainingExample
 from ..text.definition import ORIGINAL_SPECIAL_PIECES
 from ..text.tokenizer import Tokenizer
-from ..training import machine as this_machine
+from ..training import operations
 from ..training.freezing import frozen_parameters
-from ..training.machine import activation_checkpointing
 from ..training.objective import Objective, with_geometry
 from ..training.optimizer import build_optimizer
+from ..training.precision import activation_checkpointing
 from ..training.recipe import PhaseSettings, PretrainSettings, find_recipe, read_recipe
 from ..training.state import batch_of
 
@@ -152,7 +152,7 @@ def estimate(
         batch = _batch(objective, settings, phase, num_sequences)
         kept, layer = _activation_bytes(objective, settings, batch, computes_in)
         activations, workspace = max(activations, kept), max(workspace, layer)
-        each = this_machine.flops_of_batch(network, batch) / batch.packed.num_tokens
+        each = operations.flops_of_batch(network, batch) / batch.packed.num_tokens
         flops += each * step_tokens * steps
         tokens += step_tokens * steps
         largest = max(largest, batch.packed.num_tokens)
@@ -401,7 +401,7 @@ def _measure_speed(
     step_tokens = _step_tokens(phase, settings)
     num_sequences = _num_sequences(phase, settings, min(step_tokens, _MEASURED_TOKENS))
     batch = _batch(objective, settings, phase, num_sequences).to(device)
-    flops = this_machine.flops_of_batch(network, batch)
+    flops = operations.flops_of_batch(network, batch)
     micro_batches = step_tokens / batch.packed.num_tokens
     with (
         frozen_parameters(network, settings),
@@ -418,16 +418,16 @@ def _measure_speed(
         optimizer.step()  # the first step allocates the state: not timed
         each = _time_of(backward, device, seconds)
         each += _time_of(optimizer.step, device, 0) / micro_batches
-    return flops / each, this_machine.matmul_peak(dtype or torch.float32, device)
+    return flops / each, operations.matmul_peak(dtype or torch.float32, device)
 
 
 def _time_of(work: Any, device: torch.device, seconds: float) -> float:
     """Return the time of a call in seconds: the median of three calls or more."""
     times: list[float] = []
     while len(times) < 3 or sum(times) < seconds:
-        this_machine.synchronize(device)
+        operations.synchronize(device)
         start = time.perf_counter()
         work()
-        this_machine.synchronize(device)
+        operations.synchronize(device)
         times.append(time.perf_counter() - start)
     return float(np.median(times))

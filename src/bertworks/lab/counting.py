@@ -19,7 +19,7 @@ from ..tasks.pretraining.masking import Masker, MaskingSettings
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
 from ..text.vocabulary import train_vocabulary
-from ..training.machine import encoder_flops
+from ..training.operations import encoder_flops
 from .bench import Lab
 from .claims import MEASURES, Arms, Measure, measures
 

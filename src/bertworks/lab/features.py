@@ -42,7 +42,7 @@ from ..tasks.tagging.windows import TaggingExample
 from ..tasks.task_options import check_length
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
-from ..training.machine import resolve_precision
+from ..training.precision import resolve_precision
 from ..training.progress import Progress, say
 from ..training.settings import FinetuneSettings, settings_of
 from ..utils.atomic_writes import write_file

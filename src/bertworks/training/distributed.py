@@ -24,9 +24,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import TrainingError
+from ..errors import SettingsError, TrainingError
 from ..nn.device import pick_device
-from .settings import TrainingSettings
+from ..tasks.task import Task
+from .settings import FitSettings, TrainingSettings
 from .sharding import is_sharded
 
 T = TypeVar("T")
@@ -170,3 +171,22 @@ def process_group(
             # need the interpreter for it. If it exits meanwhile, the process crashes.
             time.sleep(0.1)
             dist.destroy_process_group()
+
+
+def check_can_split(task: Task[Any], settings: FitSettings, group: ProcessGroup) -> None:
+    """Raise `SettingsError` if batches would be split, but losses of parts do not add up."""
+    if task.additive:
+        return
+    for key in ("micro_batch_size", "micro_batch_tokens"):
+        if getattr(settings, key) is not None:
+            raise SettingsError(
+                f"{key}={getattr(settings, key)}: the losses of {task.name!r} do not add up over "
+                "the parts of a batch",
+                fix=f"Leave {key} out.",
+            )
+    if group.world > 1:
+        raise SettingsError(
+            f"the losses of {task.name!r} do not add up over the parts of a batch, and "
+            f"{group.world} processes would share it",
+            fix="Train it in one process.",
+        )

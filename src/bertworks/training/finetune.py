@@ -45,8 +45,9 @@ from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
 from .labelled_data import LabelledData, RowSource
-from .machine import resolve_precision, seed_everything
+from .precision import resolve_precision
 from .progress import Progress, say, usual_progress
+from .random_state import seed_everything
 from .settings import FinetuneSettings, FitSettings, settings_of
 from .state import Phase, Plan, find_plan_conflict
 

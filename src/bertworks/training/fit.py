@@ -37,11 +37,12 @@ from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
 from . import machine
 from .checkpoint import save_weights
-from .distributed import ProcessGroup, process_group
+from .distributed import ProcessGroup, check_can_split, process_group
 from .freezing import frozen_parameters, unfreeze
-from .machine import activation_checkpointing, check_can_split, determinism, unchanged_random_state
 from .optimizer import Average, build_optimizer, set_step
+from .precision import activation_checkpointing, determinism
 from .progress import Progress
+from .random_state import unchanged_random_state
 from .recorder import Recorder
 from .settings import FitSettings
 from .sharding import (

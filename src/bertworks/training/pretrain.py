@@ -39,7 +39,6 @@ from ..utils.json_files import write_json
 from .checkpoint import list_checkpoints
 from .distributed import ProcessGroup, process_group
 from .fit import fit
-from .machine import resolve_precision, seed_everything
 from .objective import (
     Objective,
     check_shapes,
@@ -48,7 +47,9 @@ from .objective import (
     load_initial,
     with_geometry,
 )
+from .precision import resolve_precision
 from .progress import Progress, say, usual_progress
+from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .settings import suitable_rate
 from .state import Phase, Plan, batch_of, find_plan_conflict

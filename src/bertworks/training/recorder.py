@@ -14,7 +14,7 @@ from ..errors import OutputError
 from ..runs.run_directory import RunDirectory
 from ..tasks.task import Network
 from ..utils.time_left import TimeLeft
-from . import machine
+from . import operations
 from .progress import Progress, say
 from .stream import GlobalBatch
 
@@ -62,7 +62,7 @@ class Recorder:
         elif events:
             self.run.log_session("note", text="no TensorBoard events: TensorBoard is not installed")
         if self.progress is not None:
-            self._peak = machine.matmul_peak(*peak)
+            self._peak = operations.matmul_peak(*peak)
         self._seconds = seconds
         self._start = time.perf_counter()
 
@@ -84,7 +84,7 @@ class Recorder:
         flops = 0.0
         if self._peak is not None:
             parts = batch.micro_batches
-            flops = sum(machine.flops_of_batch(self._network, part) for part in parts)
+            flops = sum(operations.flops_of_batch(self._network, part) for part in parts)
         self._meter.add(tokens, flops, seconds)
         self._left.update(step, self._total, seconds)
         if self.progress is not None:

@@ -24,7 +24,7 @@ from .checkpoint import (
     write_tensors,
 )
 from .distributed import ProcessGroup
-from .machine import get_random_state, seed_everything, set_random_state
+from .random_state import get_random_state, seed_everything, set_random_state
 from .settings import FitSettings, OptimizerSettings
 from .sharding import is_sharded
 from .stream import BatchSize, Position

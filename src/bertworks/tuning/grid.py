@@ -36,7 +36,7 @@ from ..tasks import find_labelled_task
 from ..tasks.dev_share import Dev, check_share
 from ..tasks.labelled import LabelledTask
 from ..training.finetune import finetune
-from ..training.machine import resolve_precision
+from ..training.precision import resolve_precision
 from ..training.progress import Progress
 from ..training.settings import settings_of
 from ..utils.regular_files import sha256_of

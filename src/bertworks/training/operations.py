@@ -1,0 +1,85 @@
+"""Floating-point operations of a batch, and the peak rate of matrix products on this machine.
+
+The speed of a run is given as a share of the peak, which is comparable between a laptop and a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from ..nn.config import EncoderConfig
+from ..nn.encoder import Encoder
+from ..nn.heads import MLMHead
+from ..packed import Batch, Packed
+
+_peaks: dict[tuple[object, ...], float] = {}
+
+
+def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float = 0.3) -> float:
+    """Return the best rate of a large matrix product, in floating-point operations per second.
+
+    A process measures it once for each number of threads. The matrices are constant, so a run's
+    random state does not change.
+    """
+    key = (dtype, torch.device(device), seconds, torch.get_num_threads())
+    if key not in _peaks:
+        _peaks[key] = _measure_peak(dtype, device, seconds)
+    return _peaks[key]
+
+
+def _measure_peak(dtype: torch.dtype, device: torch.device | str, seconds: float) -> float:
+    size = 8192 if torch.device(device).type == "cuda" else 1024
+    left = torch.full((size, size), 0.5, dtype=dtype, device=device)
+    right = torch.full((size, size), 0.25, dtype=dtype, device=device)
+    best = 0.0
+    deadline = time.perf_counter() + seconds
+    with torch.no_grad():
+        while time.perf_counter() < deadline or not best:
+            synchronize(device)
+            start = time.perf_counter()
+            torch.mm(left, right)
+            synchronize(device)
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until a device has finished its queued work."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def flops_of_batch(network: nn.Module, batch: Batch) -> float:
+    """Return the floating-point operations of a batch's matrix products, forward and backward.
+
+    A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many.
+    A part without trainable parameters, such as a teacher, has no backward pass. The count includes
+    each encoder's layers, attention (with the length of each sequence), and a language-model head
+    at the predicted positions. Other heads are negligible.
+    """
+    total = 0.0
+    for module in network.modules():
+        if isinstance(module, Encoder):
+            forward = encoder_flops(module.config, batch.packed)
+        elif isinstance(module, MLMHead):
+            matrices = sum(part.numel() for part in module.parameters() if part.ndim == 2)
+            forward = 2.0 * (batch.counts.get("mlm", 0) + batch.counts.get("lm", 0)) * matrices
+        else:
+            continue
+        is_trained = any(parameter.requires_grad for parameter in module.parameters())
+        total += (3 if is_trained else 1) * forward
+    return total
+
+
+def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
+    """Return the operations of one forward pass through an encoder's layers."""
+    if config.attention == "two-way":
+        return 2 * encoder_flops(config.per_direction_config, packed)
+    h, i = config.hidden_size, config.intermediate_size
+    mixer = 8 if config.mixer == "lstm" else 4  # matrices of h × h
+    linear = 2 * packed.num_tokens * (mixer * h * h + (3 if config.gated else 2) * h * i)
+    attention = sum(4 * count * length**2 * h for _start, count, length in packed.groups)
+    return float(config.num_hidden_layers * (linear + attention * config.has_heads))

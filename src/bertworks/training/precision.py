@@ -1,0 +1,64 @@
+"""How a run computes: its precision, deterministic kernels, activation checkpointing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nn.device import dtype_of
+from ..nn.encoder import Encoder
+from ..runs.run_directory import RunDirectory
+from ..settings.literals import Precision
+
+
+def resolve_precision(
+    precision: Precision, out: str | Path | None, device: torch.device, *keys: str
+) -> Precision:
+    """Return a run's precision; `auto` is that of the run to resume, else it fits the device.
+
+    Args:
+        out: the run directory, which may not exist yet; None: no run is resumed.
+        keys: of the nested group of settings that contains the precision, if any.
+    """
+    if precision != "auto":
+        return precision
+    run = None if out is None else RunDirectory(out)
+    if run is None or not run.settings_file.is_file():
+        return "fp32" if dtype_of(precision, device) is None else "bf16"
+    settings: Any = run.settings()
+    for name in keys:
+        settings = settings.get(name) or {}
+    recorded: Precision = settings.get("precision", precision)
+    return recorded
+
+
+@contextmanager
+def determinism(is_on: bool) -> Iterator[None]:
+    """Use only deterministic kernels in the block; operations without one raise an error."""
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    if is_on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_deterministic)
+
+
+@contextmanager
+def activation_checkpointing(network: nn.Module, is_on: bool) -> Iterator[None]:
+    """If `is_on`, enable gradient checkpointing in every encoder until the block ends."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    for encoder in encoders:
+        encoder.gradient_checkpointing = is_on
+    try:
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.gradient_checkpointing = False
