@@ -185,8 +185,10 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path
         assert [row[0] for row in rows] == ["20", "1000"]
         for at, (row, answer) in enumerate(zip(rows, expected[:2], strict=True)):
             shown = [float(one) for one in row[1:]]
-            chances = [answer["original"], answer["candidates"][0], answer["top"][0]]
-            assert shown == pytest.approx([one["probability"] for one in chances], rel=1e-3), at
+            probabilities = [answer["original"], answer["candidates"][0], answer["top"][0]]
+            assert shown == pytest.approx(
+                [one["probability"] for one in probabilities], rel=1e-3
+            ), at
         again = Visit(browser, f"{site.url}/")
         restored = again.open(page.url.removeprefix(again.url))
         restored.get_by_text("step 1,000").wait_for()
@@ -264,7 +266,7 @@ def test_attention(visit, get_model) -> None:
     page.get_by_role("button", name="Switch off: layer 2, head 2").click()
     page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
     tab.settle()
-    asked = {"text": TEXT, "words": [3], "off": [(1, 1)]}
+    asked = {"text": TEXT, "words": [3], "ablated_heads": [(1, 1)]}
     before = explorer.predict(get_model("pretrained"), TEXT, words=[3])["prediction"]
     token = before["target"]["token"]
     off = explorer.predict(

@@ -37,10 +37,10 @@ def looking_back() -> Model:
 def test_a_head_that_finds_the_previous_word_is_found(looking_back: Model) -> None:
     texts = ["the door was open", "a deepest river"]  # the last word but one has four pieces
     found = explorer.claim(looking_back, texts, "previous")
-    assert (found["words"], found["scores"][0][0]) == (5, 1.0)
+    assert (found["num_words"], found["scores"][0][0]) == (5, 1.0)
     assert found["ranked"][0] == {"layer": 0, "head": 0, "score": 1.0}
     assert found["baseline"] == {"offset": -1, "share": 1.0}
-    assert found["beats"] == 0, "a fixed offset finds it as well"
+    assert found["num_heads_above_baseline"] == 0, "a fixed offset finds it as well"
     later = explorer.claim(looking_back, ["the door was open"], "links", links=[[[1, 2], [2, 3]]])
     assert (later["scores"][0][0], later["baseline"]["offset"]) == (0.0, 1)
     measures = explorer.attention(looking_back, texts[0])["measures"]
@@ -51,14 +51,14 @@ def test_a_head_that_finds_the_previous_word_is_found(looking_back: Model) -> No
 def test_a_claim_is_counted_by_words(looking_back: Model) -> None:
     texts = ["the door the river", "the door was"]
     found = explorer.claim(looking_back, texts, "same-word")
-    assert (found["words"], found["scores"][0][0]) == (2, 0.0)
+    assert (found["num_words"], found["scores"][0][0]) == (2, 0.0)
     assert found["baseline"] == {"offset": 2, "share": 0.5}
     links = [[[3, 2], [1, 0]], [[2, 0]]]
     found = explorer.claim(looking_back, texts, "links", links=links)
-    assert (found["words"], found["scores"][0][0]) == (3, 0.66667)
+    assert (found["num_words"], found["scores"][0][0]) == (3, 0.66667)
     assert found["baseline"] == {"offset": -1, "share": pytest.approx(2 / 3)}
     first = explorer.claim(looking_back, ["the door the river"], "first")
-    assert (first["words"], first["scores"][0][0]) == (3, 0.33333)
+    assert (first["num_words"], first["scores"][0][0]) == (3, 0.33333)
 
 
 def test_a_word_in_contexts(looking_back: Model, get_model) -> None:
@@ -82,7 +82,7 @@ def test_a_word_in_contexts(looking_back: Model, get_model) -> None:
     for layer in range(3):  # three points lie in a plane: a map in two dimensions loses nothing
         assert np.allclose(places[layer][0], places[layer][1], atol=1e-4)
         assert cosines[layer][0][1] == pytest.approx(1, abs=1e-4)
-        assert sum(few["explained"][layer]) == pytest.approx(1, abs=1e-4)
+        assert sum(few["explained_variance"][layer]) == pytest.approx(1, abs=1e-4)
     far = np.linalg.norm(places[-1][0] - places[-1][2])
     one, two = vectors[0], vectors[1]
     expected = np.sqrt(one**2 + two**2 - 2 * one * two * cosines[-1][0][2])
@@ -101,8 +101,8 @@ def test_pieces_of_a_word_are_one_point(looking_back: Model) -> None:
 def test_a_text_and_itself_differ_in_nothing(get_model) -> None:
     text = "the door was [MASK] in london"
     found = explorer.minimal_pair(get_model("pretrained"), text, text)
-    assert found["aligned"] == [[at, at] for at in range(8)]
-    assert not any(found["changed"])
+    assert found["alignment"] == [[at, at] for at in range(8)]
+    assert not any(found["is_different"])
     assert np.allclose(found["vectors"], 1, atol=1e-4)
     assert np.shape(found["vectors"]) == (3, 8)
     assert np.allclose(found["attention"], 0, atol=1e-6)
@@ -113,7 +113,7 @@ def test_a_minimal_pair(get_model) -> None:
     model = get_model("pretrained")
     one, two = "the door was [MASK] in london", "the river was [MASK] in london"
     found = explorer.minimal_pair(model, one, two, target={"token": "open"})
-    assert found["changed"] == [False, False, True, *[False] * 5]
+    assert found["is_different"] == [False, False, True, *[False] * 5]
     for text, key in ((one, "prediction"), (two, "other_prediction")):
         expected = explorer.predict(model, text, target={"token": "open"})["prediction"]
         assert found[key] == expected
@@ -127,9 +127,9 @@ def test_a_minimal_pair(get_model) -> None:
     assert np.allclose(attention.mean(-1), np.array(found["attention"]).mean(-1), atol=1e-4)
     assert attention.max() > 1e-3
     longer = explorer.minimal_pair(model, "the door was open", "the door of a river was open", "a")
-    assert [1, 1] in longer["aligned"]
-    assert [4, 8] in longer["aligned"]
-    assert not any(longer["changed"])
+    assert [1, 1] in longer["alignment"]
+    assert [4, 8] in longer["alignment"]
+    assert not any(longer["is_different"])
     shifted = explorer.minimal_pair(
         get_model("tagger"), "in london", "the door in london", target={"word": 1, "tag": "B-LOC"}
     )

@@ -16,10 +16,10 @@ from hypothesis.extra import numpy as arrays
 from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
-from bertworks.explorer.explaining import NUMBERS
+from bertworks.explorer.explaining import MAX_NUMBERS
+from bertworks.explorer.inputs import as_floats, as_shorts, encode_input
 from bertworks.explorer.layers import layers_for_file
 from bertworks.explorer.page import page as page_of
-from bertworks.explorer.reading import as_floats, as_shorts, read
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
 from bertworks.model import Model
@@ -63,16 +63,16 @@ def decoded(coded: dict[str, Any]) -> np.ndarray:
 
 
 def steps_of(model: Model, text: str, layer: int) -> dict[str, torch.Tensor]:
-    reading = read(model, text)
-    hidden = activations(model.network, reading.pack()).states[layer][0]
-    return layer_steps(model.encoder, reading.pack(), layer, hidden)
+    inputs = encode_input(model, text)
+    hidden = activations(model.network, inputs.pack()).states[layer][0]
+    return layer_steps(model.encoder, inputs.pack(), layer, hidden)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_layer_has_the_networks_numbers_from_the_embeddings_to_the_logits(variant: str) -> None:
     model = model_of(variant)
     text = TEXT if model.encoder.config.attention == "causal" else TEXT.replace("open", "[MASK]")
-    before = activations(model.network, read(model, text).pack()).states
+    before = activations(model.network, encode_input(model, text).pack()).states
     for number in range(model.encoder.config.num_hidden_layers):
         found = explorer.layer(model, text, layer=number)
         numbers = {name: decoded(one) for name, one in found["numbers"].items()}
@@ -157,8 +157,8 @@ def test_coded_numbers_are_the_numbers(values: np.ndarray) -> None:
 
 def test_a_file_has_as_many_layers_as_fit() -> None:
     model = model_of("bert")
-    reading = read(model, TEXT)
-    layers, rows = layers_for_file(reading, NUMBERS)
+    inputs = encode_input(model, TEXT)
+    layers, rows = layers_for_file(inputs, MAX_NUMBERS)
     assert [one["layer"] for one in layers] == [0, 1, 2]
     assert {(one["matrix"], one["row"]) for one in rows if one["layer"] == 2} == {
         *((matrix, row) for matrix in ("query", "key", "value") for row in (0, 12, 24, 36)),
@@ -167,7 +167,7 @@ def test_a_file_has_as_many_layers_as_fit() -> None:
     of_one = sum(decoded(one).size for one in layers[0]["numbers"].values())
     of_one += sum(decoded(one["weights"]).size for one in rows if one["layer"] == 0)
     for most, count in ((0, 1), (2 * of_one - 1, 1), (2 * of_one, 2), (3 * of_one, 3)):
-        assert len(layers_for_file(reading, most)[0]) == count
+        assert len(layers_for_file(inputs, most)[0]) == count
     steps = steps_of(model, TEXT, 2)
     found = decoded(layers[2]["numbers"]["key"])
     assert np.allclose(found, steps["key"].flatten(1), atol=1e-3)

@@ -13,8 +13,8 @@ import pytest
 from bertworks import explorer, load
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.explorer.explaining import VIEWS
-from bertworks.explorer.needs import NEEDS, missing
 from bertworks.explorer.page import page as page_of
+from bertworks.explorer.requirements import REQUIREMENTS, view_error
 from bertworks.model import BareEncoder, Model
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -152,7 +152,11 @@ def test_a_text_with_a_blank_needs_no_other(get_model: Callable[[str], Model]) -
 def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     get_model: Callable[[str], Model],
 ) -> None:
-    says = {(name, view): str(missing(get_model(name), view)) for name in OPENED for view in NEEDS}
+    says = {
+        (name, view): str(view_error(get_model(name), view))
+        for name in OPENED
+        for view in REQUIREMENTS
+    }
     assert says["pretrained", "classify"] == (
         "pretrained is only pre-trained: it has no labels. "
         "Serve a classifier: bertworks finetune classification trains one."
@@ -207,8 +211,8 @@ def test_the_examples_show_with_mini_what_their_views_teach(visit) -> None:
     assert both["original"]["rank"] == 1
     assert both["original"]["probability"] > 0.4, "both sides find the word"
     assert left["probability"] < 0.02, "the left side alone does not"
-    chances = explorer.occlusion(mini, sentence["text"], **words)["words"]
-    assert min(one["change"] for one in chances) < -0.4, "one word decides"
+    effects = explorer.occlusion(mini, sentence["text"], **words)["words"]
+    assert min(one["change"] for one in effects) < -0.4, "one word decides"
 
     first, second = examples["MINIMAL_PAIR"]["masked"]
     found = explorer.minimal_pair(mini, first, second)

@@ -14,7 +14,7 @@ import torch
 from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
-from bertworks.explorer.needs import kinds_of
+from bertworks.explorer.requirements import kinds_of
 from bertworks.inference.activations import _RecordingAttention
 from bertworks.model import BareEncoder, Model
 from bertworks.packed import Packed
@@ -53,7 +53,7 @@ def test_words_have_the_marks_of_their_last_character(get_model: GetModel) -> No
 def test_pieces_know_their_characters_and_words(get_model: GetModel) -> None:
     text, pair = "the riverx was  [MASK]", "é€ door"
     found = explorer.pieces(get_model("pretrained"), text, pair)["pieces"]
-    words = [(word["text"], word["of"]) for word in found["words"]]
+    words = [(word["text"], word["field"]) for word in found["words"]]
     firsts = [("the", "text"), ("riverx", "text"), ("was", "text"), ("[MASK]", "text")]
     assert words == [*firsts, ("é€", "pair"), ("door", "pair")]
     encoding = get_model("pretrained").tokenizer.encode(text, pair, typed_mask=True)
@@ -63,7 +63,7 @@ def test_pieces_know_their_characters_and_words(get_model: GetModel) -> None:
     assert [token["position"] for token in tokens] == list(range(len(tokens)))
     for token in tokens:
         if token["special"]:
-            assert (token["of"], token["word"]) == (None, None)
+            assert (token["field"], token["word"]) == (None, None)
         else:
             word = found["words"][token["word"]]
             assert word["start"] <= token["start"] < token["end"] <= word["end"]
@@ -237,7 +237,9 @@ def test_each_head_and_word_by_itself_moves_a_prediction(
     effects = np.array(found["effects"])
     assert effects.shape == (2, 2)
     for layer, head in np.ndindex(2, 2):
-        off = explorer.predict(model, text, pair, target=base["target"], off=[(layer, head)])
+        off = explorer.predict(
+            model, text, pair, target=base["target"], ablated_heads=[(layer, head)]
+        )
         change = off["prediction"]["probability"] - base["probability"]
         assert effects[layer, head] == pytest.approx(change, abs=1e-6)
     changes = [abs(one["change"]) for one in found["ranked"]]
@@ -263,18 +265,19 @@ def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
         return watched(self, hidden, scope)
 
     monkeypatch.setattr(_RecordingAttention, "context", counted)
-    monkeypatch.setattr("bertworks.explorer.target._AT_ONCE", 4 * size)
+    monkeypatch.setattr("bertworks.explorer.target._MAX_BATCH_TOKENS", 4 * size)
     found = explorer.heads(model, TEXT)["effects"]
     text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with
     assert sorted(computed) == sorted([*text, *states, 0, 1, 2, 1, 2, 2])
-    monkeypatch.setattr("bertworks.explorer.target._AT_ONCE", 3 * size)  # layers in one pack
+    # Several layers in one pack:
+    monkeypatch.setattr("bertworks.explorer.target._MAX_BATCH_TOKENS", 3 * size)
     assert np.allclose(explorer.heads(model, TEXT)["effects"], found, atol=1e-6)
 
 
 def test_a_hidden_word_is_a_mask_in_its_place(get_model: GetModel) -> None:
     model = get_model("pretrained")
     found = explorer.occlusion(model, TEXT, target={"token": "open"})
-    assert (found["by"], len(found["words"])) == ("[MASK]", 5)
+    assert (found["replacement"], len(found["words"])) == ("[MASK]", 5)
     masked = explorer.fill(model, "the [MASK] was [MASK] in london", candidates=["open"])
     chance = masked["blanks"][1]["both"]["candidates"][0]["probability"]
     assert found["words"][1]["probability"] == pytest.approx(chance, abs=1e-6)
@@ -327,10 +330,10 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
     redraw(network)
     model = Model(tokenizer, task, network.eval())
     (answer,) = model.predict(["the door was open"])
-    chances = [token["probability"] for token in answer["tokens"]]
+    probabilities = [token["probability"] for token in answer["tokens"]]
     found = explorer.predict(model, "the door was open")["prediction"]
-    assert found["target"]["position"] == 1 + int(np.argmax(chances))
-    assert found["probability"] == pytest.approx(max(chances), abs=1e-6)
+    assert found["target"]["position"] == 1 + int(np.argmax(probabilities))
+    assert found["probability"] == pytest.approx(max(probabilities), abs=1e-6)
     assert explorer.heads(model, "the door was open")["ranked"]
 
 

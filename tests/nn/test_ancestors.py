@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
 from bertworks.explorer import explain
 from bertworks.explorer.comparing import minimal_pair
-from bertworks.explorer.needs import NoHeadError, missing
-from bertworks.explorer.reading import read
+from bertworks.explorer.inputs import encode_input
+from bertworks.explorer.requirements import NoHeadError, view_error
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
@@ -244,8 +244,8 @@ def test_impossible_settings_are_refused_by_name(kind: str, tmp_path: Path) -> N
     with pytest.raises(BertworksError, match=r"(LSTMs|both sides of a token), and cannot"):
         model.generate(["a b"])
     with pytest.raises(NoHeadError, match="with LSTMs or with two encoders side by side"):
-        read(model, "a b c").attention()
-    assert missing(model, "heads") and missing(model, "generate")
+        encode_input(model, "a b c").attention()
+    assert view_error(model, "heads") and view_error(model, "generate")
     actual = explain(model, "a b c")
     assert actual["attention"] is None and actual["heads"] is None
     assert actual["steps"]["states"][2]["shape"] == [3, 16]

@@ -150,7 +150,10 @@ def bad_requests() -> list[Bad]:
         make_bad("OpenAI's errors", 400, {"input": [""], "model": "encoder"}, "/v1/embeddings"),
         make_bad("a view of no head", 424, {"text": "a", "model": "encoder"}, "/explore/heads"),
         make_bad(
-            "no such head", 422, {"text": "a [MASK]", "off": [[9, 0]], **masked}, "/explore/predict"
+            "no such head",
+            422,
+            {"text": "a [MASK]", "ablated_heads": [[9, 0]], **masked},
+            "/explore/predict",
         ),
     ]
 

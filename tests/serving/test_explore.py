@@ -20,11 +20,11 @@ from tests.serving.test_operations import wait_until
 TEXT = "the door was [MASK] in london"
 REQUESTS = {
     "pieces": {"text": TEXT},
-    "fill": {"text": TEXT, "words": [1], "candidates": ["open"], "off": [[0, 1]]},
+    "fill": {"text": TEXT, "words": [1], "candidates": ["open"], "ablated_heads": [[0, 1]]},
     "attention": {"text": TEXT, "words": [1]},
     "layer": {"text": TEXT, "words": [1], "layer": 1},
     "weights": {"layer": 1, "matrix": "value", "row": 3},
-    "predict": {"text": TEXT, "off": [[1, 1]], "target": {"token": "open"}},
+    "predict": {"text": TEXT, "ablated_heads": [[1, 1]], "target": {"token": "open"}},
     "heads": {"text": TEXT},
     "occlusion": {"text": TEXT, "target": {"kind": "blank"}},
     "steps": {"text": TEXT},
@@ -81,7 +81,9 @@ def test_errors_name_the_field(server: Running) -> None:
     assert error("fill", 413, text="door " * 200).startswith("text: 202 tokens, but at most 48")
     assert error("attention", 400, text="") == "text: must not be empty"
     assert error("attention", 422, text="the", words=[7]).startswith("words: there is no word 7")
-    assert error("predict", 422, text=TEXT, off=[[9, 0]]).startswith("off: there is no head 0")
+    assert error("predict", 422, text=TEXT, ablated_heads=[[9, 0]]).startswith(
+        "ablated_heads: there is no head 0"
+    )
     assert error("predict", 422, text=TEXT, target={"kind": "tag"}).startswith("target.kind: ")
     assert error("predict", 422, text=TEXT, target={"token": "xyz"}).startswith("target.token: ")
     assert error("fill", 422, text=TEXT, checkpoint=3).startswith("checkpoint: no checkpoint of")

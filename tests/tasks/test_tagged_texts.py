@@ -20,7 +20,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning
-from bertworks.explorer.reading import read
+from bertworks.explorer.inputs import encode_input
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.settings import TaggingOptions
@@ -193,12 +193,13 @@ def test_invisible_characters_are_in_no_piece(ours, text, pieces):
     example = ours.task.example({"text": text}, 0, labelled=False)
     (window,) = example.sequences
     assert ours.tokenizer.tokens(window.input_ids)[1:-1] == pieces
-    assert [one["token"] for one in read(ours, text).tokens][1:-1] == pieces
+    assert [one["token"] for one in encode_input(ours, text).tokens][1:-1] == pieces
 
 
 def test_the_explorer_reads_the_words_of_the_tagger(ours):
     text = "Obama's, 王明"
-    assert [word["text"] for word in read(ours, text).words] == ours.predict([text])[0]["words"]
+    words = ours.predict([text])[0]["words"]
+    assert [word["text"] for word in encode_input(ours, text).words] == words
 
 
 TRAINING_WORDS = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "สมชาย", "んで", "Obama", "-", "x\u00a0y"]

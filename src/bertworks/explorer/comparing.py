@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
-from .reading import Reading, read, rounded
+from .inputs import EncodedInput, encode_input, round_values
 from .target import Target, target_of
 from .views import TargetChoice
 
-SENTENCES = 64
+MAX_SENTENCES = 64
 """The maximum number of texts of a view, and of occurrences of a word in them."""
 
 Claim = Literal["previous", "next", "first", "same-word", "links"]
@@ -45,60 +45,60 @@ def minimal_pair(
     Raises:
         DataError: a text or the target is not valid, or the texts have no piece in common.
     """
-    one, two = (read(model, given, pair) for given in (text, other))
-    aligned, changed = _aligned(one, two)
-    if not aligned:
+    one, two = (encode_input(model, given, pair) for given in (text, other))
+    alignment, is_different = _align(one, two)
+    if not alignment:
         raise DataError("the texts have no piece in common", where="other")
-    rows, columns = (list(side) for side in zip(*aligned, strict=True))
+    rows, columns = (list(side) for side in zip(*alignment, strict=True))
     has_heads = model.encoder.config.has_heads
-    kept = [reading.activations(attention=has_heads) for reading in (one, two)]
-    states = [torch.stack(one.states)[:, 0].float().cpu() for one in kept]
+    activations = [inputs.activations(attention=has_heads) for inputs in (one, two)]
+    states = [torch.stack(one.states)[:, 0].float().cpu() for one in activations]
     vectors = torch.cosine_similarity(states[0][:, rows], states[1][:, columns], -1)
     distances = torch.zeros(0, model.encoder.config.num_attention_heads, len(rows))
-    if kept[0].attention:
-        weights = [torch.stack(one.attention)[:, 0].float().cpu() for one in kept]
+    if activations[0].attention:
+        weights = [torch.stack(one.attention)[:, 0].float().cpu() for one in activations]
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
     first = target_of(one) if target is None else Target(one, target)
-    second = None if first is None else _same(first, two, dict(aligned))
+    second = None if first is None else _same(first, two, dict(alignment))
     return {
         "pieces": one.pieces,
         "other_pieces": two.pieces,
-        "aligned": [list(places) for places in aligned],
-        "changed": changed,
+        "alignment": [list(places) for places in alignment],
+        "is_different": is_different,
         "prediction": None if first is None else first.prediction(),
         "other_prediction": None if second is None else second.prediction(),
-        "vectors": rounded(vectors),
-        "attention": rounded(distances.mean(-1)),
-        "attention_pieces": rounded(distances.mean(1)),
+        "vectors": round_values(vectors),
+        "attention": round_values(distances.mean(-1)),
+        "attention_pieces": round_values(distances.mean(1)),
     }
 
 
-def _aligned(one: Reading, two: Reading) -> tuple[list[tuple[int, int]], list[bool]]:
+def _align(one: EncodedInput, two: EncodedInput) -> tuple[list[tuple[int, int]], list[bool]]:
     """The positions of aligned pieces in both texts, and whether the pieces differ."""
     first, second = one.input_ids.tolist(), two.input_ids.tolist()
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
-    found = [
+    pairs = [
         (at, place, kind == "replace")
         for kind, start, end, other_start, other_end in matcher.get_opcodes()
         if end - start == other_end - other_start
         for at, place in zip(range(start, end), range(other_start, other_end), strict=True)
     ]
-    return [(at, place) for at, place, _ in found], [differs for *_, differs in found]
+    return [(at, place) for at, place, _ in pairs], [differs for *_, differs in pairs]
 
 
-def _same(target: Target, reading: Reading, places: dict[int, int]) -> Target | None:
+def _same(target: Target, inputs: EncodedInput, places: dict[int, int]) -> Target | None:
     """The corresponding target in another text; None if there is none."""
-    choice = target.described
-    if target.kind == "blank" and choice["blank"] >= len(reading.blanks):
+    choice = target.description
+    if target.kind == "blank" and choice["blank"] >= len(inputs.blanks):
         return None
     if target.kind in ("tag", "answer", "replaced"):
         if not set(target.positions) <= places.keys():
             return None
         moved = [places[at] for at in target.positions]
-        word = reading.tokens[moved[0]]["word"]
+        word = inputs.tokens[moved[0]]["word"]
         choice |= {"start": moved[0], "end": moved[-1], "position": moved[0], "word": word}
-    return Target(reading, choice)
+    return Target(inputs, choice)
 
 
 def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -126,32 +126,32 @@ def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
         matches = list(pattern.finditer(text))
         if not matches:
             raise DataError(f"does not hold {truncate_repr(word)}", where=f"texts[{number}]")
-        reading = read(model, text, where=f"texts[{number}]")
-        states = torch.stack(reading.activations().states)[:, 0].float().cpu()
+        inputs = encode_input(model, text, where=f"texts[{number}]")
+        states = torch.stack(inputs.activations().states)[:, 0].float().cpu()
         for match in matches:
             start, end = match.span()
             tokens = [
                 at
-                for at, token in enumerate(reading.tokens)
-                if token["of"] and token["start"] < end and token["end"] > start
+                for at, token in enumerate(inputs.tokens)
+                if token["field"] and token["start"] < end and token["end"] > start
             ]
             if not tokens:
                 raise DataError(f"{truncate_repr(word)} has no pieces", where=f"texts[{number}]")
             shown = {"text": number, "start": start, "end": end, "shown": match.group()}
             points.append({**shown, "tokens": tokens})
             vectors.append(states[:, tokens].mean(1))
-            static.append(table[reading.input_ids[tokens]].float().cpu().mean(0))
-    if len(points) > SENTENCES:
-        raise DataError(f"{len(points)} places, but at most {SENTENCES}", where="texts")
+            static.append(table[inputs.input_ids[tokens]].float().cpu().mean(0))
+    if len(points) > MAX_SENTENCES:
+        raise DataError(f"{len(points)} places, but at most {MAX_SENTENCES}", where="texts")
     layers = torch.stack(vectors, 1)
-    maps, explained = zip(*map(_map, layers), strict=True)
+    maps, shares = zip(*map(_map, layers), strict=True)
     return {
         "word": word,
         "points": points,
-        "similarity": rounded(_cosines(layers)),
-        "map": rounded(torch.stack(maps)),
-        "explained": rounded(torch.stack(explained)),
-        "static": rounded(_cosines(torch.stack(static))),
+        "similarity": round_values(_cosines(layers)),
+        "map": round_values(torch.stack(maps)),
+        "explained_variance": round_values(torch.stack(shares)),
+        "static": round_values(_cosines(torch.stack(static))),
     }
 
 
@@ -164,11 +164,11 @@ def _map(vectors: Float[Tensor, "points width"]) -> tuple[Tensor, Tensor]:
     """The first two principal components, `[points, 2]`, and their shares of the variance."""
     centred = (vectors - vectors.mean(0)).double()
     left, values, _ = torch.linalg.svd(centred, full_matrices=False)
-    found, shares = torch.zeros(len(vectors), 2).double(), torch.zeros(2).double()
+    coordinates, shares = torch.zeros(len(vectors), 2).double(), torch.zeros(2).double()
     most = min(2, len(values))
-    found[:, :most] = left[:, :most] * values[:most]
+    coordinates[:, :most] = left[:, :most] * values[:most]
     shares[:most] = values[:most].square() / values.square().sum().clamp_min(1e-30)
-    return found, shares
+    return coordinates, shares
 
 
 def claim(
@@ -201,55 +201,55 @@ def claim(
         )
     if claim == "links" and len(links) != len(texts):
         raise DataError("there must be a list for each text", where="links")
-    counted = 0
+    num_words = 0
     right: Any = 0
     by_offset: dict[int, int] = {}
     for number, text in enumerate(texts):
-        reading = read(model, text, where=f"texts[{number}]")
-        weights = _of_words(reading)
-        goals = _claimed(reading, claim, links[number] if claim == "links" else ())
-        tested = np.flatnonzero(goals.any(1))
-        if not len(tested):
+        inputs = encode_input(model, text, where=f"texts[{number}]")
+        weights = _of_words(inputs)
+        goals = _claim_targets(inputs, claim, links[number] if claim == "links" else ())
+        queries = np.flatnonzero(goals.any(1))
+        if not len(queries):
             continue
-        counted += len(tested)
-        strongest = weights[:, :, tested].argmax(-1)
-        right = right + goals[tested, strongest].sum(-1)
+        num_words += len(queries)
+        strongest = weights[:, :, queries].argmax(-1)
+        right = right + goals[queries, strongest].sum(-1)
         for at, goal in zip(*np.nonzero(goals), strict=True):
             by_offset[int(goal - at)] = by_offset.get(int(goal - at), 0) + 1
-    if not counted:
+    if not num_words:
         raise DataError(f"the claim {claim!r} is about no word of the texts", where="texts")
-    scores = right / counted
+    scores = right / num_words
     offset, hits = max(by_offset.items(), key=lambda item: (item[1], -abs(item[0])))
     order = np.argsort(-scores, axis=None, kind="stable")[:10]
     places = zip(*np.unravel_index(order, scores.shape), strict=True)
     return {
         "claim": claim,
-        "words": counted,
-        "scores": rounded(scores),
-        "baseline": {"offset": offset, "share": hits / counted},
+        "num_words": num_words,
+        "scores": round_values(scores),
+        "baseline": {"offset": offset, "share": hits / num_words},
         "ranked": [
             {"layer": int(layer), "head": int(head), "score": float(scores[layer, head])}
             for layer, head in places
         ],
-        "beats": int((scores > hits / counted).sum()),
+        "num_heads_above_baseline": int((scores > hits / num_words).sum()),
     }
 
 
-def _of_words(reading: Reading) -> Float[np.ndarray, "layers heads words words"]:
+def _of_words(inputs: EncodedInput) -> Float[np.ndarray, "layers heads words words"]:
     """Attention from words to other words; -1 from a word to itself."""
-    member = np.zeros((len(reading), len(reading.words)), np.float32)
-    for word in reading.words:
+    member = np.zeros((len(inputs), len(inputs.words)), np.float32)
+    for word in inputs.words:
         member[word["tokens"], word["number"]] = 1
-    found: np.ndarray = member.T / member.sum(0)[:, None] @ reading.attention() @ member
-    np.einsum("lhww->lhw", found)[:] = -1.0
-    return found
+    weights: np.ndarray = member.T / member.sum(0)[:, None] @ inputs.attention() @ member
+    np.einsum("lhww->lhw", weights)[:] = -1.0
+    return weights
 
 
-def _claimed(
-    reading: Reading, claim: Claim, links: Sequence[Sequence[int]]
+def _claim_targets(
+    inputs: EncodedInput, claim: Claim, links: Sequence[Sequence[int]]
 ) -> Bool[np.ndarray, "words words"]:
     """Which words (columns) are claimed for each word (rows)."""
-    count = len(reading.words)
+    count = len(inputs.words)
     goals = np.zeros((count, count), np.bool_)
     if claim == "links":
         for start, goal in links:
@@ -262,12 +262,12 @@ def _claimed(
     if claim == "first":
         goals[1:, :1] = True
         return goals
-    words = [word["text"].casefold() for word in reading.words]
+    words = [word["text"].casefold() for word in inputs.words]
     for one, two in itertools.permutations(range(count), 2):
         goals[one, two] = words[one] == words[two]
     return goals
 
 
 def _check_texts(texts: Sequence[str]) -> None:
-    if not 1 <= len(texts) <= SENTENCES:
-        raise DataError(f"from 1 to {SENTENCES} texts, not {len(texts)}", where="texts")
+    if not 1 <= len(texts) <= MAX_SENTENCES:
+        raise DataError(f"from 1 to {MAX_SENTENCES} texts, not {len(texts)}", where="texts")

@@ -7,24 +7,24 @@ from typing import Any
 
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
-from .comparing import SENTENCES
+from .comparing import MAX_SENTENCES
 from .filling import checkpoints, fill
+from .inputs import MAX_TOKENS, EncodedInput, encode_input
 from .layers import layers_for_file
-from .needs import NEEDS, is_causal_lm, is_masked_lm, missing, name_of
-from .reading import TOKENS, Reading, read
+from .requirements import REQUIREMENTS, is_causal_lm, is_masked_lm, name_of, view_error
 from .target import target_of
 from .views import attention, heads, occlusion, predict, steps
 
 FORMAT = 1
 """The format version of the result of `explain`; a page has the same release as its data."""
 
-LIMITS = {"tokens": TOKENS, "sentences": SENTENCES}
+LIMITS = {"tokens": MAX_TOKENS, "sentences": MAX_SENTENCES}
 
-NUMBERS = 2_000_000
+MAX_NUMBERS = 2_000_000
 """The most numbers of layers and weights in a file: 5 MB."""
 
 _FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
-VIEWS = (*_FREE, *(view for view in NEEDS if view != "mask"))
+VIEWS = (*_FREE, *(view for view in REQUIREMENTS if view != "mask"))
 """The page's views, and the routes that they use."""
 
 
@@ -53,7 +53,7 @@ def describe(model: Model, name: str | None = None) -> dict[str, Any]:
         "compares": model.sentence is not None,
         "checkpoints": list(checkpoints(model)),
         "views": {
-            view: None if (error := missing(model, view, name)) is None else str(error)
+            view: None if (error := view_error(model, view, name)) is None else str(error)
             for view in VIEWS
         },
     }
@@ -82,24 +82,24 @@ def explain(
     Raises:
         DataError: a text cannot be tokenised, or is too long.
     """
-    reading = read(model, text, pair)
-    is_filled = is_causal_lm(model) or bool(reading.blanks)
+    inputs = encode_input(model, text, pair)
+    is_filled = is_causal_lm(model) or bool(inputs.blanks)
     both = (model, text, pair)
     masks = None
     if is_masked_lm(model):
         masks = [
             {"word": word["number"], "blanks": blanks}
-            for word in reading.words
-            if not set(word["tokens"]) & set(reading.blanks)
+            for word in inputs.words
+            if not set(word["tokens"]) & set(inputs.blanks)
             for blanks in [_of_word(fill(*both, words=[word["number"]], top_k=5), word["number"])]
         ]
     results = _results(*both)
     masked = None
     if results["prediction"] is None and masks:
-        best = _best_word(reading, masks)
+        best = _best_word(inputs, masks)
         masked = {"word": best} | _results(*both, [best])
-    has_layers = missing(model, "layer") is None
-    layers, rows = layers_for_file(reading, NUMBERS) if has_layers else ([], [])
+    has_layers = view_error(model, "layer") is None
+    layers, rows = layers_for_file(inputs, MAX_NUMBERS) if has_layers else ([], [])
     return {
         "format": FORMAT,
         "model": {"name": name or name_of(model), "default": True, "loaded": True}
@@ -120,11 +120,11 @@ def _results(
 ) -> dict[str, Any]:
     """The results of the views of a text, with words masked."""
     both = (model, text, pair)
-    is_watched = target_of(read(*both, words=words)) is not None
-    is_switched = is_watched and not missing(model, "heads")
+    is_watched = target_of(encode_input(*both, words=words)) is not None
+    is_switched = is_watched and not view_error(model, "heads")
     return {
-        "pieces": read(*both, words=words).pieces,
-        "attention": None if missing(model, "attention") else attention(*both, words=words),
+        "pieces": encode_input(*both, words=words).pieces,
+        "attention": None if view_error(model, "attention") else attention(*both, words=words),
         "steps": steps(*both, words=words),
         "prediction": predict(*both, words=words)["prediction"] if is_watched else None,
         "heads": heads(*both, words=words) if is_switched else None,
@@ -132,19 +132,19 @@ def _results(
     }
 
 
-def _of_word(filled: dict[str, Any], word: int) -> list[dict[str, Any]]:
+def _of_word(answer: dict[str, Any], word: int) -> list[dict[str, Any]]:
     """The blanks of one word, without mask tokens typed in the text."""
-    return [blank for blank in filled["blanks"] if blank["word"] == word]
+    return [blank for blank in answer["blanks"] if blank["word"] == word]
 
 
-def _best_word(reading: Reading, masks: Sequence[dict[str, Any]]) -> int:
+def _best_word(inputs: EncodedInput, masks: Sequence[dict[str, Any]]) -> int:
     """The word that gains most from both sides; of four letters or more, if there is one.
 
     Shorter words and punctuation are mostly grammar.
     """
 
     def is_long(masked: dict[str, Any]) -> bool:
-        text = reading.words[masked["word"]]["text"]
+        text = inputs.words[masked["word"]]["text"]
         return text.isalpha() and len(text) >= 4
 
     best: int = max(filter(is_long, masks), key=_gain, default=max(masks, key=_gain))["word"]

@@ -19,12 +19,12 @@ from ..model import Model
 from ..packed import Packed
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..training.checkpoint import list_checkpoints, load_weights, step_of
-from .needs import check, is_causal_lm, missing
-from .reading import Heads, Reading, heads_off, read, rounded
+from .inputs import EncodedInput, Heads, ablated_heads_mask, encode_input, round_values
+from .requirements import check, is_causal_lm, view_error
 from .target import Target
 
-MOST_CANDIDATES = 50
-MOST_PIECES = 50
+MAX_CANDIDATES = 50
+MAX_PIECES = 50
 _LEFT = "the words to the right are removed; the others keep their positions"
 
 
@@ -38,7 +38,7 @@ def fill(
     candidates: Sequence[str] = (),
     layers: bool = True,
     left: bool = True,
-    off: Heads = (),
+    ablated_heads: Heads = (),
     checkpoint: int | None = None,
 ) -> dict[str, Any]:
     """Predict each blank: from both sides, from the left alone, and at every layer.
@@ -53,7 +53,7 @@ def fill(
         candidates: words to score; a word of n pieces is predicted with n masks, and its
             probability is the product over them.
         layers, left: whether to predict at every layer, and from the left alone.
-        off: (layer, head) of heads that are switched off.
+        ablated_heads: (layer, head) of heads that are switched off.
         checkpoint: the step of a checkpoint of the model's run, whose weights are used.
 
     Raises:
@@ -62,76 +62,92 @@ def fill(
         CheckpointError: the checkpoint is damaged.
     """
     check(model, "fill")
-    if not 1 <= top_k <= MOST_PIECES:
-        raise DataError(f"from 1 to {MOST_PIECES}", where="top_k")
+    if not 1 <= top_k <= MAX_PIECES:
+        raise DataError(f"from 1 to {MAX_PIECES}", where="top_k")
     if checkpoint is not None:
         model = _at_checkpoint(model, checkpoint)
-    reading = read(model, text, pair, words=words)
-    places = [len(reading) - 1] if is_causal_lm(model) else reading.blanks
+    inputs = encode_input(model, text, pair, words=words)
+    places = [len(inputs) - 1] if is_causal_lm(model) else inputs.blanks
     if not places:
-        Target(reading, {"kind": "blank"})  # raises the error for a text without mask tokens
-    asked = _piece_ids(reading, candidates)
+        Target(inputs, {"kind": "blank"})  # raises the error for a text without mask tokens
+    candidate_ids = _piece_ids(inputs, candidates)
     return {
-        "pieces": reading.pieces,
-        "blanks": [_blank(reading, at, asked, top_k, layers, left, off) for at in places],
+        "pieces": inputs.pieces,
+        "blanks": [
+            _blank(inputs, at, candidate_ids, top_k, layers, left, ablated_heads) for at in places
+        ],
         "checkpoint": checkpoint,
     }
 
 
 def _blank(
-    reading: Reading,
-    at: int,
-    asked: Mapping[str, list[int]],
+    inputs: EncodedInput,
+    position: int,
+    candidate_ids: Mapping[str, list[int]],
     top_k: int,
     layers: bool,
     left: bool,
-    off: Heads,
+    ablated_heads: Heads,
 ) -> dict[str, Any]:
     """The predictions for one blank, as JSON."""
 
     def answers(side: bool, rows: slice) -> list[dict[str, Any]]:
-        chances = {
-            size: _chances(reading, _sequence(reading, at, size, side), at, size, off, rows)
-            for size in {1, *map(len, asked.values())}
+        probabilities = {
+            size: _compute_probabilities(
+                inputs, _sequence(inputs, position, size, side), position, size, ablated_heads, rows
+            )
+            for size in {1, *map(len, candidate_ids.values())}
         }
-        original = reading.hidden_ids.get(at)
-        each = [{size: one[row] for size, one in chances.items()} for row in range(len(chances[1]))]
-        return [_answer(reading, one, asked, top_k, original) for one in each]
+        original = inputs.hidden_ids.get(position)
+        each = [
+            {size: one[row] for size, one in probabilities.items()}
+            for row in range(len(probabilities[1]))
+        ]
+        return [_answer(inputs, one, candidate_ids, top_k, original) for one in each]
 
-    found = answers(False, slice(None) if layers else slice(-1, None))
-    seen: dict[str, Any] | None = None
-    if is_causal_lm(reading.model):
-        seen = {**found[-1], "how": "a causal model sees nothing else"}
+    predictions = answers(False, slice(None) if layers else slice(-1, None))
+    left_prediction: dict[str, Any] | None = None
+    if is_causal_lm(inputs.model):
+        left_prediction = {**predictions[-1], "how": "a causal model sees nothing else"}
     elif left:
-        seen = {**answers(True, slice(-1, None))[0], "how": _LEFT}
+        left_prediction = {**answers(True, slice(-1, None))[0], "how": _LEFT}
     return {
-        "position": at,
-        "word": reading.tokens[at]["word"],
-        "both": None if is_causal_lm(reading.model) else found[-1],
-        "left": seen,
-        "layers": found if layers else None,
+        "position": position,
+        "word": inputs.tokens[position]["word"],
+        "both": None if is_causal_lm(inputs.model) else predictions[-1],
+        "left": left_prediction,
+        "layers": predictions if layers else None,
     }
 
 
-def _sequence(reading: Reading, at: int, masks: int, left: bool) -> Packed:
+def _sequence(inputs: EncodedInput, position: int, masks: int, left: bool) -> Packed:
     """The sequence with one mask repeated; with `left`, without the words to the right of it."""
-    order = np.concatenate([np.arange(at), [at] * masks, np.arange(at + 1, len(reading))])
+    order = np.concatenate(
+        [np.arange(position), [position] * masks, np.arange(position + 1, len(inputs))]
+    )
     places = np.arange(len(order))
-    special = np.array([token["special"] for token in reading.tokens])
-    keep = (places < at + masks) | special[order] if left else places >= 0
-    ids, types = reading.input_ids[order[keep]], reading.token_type_ids[order[keep]]
+    special = np.array([token["special"] for token in inputs.tokens])
+    keep = (places < position + masks) | special[order] if left else places >= 0
+    ids, types = inputs.input_ids[order[keep]], inputs.token_type_ids[order[keep]]
     return replace(Packed.from_arrays([ids], [types]), position_ids=places[keep])
 
 
-def _chances(
-    reading: Reading, packed: Packed, at: int, count: int, off: Heads, rows: slice
+def _compute_probabilities(
+    inputs: EncodedInput,
+    packed: Packed,
+    position: int,
+    count: int,
+    ablated_heads: Heads,
+    rows: slice,
 ) -> Float[Tensor, "layers masks pieces"]:
     """The probabilities of all pieces at `count` masks from `at`, at the layers `rows`."""
-    model = reading.model
+    model = inputs.model
     network, norm = model.network, model.encoder.final_norm
     assert isinstance(network, PretrainingNetwork)
-    states = activations(network, packed, ablated_heads=heads_off(model, [off])).states
-    masked = torch.stack([state[0, at : at + count] for state in states])
+    states = activations(
+        network, packed, ablated_heads=ablated_heads_mask(model, [ablated_heads])
+    ).states
+    masked = torch.stack([state[0, position : position + count] for state in states])
     with torch.inference_mode():
         if norm is not None:
             masked[:-1] = norm(masked[:-1])
@@ -141,15 +157,15 @@ def _chances(
 
 
 def _answer(
-    reading: Reading,
-    chances: Mapping[int, Float[Tensor, "masks pieces"]],
-    asked: Mapping[str, list[int]],
+    inputs: EncodedInput,
+    probabilities: Mapping[int, Float[Tensor, "masks pieces"]],
+    candidate_ids: Mapping[str, list[int]],
     top_k: int,
     original: int | None,
 ) -> dict[str, Any]:
     """The prediction for a blank, from the probabilities for each number of masks."""
-    tokenizer = reading.model.tokenizer
-    single = chances[1][0]
+    tokenizer = inputs.model.tokenizer
+    single = probabilities[1][0]
     top = single.topk(min(top_k, len(single)))
 
     def piece(number: int) -> dict[str, Any]:
@@ -165,29 +181,29 @@ def _answer(
             {
                 "candidate": word,
                 "pieces": tokenizer.tokens(ids),
-                "probability": float(chances[len(ids)][range(len(ids)), ids].prod()),
+                "probability": float(probabilities[len(ids)][range(len(ids)), ids].prod()),
             }
-            for word, ids in asked.items()
+            for word, ids in candidate_ids.items()
         ],
-        "entropy": rounded(-torch.special.xlogy(single, single).sum().item() / np.log(2)),
+        "entropy": round_values(-torch.special.xlogy(single, single).sum().item() / np.log(2)),
     }
 
 
-def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[int]]:
+def _piece_ids(inputs: EncodedInput, candidates: Sequence[str]) -> dict[str, list[int]]:
     """The pieces of each candidate.
 
     Raises:
         DataError: there are too many candidates, or one has unknown pieces, none, or too many.
     """
-    model = reading.model
-    if len(candidates) > MOST_CANDIDATES:
-        raise DataError(f"at most {MOST_CANDIDATES}", where="candidates")
-    room = 1 if is_causal_lm(model) else model.encoder.config.max_seqlen - len(reading) + 1
-    unknown = model.tokenizer.id_of("unk")
+    model = inputs.model
+    if len(candidates) > MAX_CANDIDATES:
+        raise DataError(f"at most {MAX_CANDIDATES}", where="candidates")
+    room = 1 if is_causal_lm(model) else model.encoder.config.max_seqlen - len(inputs) + 1
+    unknown_id = model.tokenizer.id_of("unk")
     rows = model.tokenizer.piece_ids(candidates) if len(candidates) else []
     for at, (word, ids) in enumerate(zip(candidates, rows, strict=True)):
         where = f"candidates[{at}]"
-        if unknown in ids or not len(ids):
+        if unknown_id in ids or not len(ids):
             raise DataError(f"the vocabulary has no pieces for {truncate_repr(word)}", where=where)
         if len(ids) > room:
             what = f"{truncate_repr(word)} has {len(ids)} pieces, and there is room for {room}"
@@ -198,7 +214,7 @@ def _piece_ids(reading: Reading, candidates: Sequence[str]) -> dict[str, list[in
 def checkpoints(model: Model) -> dict[int, Path]:
     """The checkpoints of a model's run, by step; empty if the model does not belong to a run."""
     source = Path(model.source or "")
-    if model.source is None or missing(model, "fill") is not None:
+    if model.source is None or view_error(model, "fill") is not None:
         return {}
     for run in (source, source.parent):
         if (run / "model").is_dir() and (run / "checkpoints").is_dir():
@@ -207,10 +223,10 @@ def checkpoints(model: Model) -> dict[int, Path]:
 
 
 def _at_checkpoint(model: Model, step: int) -> Model:
-    known = checkpoints(model)
-    if step not in known:
-        steps = ", ".join(map(str, known)) or "none"
+    paths = checkpoints(model)
+    if step not in paths:
+        steps = ", ".join(map(str, paths)) or "none"
         raise DataError(f"no checkpoint of step {step}", where="checkpoint", fix=f"Has: {steps}.")
     network = copy.deepcopy(model.network)
-    load_weights(known[step] / "weights.safetensors", network)
+    load_weights(paths[step] / "weights.safetensors", network)
     return Model(model.tokenizer, model.task, network)

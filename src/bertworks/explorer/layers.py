@@ -19,8 +19,8 @@ from ..errors import DataError, did_you_mean, truncate_repr
 from ..inference.layer_steps import layer_steps, matrices_of, norms_of, rope_theta
 from ..model import Model
 from ..nn.encoder import Encoder
-from .needs import check
-from .reading import Reading, as_floats, as_shorts, read
+from .inputs import EncodedInput, as_floats, as_shorts, encode_input
+from .requirements import check
 
 Matrix = Literal[
     "query", "key", "value", "attention_output", "intermediate", "gate", "feed_forward_output"
@@ -29,7 +29,7 @@ Matrix = Literal[
 
 Coding = Callable[[Tensor], dict[str, Any]]
 
-_SENT = (
+_STEPS = (
     *("input", "query", "key", "value", "rotated_query", "rotated_key", "attention_output"),
     *("intermediate", "gate", "feed_forward_output", "output"),
 )
@@ -51,10 +51,10 @@ def layer(
         DataError: a text cannot be tokenised, or is too long, or there is no such layer.
     """
     check(model, "layer")
-    reading = read(model, text, pair, words=words)
+    inputs = encode_input(model, text, pair, words=words)
     _check_layer(model.encoder, layer)
-    states = reading.activations().states
-    return {"pieces": reading.pieces} | _described(reading, states, layer, as_floats)
+    states = inputs.activations().states
+    return {"pieces": inputs.pieces} | _describe(inputs, states, layer, as_floats)
 
 
 def weights(model: Model, layer: int, matrix: Matrix, row: int) -> dict[str, Any]:
@@ -76,27 +76,27 @@ def weights(model: Model, layer: int, matrix: Matrix, row: int) -> dict[str, Any
 
 
 def layers_for_file(
-    reading: Reading, most_numbers: int
+    inputs: EncodedInput, max_numbers: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The first layers' numbers, and for each map the weights of a head's first output.
 
-    Numbers have 16 bits. At least one layer is returned; the others must fit in `most_numbers`.
+    Numbers have 16 bits. At least one layer is returned; the others must fit in `max_numbers`.
     """
-    encoder = reading.model.encoder
-    states = reading.activations().states
+    encoder = inputs.model.encoder
+    states = inputs.activations().states
     layers: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     size = 0
     for number in range(encoder.config.num_hidden_layers):
-        found = _described(reading, states, number, as_shorts)
+        description = _describe(inputs, states, number, as_shorts)
         of_layer = [
             _row(encoder, number, name, row, as_shorts) for name, row in _first_rows(encoder)
         ]
-        coded = [*found["numbers"].values(), *(one["weights"] for one in of_layer)]
-        size += sum(torch.Size(one["shape"]).numel() for one in coded)
-        if layers and size > most_numbers:
+        arrays = [*description["numbers"].values(), *(one["weights"] for one in of_layer)]
+        size += sum(torch.Size(one["shape"]).numel() for one in arrays)
+        if layers and size > max_numbers:
             break
-        layers.append(found)
+        layers.append(description)
         rows += of_layer
     return layers, rows
 
@@ -112,12 +112,12 @@ def _first_rows(encoder: Encoder) -> list[tuple[str, int]]:
     ]
 
 
-def _described(
-    reading: Reading, states: Sequence[Tensor], number: int, coding: Coding
+def _describe(
+    inputs: EncodedInput, states: Sequence[Tensor], number: int, coding: Coding
 ) -> dict[str, Any]:
-    encoder = reading.model.encoder
+    encoder = inputs.model.encoder
     config = encoder.config
-    steps = layer_steps(encoder, reading.pack(), number, states[number][0])
+    steps = layer_steps(encoder, inputs.pack(), number, states[number][0])
     steps["output"] = states[number + 1][0]  # the network's own: the page compares its result
     groups = config.layer_groups
     rotary = config.positions == "rotary"
@@ -136,7 +136,7 @@ def _described(
         "window": config.window(number),
         "rope_theta": rope_theta(encoder, number) if rotary else None,
         "same_weights": [at for at, group in enumerate(groups) if group == groups[number]],
-        "numbers": {name: coding(steps[name].flatten(1)) for name in _SENT if name in steps},
+        "numbers": {name: coding(steps[name].flatten(1)) for name in _STEPS if name in steps},
         "norms": {
             name: {
                 "eps": norm.eps,

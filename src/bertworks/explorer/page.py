@@ -63,21 +63,21 @@ def page(data: Mapping[str, Any]) -> str:
         '<script type="module">import "explorer/app.js";</script>'
     )
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_FILE_POLICY}">'
-    embedded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    json_text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     tables = "\n".join(_tables(data))
     text = files["index.html"]
     text = text.replace(_CHARSET, f"{_CHARSET}\n{policy}")
     text = _STYLE.sub(lambda match: f"<style>\n{files[match[1]]}</style>", text)
     text = _NOSCRIPT.sub(lambda _: f"<noscript>\n{tables}\n</noscript>", text)
     text = text.replace(_SCRIPT, script)
-    embedded = f'<script type="application/json" id="data">{embedded}</script>'
-    return text.replace("</body>", f"{embedded}\n</body>")
+    json_text = f'<script type="application/json" id="data">{json_text}</script>'
+    return text.replace("</body>", f"{json_text}\n</body>")
 
 
 def _absolute_imports(name: str, text: str) -> str:
     """A module's text, with relative imports replaced by the names in the import map."""
     folder = posixpath.join("explorer", posixpath.dirname(name))
-    return _IMPORT.sub(lambda found: posixpath.normpath(posixpath.join(folder, found[0])), text)
+    return _IMPORT.sub(lambda match: posixpath.normpath(posixpath.join(folder, match[0])), text)
 
 
 def _data_url(text: str) -> str:
@@ -109,7 +109,7 @@ def _tables(data: Mapping[str, Any]) -> Iterator[str]:
     yield _section(
         f"Prediction{note}",
         ("", "Probability"),
-        [] if prediction is None else _predicted(prediction),
+        [] if prediction is None else _prediction_rows(prediction),
         numbers=1,
     )
     yield _section(
@@ -149,9 +149,9 @@ def _section(
     return html.section(heading, html.table(columns, rows, numbers=numbers) if rows else "")
 
 
-def _predicted(prediction: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = [(one["name"], f"{one['probability']:.2%}") for one in prediction["distribution"]]
-    return found or [(prediction["target"]["name"], f"{prediction['probability']:.4g}")]
+def _prediction_rows(prediction: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [(one["name"], f"{one['probability']:.2%}") for one in prediction["distribution"]]
+    return rows or [(prediction["target"]["name"], f"{prediction['probability']:.4g}")]
 
 
 def _original(answer: Mapping[str, Any]) -> str:

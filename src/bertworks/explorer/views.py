@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..inference.activations import embedding_steps
 from ..model import Model
-from .needs import check
-from .reading import Heads, Reading, as_bytes, read, rounded
+from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values
+from .requirements import check
 from .target import Target, target_of
 
 _NUMBERS = 8  # how many numbers of each vector are shown
@@ -27,7 +27,7 @@ def pieces(model: Model, text: str, pair: str | None = None) -> dict[str, Any]:
     Raises:
         DataError: a text cannot be tokenised, or is too long for the model.
     """
-    return {"pieces": read(model, text, pair, most=None).pieces}
+    return {"pieces": encode_input(model, text, pair, max_tokens=None).pieces}
 
 
 def attention(
@@ -36,7 +36,7 @@ def attention(
     pair: str | None = None,
     *,
     words: Sequence[int] = (),
-    off: Heads = (),
+    ablated_heads: Heads = (),
 ) -> dict[str, Any]:
     """The attention weights of all heads, and measures that describe each head.
 
@@ -44,37 +44,37 @@ def attention(
         NoHeadError: the model has no attention heads.
         DataError: a text cannot be tokenised, or is too long.
     """
-    reading = read(model, text, pair, words=words)
-    weights = reading.attention(off)
+    inputs = encode_input(model, text, pair, words=words)
+    weights = inputs.attention(ablated_heads)
     return {
-        "pieces": reading.pieces,
+        "pieces": inputs.pieces,
         "layers": weights.shape[0],
         "heads": weights.shape[1],
         "weights": as_bytes(weights),
-        "measures": measures(reading, weights),
+        "measures": measures(inputs, weights),
     }
 
 
-def measures(reading: Reading, weights: NDArray[np.float32]) -> dict[str, Any]:
+def measures(inputs: EncodedInput, weights: NDArray[np.float32]) -> dict[str, Any]:
     """For each head, averaged over queries: the distance in tokens, the entropy in bits, and the
     share of attention to separators, the first token, the token itself, and its neighbours."""
-    places = np.arange(len(reading))
-    apart = places[None, :] - places[:, None]
-    number = reading.model.tokenizer.id_of("sep")
-    separator = reading.input_ids == (-1 if number is None else number)
+    places = np.arange(len(inputs))
+    offsets = places[None, :] - places[:, None]
+    number = inputs.model.tokenizer.id_of("sep")
+    separator = inputs.input_ids == (-1 if number is None else number)
     wide = weights.astype(np.float64)
     logs = np.log2(wide, where=wide > 0, out=np.zeros_like(wide))
     shares = {
-        "separator": np.broadcast_to(separator, apart.shape),
-        "first": np.broadcast_to(places == 0, apart.shape),
-        "self": apart == 0,
-        "previous": apart == -1,
-        "next": apart == 1,
+        "separator": np.broadcast_to(separator, offsets.shape),
+        "first": np.broadcast_to(places == 0, offsets.shape),
+        "self": offsets == 0,
+        "previous": offsets == -1,
+        "next": offsets == 1,
     }
     return {
-        "distance": rounded((wide * np.abs(apart)).sum(-1).mean(-1)),
-        "entropy": rounded(-(wide * logs).sum(-1).mean(-1)),
-        **{name: rounded((wide * mask).sum(-1).mean(-1)) for name, mask in shares.items()},
+        "distance": round_values((wide * np.abs(offsets)).sum(-1).mean(-1)),
+        "entropy": round_values(-(wide * logs).sum(-1).mean(-1)),
+        **{name: round_values((wide * mask).sum(-1).mean(-1)) for name, mask in shares.items()},
     }
 
 
@@ -85,7 +85,7 @@ def predict(
     *,
     words: Sequence[int] = (),
     target: TargetChoice = None,
-    off: Heads = (),
+    ablated_heads: Heads = (),
 ) -> dict[str, Any]:
     """The model's prediction, with heads switched off; the target is chosen with all heads on.
 
@@ -93,9 +93,11 @@ def predict(
         NoHeadError: the model predicts nothing of the kind.
         DataError: the target, a text or a head is not valid.
     """
-    found = Target(read(model, text, pair, words=words), target)
-    chances = found.chances(off=[off])[0] if off else None
-    return {"pieces": found.reading.pieces, "prediction": found.prediction(chances)}
+    outcome = Target(encode_input(model, text, pair, words=words), target)
+    probabilities = (
+        outcome.compute_probabilities(ablated_heads=[ablated_heads])[0] if ablated_heads else None
+    )
+    return {"pieces": outcome.inputs.pieces, "prediction": outcome.prediction(probabilities)}
 
 
 def heads(
@@ -113,23 +115,27 @@ def heads(
         DataError: as in `predict`.
     """
     check(model, "heads")
-    found = Target(read(model, text, pair, words=words), target)
+    outcome = Target(encode_input(model, text, pair, words=words), target)
     config = model.encoder.config
     shape = (config.num_hidden_layers, config.num_attention_heads)
     places = list(np.ndindex(shape))
-    base = float(found.probability(found.base))
-    without = found.chances(off=[[place] for place in places]) if places else found.base[:0]
-    chances = found.probability(without).numpy() if places else np.empty(0)
-    changes = chances - base
+    base = float(outcome.probability(outcome.base))
+    outcomes = (
+        outcome.compute_probabilities(ablated_heads=[[place] for place in places])
+        if places
+        else outcome.base[:0]
+    )
+    probabilities = outcome.probability(outcomes).numpy() if places else np.empty(0)
+    changes = probabilities - base
     return {
-        "pieces": found.reading.pieces,
-        "prediction": found.prediction(),
+        "pieces": outcome.inputs.pieces,
+        "prediction": outcome.prediction(),
         "effects": changes.reshape(shape).tolist(),
         "ranked": [
             {
                 "layer": places[at][0],
                 "head": places[at][1],
-                "probability": float(chances[at]),
+                "probability": float(probabilities[at]),
                 "change": float(changes[at]),
             }
             for at in np.argsort(-np.abs(changes), kind="stable").tolist()
@@ -152,23 +158,25 @@ def occlusion(
     Raises:
         NoHeadError, DataError: as in `predict`.
     """
-    found = Target(read(model, text, pair, words=words), target)
-    reading, tokenizer = found.reading, model.tokenizer
-    by = tokenizer.id_of("mask") if tokenizer.has("mask") else tokenizer.id_of("unk")
-    if by is None:
+    outcome = Target(encode_input(model, text, pair, words=words), target)
+    inputs, tokenizer = outcome.inputs, model.tokenizer
+    replacement_id = tokenizer.id_of("mask") if tokenizer.has("mask") else tokenizer.id_of("unk")
+    if replacement_id is None:
         raise DataError("the tokenizer has neither a mask nor an unknown piece", where="model")
-    keep = set(found.positions) if found.kind == "blank" else set()
-    hidden = [word for word in reading.words if not keep & set(word["tokens"])]
-    rows = [_with(reading, word["tokens"], by) for word in hidden]
-    base = float(found.probability(found.base))
-    chances = found.probability(found.chances(rows)).tolist() if rows else []
+    keep = set(outcome.positions) if outcome.kind == "blank" else set()
+    hidden = [word for word in inputs.words if not keep & set(word["tokens"])]
+    rows = [_replace_ids(inputs, word["tokens"], replacement_id) for word in hidden]
+    base = float(outcome.probability(outcome.base))
+    probabilities = (
+        outcome.probability(outcome.compute_probabilities(rows)).tolist() if rows else []
+    )
     return {
-        "pieces": reading.pieces,
-        "prediction": found.prediction(),
-        "by": tokenizer.id_to_token(by),
+        "pieces": inputs.pieces,
+        "prediction": outcome.prediction(),
+        "replacement": tokenizer.id_to_token(replacement_id),
         "words": [
-            {"word": word["number"], "probability": chance, "change": chance - base}
-            for word, chance in zip(hidden, chances, strict=True)
+            {"word": word["number"], "probability": probability, "change": probability - base}
+            for word, probability in zip(hidden, probabilities, strict=True)
         ],
     }
 
@@ -186,7 +194,7 @@ def steps(
     Raises:
         DataError: the target or a text is not valid.
     """
-    reading = read(model, text, pair, words=words)
+    inputs = encode_input(model, text, pair, words=words)
     encoder = model.encoder
     tables = {
         "word": encoder.embeddings.word_embeddings,
@@ -194,18 +202,18 @@ def steps(
         "segment": encoder.embeddings.token_type_embeddings,
         "task": encoder.embeddings.task_type_embeddings,
     }
-    parts = embedding_steps(encoder, reading.pack())
-    states = torch.stack(reading.activations().states)[:, 0].float().cpu()
-    found = target_of(reading) if target is None else Target(reading, target)
+    parts = embedding_steps(encoder, inputs.pack())
+    states = torch.stack(inputs.activations().states)[:, 0].float().cpu()
+    outcome = target_of(inputs) if target is None else Target(inputs, target)
     return {
-        "pieces": reading.pieces,
+        "pieces": inputs.pieces,
         "hidden_size": encoder.config.hidden_size,
         "shown": _NUMBERS,
         "embeddings": [
             {
                 "name": name,
                 "table": None if (table := tables.get(name)) is None else list(table.weight.shape),
-                "rows": rounded(values[:, :_NUMBERS]),
+                "rows": round_values(values[:, :_NUMBERS]),
             }
             for name, values in parts.items()
         ],
@@ -213,20 +221,20 @@ def steps(
             {
                 "layer": layer,
                 "shape": list(state.shape),
-                "norms": rounded(state.norm(dim=-1)),
-                "rows": rounded(state[:, :_NUMBERS]),
-                "cosine": rounded(torch.cosine_similarity(state, states[layer - 1], -1))
+                "norms": round_values(state.norm(dim=-1)),
+                "rows": round_values(state[:, :_NUMBERS]),
+                "cosine": round_values(torch.cosine_similarity(state, states[layer - 1], -1))
                 if layer
                 else None,
             }
             for layer, state in enumerate(states)
         ],
-        "head": None if found is None else found.head(),
-        "prediction": None if found is None else found.prediction(),
+        "head": None if outcome is None else outcome.head(),
+        "prediction": None if outcome is None else outcome.prediction(),
     }
 
 
-def _with(reading: Reading, places: Sequence[int], number: int) -> NDArray[np.int64]:
-    ids = reading.input_ids.copy()
+def _replace_ids(inputs: EncodedInput, places: Sequence[int], number: int) -> NDArray[np.int64]:
+    ids = inputs.input_ids.copy()
     ids[list(places)] = number
     return ids

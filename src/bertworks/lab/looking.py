@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..analysis.word_vectors import WordVectors
 from ..explorer.comparing import contexts
-from ..explorer.reading import Reading, read
+from ..explorer.inputs import EncodedInput, encode_input
 from ..model import BareEncoder, Model
 from ..packed import Packed
 from ..tasks.pretraining.network import PretrainingNetwork
@@ -75,10 +75,10 @@ def senses(lab: Lab, seed: int) -> Mapping[str, Arms]:
     return _arms(("same sense", "other sense"), values)
 
 
-def _word(reading: Reading, text: str) -> list[int]:
-    """Return the positions of the tokens of a word in a reading."""
-    start = f" {reading.texts[0]}".index(f" {text}")
-    return next(word["tokens"] for word in reading.words if word["start"] == start)
+def _word(inputs: EncodedInput, text: str) -> list[int]:
+    """Return the positions of the tokens of a word in an input."""
+    start = f" {inputs.texts[0]}".index(f" {text}")
+    return next(word["tokens"] for word in inputs.words if word["start"] == start)
 
 
 @measures
@@ -87,8 +87,8 @@ def river(lab: Lab, seed: int) -> Mapping[str, Arms]:
     for text, word, telling, other in TELLING:
         arms = values_by_system.setdefault(text, {})
         for name, there in (("the telling", telling), ("another", other)):
-            reading = read(lab.model, text.replace(f" {telling}", f" {there}"))
-            heads = reading.attention()[:, :, _word(reading, word)][..., _word(reading, there)]
+            inputs = encode_input(lab.model, text.replace(f" {telling}", f" {there}"))
+            heads = inputs.attention()[:, :, _word(inputs, word)][..., _word(inputs, there)]
             heads = heads.mean((2, 3))
             arms[f"to {name} word"] = float(heads.mean())
             arms[f"to {name} word, one head"] = float(heads.max())
@@ -102,7 +102,7 @@ def heads_differ(lab: Lab, seed: int) -> Mapping[str, Arms]:
     for text, *_ in TELLING:
         distances = []
         for model in (lab.model, fresh):
-            weights = read(model, text).attention()
+            weights = encode_input(model, text).attention()
             pairs = itertools.combinations(range(weights.shape[1]), 2)
             parts = [np.abs(weights[:, i] - weights[:, j]).sum(-1).mean() / 2 for i, j in pairs]
             distances.append(float(np.mean(parts)))

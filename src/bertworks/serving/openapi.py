@@ -76,7 +76,7 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/explore/pieces": ("embed", {"text": "Unaffable words are split."}),
     "/explore/fill": ("fill-mask", {"text": "The door was {mask}.", "top_k": 3}),
     "/explore/attention": ("embed", {"text": "She opened the door."}),
-    "/explore/predict": ("fill-mask", {"text": "The door was {mask}.", "off": [[0, 0]]}),
+    "/explore/predict": ("fill-mask", {"text": "The door was {mask}.", "ablated_heads": [[0, 0]]}),
     "/explore/heads": ("fill-mask", {"text": "The door was {mask}."}),
     "/explore/occlusion": ("fill-mask", {"text": "The door was {mask}."}),
     "/explore/steps": ("embed", {"text": "She opened the door."}),

@@ -84,11 +84,11 @@ export function createFileSource(data) {
         words.length === 1 && !data.fill && data.masks?.find(({ word }) => word === words[0]);
       return mask && { pieces: data.pieces, blanks: mask.blanks, checkpoint: null };
     },
-    predict: ({ off = [], ...body }) => {
+    predict: ({ ablated_heads: headsOff = [], ...body }) => {
       const { pieces, prediction, heads } = selectResults(body) ?? {};
       if (!prediction) return null;
-      if (!off.length) return { pieces, prediction };
-      const change = off.length === 1 && heads?.effects[off[0][0]][off[0][1]];
+      if (!headsOff.length) return { pieces, prediction };
+      const change = headsOff.length === 1 && heads?.effects[headsOff[0][0]][headsOff[0][1]];
       if (typeof change !== "number") return null;
       const probability = prediction.probability + change;
       return { pieces, prediction: { ...prediction, probability, distribution: [] } };

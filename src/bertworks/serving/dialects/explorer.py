@@ -17,8 +17,8 @@ from ... import explorer
 from ...explorer.comparing import Claim
 from ...explorer.explaining import LIMITS
 from ...explorer.layers import Matrix
-from ...explorer.needs import missing
 from ...explorer.page import POLICY, assets
+from ...explorer.requirements import view_error
 from ..job import open_job
 from ..models import Models
 from ..request_error import RequestError
@@ -30,7 +30,9 @@ from .schemas import StrictRequest
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
 Two = Annotated[list[Number], Field(min_length=2, max_length=2)]
-Off: Any = Field([], max_length=10_000, description="[layer, head] of heads that are switched off.")
+AblatedHeads: Any = Field(
+    [], max_length=10_000, description="[layer, head] of heads that are switched off."
+)
 
 _HEADERS = {
     "cache-control": "no-cache",
@@ -97,12 +99,12 @@ class FillRequest(MaskedRequest):
     candidates: list[str] = Field([], max_length=50, description="Words to score.")
     layers: bool = True
     left: bool = True
-    off: list[Two] = Off
+    ablated_heads: list[Two] = AblatedHeads
     checkpoint: int | None = Field(None, description="A step of the model's training run.")
 
 
 class AttentionRequest(MaskedRequest):
-    off: list[Two] = Off
+    ablated_heads: list[Two] = AblatedHeads
 
 
 class LayerRequest(MaskedRequest):
@@ -116,7 +118,7 @@ class WeightsRequest(StrictRequest):
 
 
 class PredictRequest(TargetRequest):
-    off: list[Two] = Off
+    ablated_heads: list[Two] = AblatedHeads
 
 
 class PairRequest(PiecesRequest):
@@ -187,7 +189,9 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
 
 def _other_models(served_models: Models, view: str) -> str:
     """Return a sentence that names the loaded models with a view; empty if there are none."""
-    names = [each.name for each in served_models.list_loaded() if missing(each.model, view) is None]
+    names = [
+        each.name for each in served_models.list_loaded() if view_error(each.model, view) is None
+    ]
     return f" On this server: {', '.join(names)}." if names else ""
 
 
@@ -198,7 +202,7 @@ def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str
         if values.get("target") is not None:
             values["target"] = {k: v for k, v in values["target"].items() if v is not None}
         _check(job.service, values)
-        if (reason := missing(job.loaded_model.model, view, job.loaded_model.name)) is not None:
+        if (reason := view_error(job.loaded_model.model, view, job.loaded_model.name)) is not None:
             message = str(reason) + _other_models(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
         result = await job.service.view_executor.run(

@@ -89,14 +89,19 @@ const parsePairs = (text) =>
     .filter(Boolean)
     .map((pair) => pair.split("-").map((word) => Number(word) - 1));
 
-function describeResult({ words, ranked: [best], beats, baseline: { share, offset } }) {
+function describeResult({
+  num_words: numWords,
+  ranked: [best],
+  num_heads_above_baseline: numHeads,
+  baseline: { share, offset },
+}) {
   const sign = offset > 0 ? "+" : "−";
   const comparison =
     best.score > share
-      ? `${beats} ${beats === 1 ? "head beats" : "heads beat"} the fixed offset.`
+      ? `${numHeads} ${numHeads === 1 ? "head beats" : "heads beat"} the fixed offset.`
       : "No head beats the fixed offset.";
   return (
-    `Tested on ${formatCount(words, "word")}: ${nameHeadInText(best.layer, best.head)} ` +
+    `Tested on ${formatCount(numWords, "word")}: ${nameHeadInText(best.layer, best.head)} ` +
     `is correct for ${formatPercent(best.score)}; the fixed offset ${sign}${Math.abs(offset)} ` +
     `is correct for ${formatPercent(share)}. ${comparison}`
   );

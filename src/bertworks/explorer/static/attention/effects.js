@@ -43,7 +43,7 @@ export function headEffects(ctx, { getHead, onpick }) {
     const headsOff = getHeadsOff();
     if (!headsOff.length) return "All heads are on.";
     const { target } = base;
-    const request = { ...body, target: toRequestTarget(target), off: headsOff };
+    const request = { ...body, target: toRequestTarget(target), ablated_heads: headsOff };
     ({ prediction } = await ctx.request("predict", request, signal));
     draw();
     const [value, baseValue] = [prediction, base].map(({ probability }) =>

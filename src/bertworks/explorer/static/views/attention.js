@@ -45,7 +45,7 @@ function show(root, ctx) {
     const input = await form.read(signal);
     const { body } = input;
     const headsOff = isFile ? [] : getHeadsOff();
-    const answer = await ctx.request("attention", { ...body, off: headsOff }, signal);
+    const answer = await ctx.request("attention", { ...body, ablated_heads: headsOff }, signal);
     const { reason, ...result } = await requestPrediction(ctx, input, signal);
     ({ prediction = null } = result);
     weights = decodeWeights(answer);
@@ -53,7 +53,7 @@ function show(root, ctx) {
     drawMaps();
     effects.show({ body, prediction, reason });
     if (!isFile) {
-      const request = { ...body, off: getHeadsOff() };
+      const request = { ...body, ablated_heads: getHeadsOff() };
       replaceContent(examplesHolder, explorerCallExamples(ctx, "attention", request));
     }
     return describeSize(weights, answer.pieces);

@@ -135,7 +135,7 @@ const similarityMap = (occurrences, values, options) =>
   });
 
 function vectorMap(answer, occurrences, layer, place) {
-  const explainedVariance = answer.explained[layer].reduce((sum, share) => sum + share, 0);
+  const explainedVariance = answer.explained_variance[layer].reduce((sum, share) => sum + share, 0);
   return scatter({
     title: `A map of ${place}`,
     name: `map-layer-${layer}`,

@@ -57,11 +57,16 @@ function show(root, ctx) {
   update();
 }
 
-function describeAlignment({ pieces, other_pieces: otherPieces, aligned, changed }) {
-  const numDifferent = changed.filter(Boolean).length;
-  const numSame = aligned.length - numDifferent;
-  const numMissing = pieces.tokens.length - aligned.length;
-  const numAdded = otherPieces.tokens.length - aligned.length;
+function describeAlignment({
+  pieces,
+  other_pieces: otherPieces,
+  alignment,
+  is_different: isDifferent,
+}) {
+  const numDifferent = isDifferent.filter(Boolean).length;
+  const numSame = alignment.length - numDifferent;
+  const numMissing = pieces.tokens.length - alignment.length;
+  const numAdded = otherPieces.tokens.length - alignment.length;
   const conjugate = (count) => (count === 1 ? "is" : "are");
   const parts = [
     `${numSame} ${numSame === 1 ? "piece is" : "pieces are"} the same`,
@@ -73,14 +78,14 @@ function describeAlignment({ pieces, other_pieces: otherPieces, aligned, changed
 }
 
 // Both texts; pieces that differ or have no counterpart are marked.
-function alignedTexts({ pieces, other_pieces: otherPieces, aligned, changed }) {
+function alignedTexts({ pieces, other_pieces: otherPieces, alignment, is_different: isDifferent }) {
   const words = ({ tokens }, side) =>
     h(
       "p",
       { class: "words" },
       tokens.map(({ token }, position) => {
-        const index = aligned.findIndex((pair) => pair[side] === position);
-        const isSame = index >= 0 && !changed[index];
+        const index = alignment.findIndex((pair) => pair[side] === position);
+        const isSame = index >= 0 && !isDifferent[index];
         return h("span", { class: isSame ? "plain" : "plain second" }, token);
       }),
     );
@@ -167,23 +172,28 @@ function changeMaps(answer) {
 }
 
 // The aligned pieces; two that differ are written one after the other.
-const namePieces = ({ pieces, other_pieces: otherPieces, aligned, changed }) =>
-  aligned.map(([position, otherPosition], index) => {
+const namePieces = ({ pieces, other_pieces: otherPieces, alignment, is_different: isDifferent }) =>
+  alignment.map(([position, otherPosition], index) => {
     const { token } = pieces.tokens[position];
-    return changed[index] ? `${token}/${otherPieces.tokens[otherPosition].token}` : token;
+    return isDifferent[index] ? `${token}/${otherPieces.tokens[otherPosition].token}` : token;
   });
 
-const alignmentTable = ({ pieces, other_pieces: otherPieces, aligned, changed }) =>
+const alignmentTable = ({
+  pieces,
+  other_pieces: otherPieces,
+  alignment,
+  is_different: isDifferent,
+}) =>
   h(
     "details",
     {},
     h("summary", {}, "Aligned pieces"),
     table(
       ["First", "Second", "Same"],
-      aligned.map(([position, otherPosition], index) => [
+      alignment.map(([position, otherPosition], index) => [
         pieces.tokens[position].token,
         otherPieces.tokens[otherPosition].token,
-        changed[index] ? "no" : "yes",
+        isDifferent[index] ? "no" : "yes",
       ]),
       { caption: "Aligned pieces", className: "fit" },
     ),

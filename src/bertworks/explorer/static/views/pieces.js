@@ -101,7 +101,7 @@ function pieceTable(pieces) {
     token.id,
     token.position,
     token.segment,
-    token.of ? `${token.start}–${token.end}` : "",
+    token.field ? `${token.start}–${token.end}` : "",
     describeKind(token, position, pieces.words),
   ]);
   const csv = () => [COLUMNS.map((column) => column.text ?? column), ...rows];

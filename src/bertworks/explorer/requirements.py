@@ -20,7 +20,7 @@ class NoHeadError(BertworksError):
     """A view needs a head that the model lacks."""
 
 
-class Need(NamedTuple):
+class Requirement(NamedTuple):
     """A view's requirement.
 
     Attributes:
@@ -66,56 +66,56 @@ def _predicts(*kinds: str) -> Callable[[Model], bool]:
     return lambda model: bool(set(kinds) & set(kinds_of(model)))
 
 
-def _trained_by(what: str, task: str) -> str:
+def _training_remedy(what: str, task: str) -> str:
     return f"{what}: bertworks finetune {task} trains one"
 
 
-_ANY = Need(
+_ANY = Requirement(
     "it predicts nothing",
     "a pre-trained or fine-tuned model, such as mini",
     lambda model: bool(kinds_of(model)),
 )
-_HEADS = Need(
+_HEADS = Requirement(
     "it has no attention heads (models without layers, with LSTMs or with two encoders side by "
     "side have none)",
     "another model, such as mini",
     lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
 )
-NEEDS = {
-    "fill": Need(
+REQUIREMENTS = {
+    "fill": Requirement(
         "it predicts no words",
         "a pre-trained model, such as mini or bert-base-uncased",
         _predicts("blank", "next"),
     ),
-    "mask": Need(
+    "mask": Requirement(
         "it predicts no masked words",
         "a masked language model, such as mini or bert-base-uncased",
         is_masked_lm,
     ),
     **dict.fromkeys(("predict", "occlusion"), _ANY),
-    "heads": Need(
+    "heads": Requirement(
         "it has no prediction or no attention heads to switch off",
         "a pre-trained or fine-tuned BERT, such as mini",
         lambda model: bool(kinds_of(model)) and model.encoder.config.has_heads,
     ),
     **dict.fromkeys(("attention", "claim", "layer", "weights"), _HEADS),
-    "next-sentence": Need(
+    "next-sentence": Requirement(
         "it predicts no next sentences",
         "a model pre-trained on pairs, such as mini or bert-base-uncased",
         _predicts("next-sentence"),
     ),
-    "classify": Need(
+    "classify": Requirement(
         "it has no labels",
-        _trained_by("a classifier", "classification"),
+        _training_remedy("a classifier", "classification"),
         _predicts("label", "value"),
     ),
-    "tag": Need("it has no tags", _trained_by("a tagger", "tagging"), _predicts("tag")),
-    "answer": Need(
+    "tag": Requirement("it has no tags", _training_remedy("a tagger", "tagging"), _predicts("tag")),
+    "answer": Requirement(
         "it answers no questions",
-        _trained_by("a model for questions", "answering"),
+        _training_remedy("a model for questions", "answering"),
         _predicts("answer"),
     ),
-    "generate": Need(
+    "generate": Requirement(
         "it continues no texts",
         "a causal model, such as openai-gpt",
         lambda model: is_causal_lm(model) and model.encoder.config.can_generate,
@@ -123,7 +123,7 @@ NEEDS = {
 }
 """The requirement of each view; other views have none."""
 
-_TRAINED: dict[type, str] = {
+_TASK_CLAUSES: dict[type, str] = {
     PretrainingTask: "is only pre-trained",
     ClassificationTask: "is a classifier",
     RegressionTask: "predicts a value",
@@ -139,7 +139,7 @@ def name_of(model: Model) -> str:
     return source.resolve().name if source.exists() else str(source)
 
 
-def missing(model: Model, view: str, name: str | None = None) -> NoHeadError | None:
+def view_error(model: Model, view: str, name: str | None = None) -> NoHeadError | None:
     """The error for a view that the model does not support; None if it does.
 
     Args:
@@ -147,14 +147,15 @@ def missing(model: Model, view: str, name: str | None = None) -> NoHeadError | N
         view: its name.
         name: the model's name in the message; derived from its source if omitted.
     """
-    need = NEEDS.get(view)
-    if need is None or need.has(model):
+    requirement = REQUIREMENTS.get(view)
+    if requirement is None or requirement.has(model):
         return None
     task = model.task
-    known = (says for kind, says in _TRAINED.items() if isinstance(task, kind))
+    clauses = (clause for kind, clause in _TASK_CLAUSES.items() if isinstance(task, kind))
     other = "is an encoder without a head" if task is None else f"is trained for {task.name}"
     return NoHeadError(
-        f"{name or name_of(model)} {next(known, other)}: {need.lack}", fix=f"Serve {need.remedy}."
+        f"{name or name_of(model)} {next(clauses, other)}: {requirement.lack}",
+        fix=f"Serve {requirement.remedy}.",
     )
 
 
@@ -164,6 +165,6 @@ def check(model: Model, view: str) -> None:
     Raises:
         NoHeadError: it does not.
     """
-    error = missing(model, view)
+    error = view_error(model, view)
     if error is not None:
         raise error

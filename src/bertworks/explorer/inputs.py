@@ -20,9 +20,9 @@ from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
 from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
-from .needs import check, is_causal_lm, is_masked_lm
+from .requirements import check, is_causal_lm, is_masked_lm
 
-TOKENS = 128
+MAX_TOKENS = 128
 """The maximum number of tokens of a view: the size of the attention grows with its square."""
 
 Ids = NDArray[np.int64]
@@ -31,7 +31,7 @@ Heads = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class EncodedInput:
     """A text, or a pair of texts, as tokens.
 
     Attributes:
@@ -77,44 +77,44 @@ class Reading:
 
     def activations(
         self,
-        off: Heads = (),
+        ablated_heads: Heads = (),
         *,
         attention: bool = False,
         targets: dict[str, Any] | None = None,
     ) -> Activations:
-        """The network's activations for the sequence, with the heads `off` switched off."""
-        switched = heads_off(self.model, [off])
+        """The network's activations for the sequence, with `ablated_heads` switched off."""
+        mask = ablated_heads_mask(self.model, [ablated_heads])
         return activations(
-            self.model.network, self.pack(), targets, attention=attention, ablated_heads=switched
+            self.model.network, self.pack(), targets, attention=attention, ablated_heads=mask
         )
 
-    def attention(self, off: Heads = ()) -> NDArray[np.float32]:
+    def attention(self, ablated_heads: Heads = ()) -> NDArray[np.float32]:
         """The attention weights `[layers, heads, queries, keys]`.
 
         Raises:
             NoHeadError: the model has no attention heads.
         """
         check(self.model, "attention")
-        found = self.activations(off, attention=True).attention
-        return torch.stack(found)[:, 0].float().cpu().numpy()
+        weights = self.activations(ablated_heads, attention=True).attention
+        return torch.stack(weights)[:, 0].float().cpu().numpy()
 
 
-def read(
+def encode_input(
     model: Model,
     text: str,
     pair: str | None = None,
     *,
     words: Sequence[int] = (),
-    most: int | None = TOKENS,
+    max_tokens: int | None = MAX_TOKENS,
     where: str = "text",
-) -> Reading:
+) -> EncodedInput:
     """Tokenise a text, or a pair, as the model's task does.
 
     Args:
         model: its tokenizer and task are used.
         text, pair: the texts. If the model predicts masked pieces, "[MASK]" in a text is a mask.
         words: numbers of words to mask, with all of their pieces.
-        most: the maximum number of tokens; None: the model's.
+        max_tokens: the maximum number of tokens; None: the model's.
         where: the name of the text in errors.
 
     Raises:
@@ -133,26 +133,26 @@ def read(
         ids, types, special = framed.input_ids, framed.token_type_ids, framed.special_tokens_mask
     limit = model.encoder.config.max_seqlen
     task_limit = getattr(getattr(model.task, "settings", None), "max_seq_length", None)
-    limit = min(limit, task_limit or limit, most or limit)
+    limit = min(limit, task_limit or limit, max_tokens or limit)
     if len(ids) > limit:
         raise LengthError(
             f"{len(ids)} tokens, but at most {limit} are shown", where=where, fix="Shorten it."
         )
     if not len(ids):
         raise DataError("the text has no tokens", where=where, fix="Give a word.")
-    tokens, found = _described(tokenizer, ids, types, special, segments, texts)
+    tokens, all_words = _describe(tokenizer, ids, types, special, segments, texts)
     input_ids: Ids = ids.astype(np.int64)
     hidden: dict[int, int] = {}
     if len(words):
         check(model, "mask")
         for number in words:
-            if not 0 <= number < len(found):
+            if not 0 <= number < len(all_words):
                 raise DataError(f"there is no word {number}", where="words", fix="Count from 0.")
-            for at in found[number]["tokens"]:
-                hidden[at], input_ids[at] = int(input_ids[at]), tokenizer.mask_id
+            for position in all_words[number]["tokens"]:
+                hidden[position], input_ids[position] = int(input_ids[position]), tokenizer.mask_id
                 mask = {"token": tokenizer.id_to_token(tokenizer.mask_id), "id": tokenizer.mask_id}
-                tokens[at] = {**tokens[at], **mask, "unknown": False}
-    return Reading(model, texts, input_ids, types.astype(np.int64), tokens, found, hidden)
+                tokens[position] = {**tokens[position], **mask, "unknown": False}
+    return EncodedInput(model, texts, input_ids, types.astype(np.int64), tokens, all_words, hidden)
 
 
 def _segments(model: Model, texts: Sequence[str], where: str) -> list[Segment]:
@@ -167,7 +167,7 @@ def _segments(model: Model, texts: Sequence[str], where: str) -> list[Segment]:
     return tokenizer.segments(texts, typed_mask=is_masked_lm(model), where=names)
 
 
-def _described(
+def _describe(
     tokenizer: Tokenizer,
     ids: NDArray[Any],
     types: NDArray[Any],
@@ -176,18 +176,18 @@ def _described(
     texts: Sequence[str],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Tokens and words, as JSON."""
-    unknown = tokenizer.id_of("unk")
+    unknown_id = tokenizer.id_of("unk")
     tokens: list[dict[str, Any]] = [
         {
             "token": tokenizer.id_to_token(number),
             "id": number,
             "segment": segment,
             "position": place,
-            "of": None,
+            "field": None,
             "start": 0,
             "end": 0,
             "special": is_special,
-            "unknown": number == unknown,
+            "unknown": number == unknown_id,
             "word": None,
         }
         for place, (number, segment, is_special) in enumerate(
@@ -203,16 +203,18 @@ def _described(
             segment.word_ids.tolist(), segment.offsets.tolist(), past, strict=True
         ):
             if number != last:
-                words.append({"number": len(words), "of": name, "start": start, "tokens": []})
+                words.append({"number": len(words), "field": name, "start": start, "tokens": []})
             last, place, word = number, next(places), words[-1]
             word["tokens"].append(place)
             word["end"] = word_end
             word["text"] = text[word["start"] : word_end]
-            tokens[place] |= {"of": name, "start": start, "end": end, "word": word["number"]}
+            tokens[place] |= {"field": name, "start": start, "end": end, "word": word["number"]}
     return tokens, words
 
 
-def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers sequences heads"] | None:
+def ablated_heads_mask(
+    model: Model, rows: Sequence[Heads]
+) -> Bool[Tensor, "layers sequences heads"] | None:
     """A mask of the heads that are off for each sequence; None if all are on.
 
     Raises:
@@ -222,37 +224,37 @@ def heads_off(model: Model, rows: Sequence[Heads]) -> Bool[Tensor, "layers seque
     if not any(rows):
         return None
     count = config.num_attention_heads if config.has_heads else 0
-    off = torch.zeros(config.num_hidden_layers, len(rows), count, dtype=torch.bool)
+    mask = torch.zeros(config.num_hidden_layers, len(rows), count, dtype=torch.bool)
     for row, heads in enumerate(rows):
         for layer, head in heads:
-            if not (0 <= layer < off.shape[0] and 0 <= head < off.shape[2]):
+            if not (0 <= layer < mask.shape[0] and 0 <= head < mask.shape[2]):
                 raise DataError(
                     f"there is no head {head} in a layer {layer}",
-                    where="off",
-                    fix=f"There are {off.shape[0]} layers of {off.shape[2]} heads, from 0.",
+                    where="ablated_heads",
+                    fix=f"There are {mask.shape[0]} layers of {mask.shape[2]} heads, from 0.",
                 )
-            off[layer, row, head] = True
-    return off
+            mask[layer, row, head] = True
+    return mask
 
 
-def rounded(values: Any) -> Any:
+def round_values(values: Any) -> Any:
     """Nested numbers as lists of floats, rounded to five significant digits."""
     if isinstance(values, Tensor):
         values = values.float().cpu().numpy()
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if isinstance(values, list):
-        return [rounded(value) for value in values]
+        return [round_values(value) for value in values]
     return float(f"{values:.5g}")
 
 
 def as_floats(values: Tensor) -> dict[str, Any]:
     """Numbers as float32 in base64, little-endian."""
-    coded = values.float().cpu().numpy().astype("<f4")
+    array = values.float().cpu().numpy().astype("<f4")
     return {
-        "shape": list(coded.shape),
+        "shape": list(array.shape),
         "dtype": "float32",
-        "base64": base64.b64encode(coded.tobytes()).decode(),
+        "base64": base64.b64encode(array.tobytes()).decode(),
     }
 
 
@@ -263,21 +265,21 @@ def as_shorts(values: Tensor) -> dict[str, Any]:
     """
     rows = values.float().cpu().numpy()
     scales = np.maximum(np.abs(rows).max(-1), 1e-30).astype(np.float64) / 32767
-    coded = np.rint(rows / scales[..., None]).astype("<i2")
+    array = np.rint(rows / scales[..., None]).astype("<i2")
     return {
-        "shape": list(coded.shape),
+        "shape": list(array.shape),
         "dtype": "int16",
         "scales": scales.ravel().tolist(),
-        "base64": base64.b64encode(coded.tobytes()).decode(),
+        "base64": base64.b64encode(array.tobytes()).decode(),
     }
 
 
 def as_bytes(shares: NDArray[np.float32]) -> dict[str, Any]:
     """Numbers from 0 to 1 as bytes in base64."""
-    coded = np.rint(shares * 255).astype(np.uint8)
+    array = np.rint(shares * 255).astype(np.uint8)
     return {
-        "shape": list(coded.shape),
+        "shape": list(array.shape),
         "dtype": "uint8",
         "scale": 255,
-        "base64": base64.b64encode(coded.tobytes()).decode(),
+        "base64": base64.b64encode(array.tobytes()).decode(),
     }
