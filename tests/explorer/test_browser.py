@@ -295,7 +295,7 @@ def test_a_claim_about_heads(visit, get_model, claim: str) -> None:
     more = {"links": [[(1, 0), (3, 2)], [(1, 0)]]} if claim == "links" else {}
     texts = [one.partition(" | ")[0] for one in sentences]
     found = explorer.claim(get_model("pretrained"), texts, claim, **more)
-    assert f"Tested on {found['words']} words" in page.locator("main").inner_text()
+    assert f"Tested on {found['num_words']} words" in page.locator("main").inner_text()
     best = cells(page.get_by_role("table", name="Best heads"))
     assert percents(best[0][1]) == pytest.approx(found["ranked"][0]["score"], abs=0.006)
 
