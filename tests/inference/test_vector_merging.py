@@ -122,7 +122,7 @@ def test_parts_of_different_texts_or_models_are_refused(model, tmp_path):
     one, two, three = (make(f"p{number}", f"{number}/3") for number in (1, 2, 3))
     other = tiny()
     other.encoder.embeddings.word_embeddings.weight.data[5] += 1
-    of_model = make("model", "3/3", of=other)
+    of_model = make("model", "3/3", source=other)
     pooled = make("pooled", "2/3", pooling="cls")
     other_prompt = make("prompted", "2/3", prompt="a ")
     texts = make("texts", "3/3", ["b", *TEXTS[1:]])
