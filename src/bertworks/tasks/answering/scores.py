@@ -53,7 +53,7 @@ class AnsweringScores(Measure):
         threshold: "no answer" is predicted where the margin is greater than this.
     """
 
-    state_fields = ("_rows", "_worst")
+    state_fields = ("_questions", "_worst")
 
     def __init__(self, *, unanswerable: bool, threshold: float = math.inf) -> None:
         self._unanswerable, self._threshold = unanswerable, threshold
