@@ -121,7 +121,7 @@ def test_pictures_are_drawn_again(tmp_path: Path) -> None:
         pass  # or the test is skipped
     drawn()
     module = sys.modules["drawing"]
-    data = {"rows": ["a"], "columns": ["b", "c"], "values": [[0.0, 1.0]], "numbers": True}
+    data = {"rows": ["a"], "columns": ["b", "c"], "values": [[0.0, 1.0]], "showsNumbers": True}
     with module.explorer() as draw:
         svg = ElementTree.fromstring(draw("heat", data))
     words = [one.text for one in svg.iter("{http://www.w3.org/2000/svg}text")]

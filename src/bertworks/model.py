@@ -614,7 +614,7 @@ class Model:
         Args:
             out: the file, its name ending in `.parquet`.
             data, column, part, workers, on, overwrite, progress: as in `embed_to`.
-            settings: settings of `TokenSettings`: `of` ("tokens", "words"), `pieces` ("first",
+            settings: settings of `TokenSettings`: `unit` ("tokens", "words"), `pieces` ("first",
                 "mean"), `layers`, `combine`, `max_seq_length`; and of `EngineSettings` and
                 `TableOptions`.
 

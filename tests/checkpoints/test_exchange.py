@@ -293,7 +293,7 @@ def test_a_padded_discriminator_has_the_same_logits(tmp_path):
     model = bw.load(tmp_path / "m", device="cpu")
     _, inputs, mask = journeys.batch_of(model)
     network = PaddedNetwork(model.network)
-    assert list(network.named(**inputs)) == ["logits"]
+    assert list(network.outputs_by_name(**inputs)) == ["logits"]
     with torch.no_grad():
         (logits,) = network(**inputs)
         assert error(logits[mask], theirs(**inputs).logits[mask]) < 1e-5

@@ -71,7 +71,7 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
     actual = session.run(names, {name: value.numpy() for name, value in inputs.items()})
     padded = PaddedNetwork(model.network)
     with torch.no_grad():
-        expected = padded.named(**inputs)
+        expected = padded.outputs_by_name(**inputs)
         hidden = model.encoder(packed)
     assert names == list(expected)
     for own, other in zip(actual, expected.values(), strict=True):
@@ -210,7 +210,7 @@ def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
             if family == "roberta":  # its head has a layer of its own
                 vector = torch.tanh(head.transform(vector))
             expected.append(head.linear(vector))
-        padded = PaddedNetwork(model.network).named(**inputs)["logits"]
+        padded = PaddedNetwork(model.network).outputs_by_name(**inputs)["logits"]
     assert error(own, torch.stack(expected)) < 1e-5
     assert error(padded, own) < 1e-5
 

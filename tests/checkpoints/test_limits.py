@@ -35,7 +35,7 @@ def test_limit_above_the_positions_is_the_positions(minilm, tmp_path):  # noqa: 
     with pytest.warns(BertworksWarning, match="512 tokens, since .* not 514"):
         model = bw.load(folder, device="cpu")
     text = "a river runs through the old town " * 100
-    with pytest.warns(BertworksWarning, match="cut at 512 tokens"):
+    with pytest.warns(BertworksWarning, match="truncated to 512 tokens"):
         (vector,) = model.embed([text], precision="fp32")
     peer = SentenceTransformer(str(folder), device="cpu")
     peer.max_seq_length = 512  # with 514 it fails at a text this long

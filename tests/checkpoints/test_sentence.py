@@ -57,7 +57,7 @@ def edit(file: Path, **entries: Any) -> None:
     write_json(file, {**found, **entries})
 
 
-@pytest.mark.filterwarnings("ignore:2 of 4 texts were cut")
+@pytest.mark.filterwarnings("ignore:2 of 4 texts were truncated")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_length_limits_are_read_under_the_names_of_families(encoder: Path, family: str) -> None:
     from sentence_transformers import SentenceTransformer
@@ -70,7 +70,7 @@ def test_length_limits_are_read_under_the_names_of_families(encoder: Path, famil
     np.testing.assert_allclose(model.embed(TEXTS, precision="fp32"), theirs, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:. of . texts were cut")
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
 @pytest.mark.parametrize("function", [None, "cosine", "dot", "euclidean", "manhattan"])
 def test_similarities_are_those_of_sentence_transformers(
     encoder: Path, function: str | None

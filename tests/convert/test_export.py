@@ -69,7 +69,7 @@ def test_padded_network_gives_the_vectors_of_embed(pooling: str, normalize: bool
     model = encoder(pooling=pooling, normalize=normalize)
     network = PaddedNetwork(model.network, model.sentence).eval()
     with torch.no_grad():
-        vectors = network.named(**padded_inputs(model))["sentence_embedding"]
+        vectors = network.outputs_by_name(**padded_inputs(model))["sentence_embedding"]
     expected = model.embed(TEXTS, precision="fp32")
     np.testing.assert_allclose(vectors.numpy(), expected, atol=1e-5)
 

@@ -82,7 +82,7 @@ def test_words_that_cannot_be_pieces_are_named(word, says):
     pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "run", "##ing", "SEP"]
     tokenizer = bw.Tokenizer.from_vocabulary(pieces, lowercase=False)
     model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=9), tokenizer)
-    assert add_tokens(model, ["#", "##", "a##b"]).added == ("#", "##", "a##b")
+    assert add_tokens(model, ["#", "##", "a##b"]).added_words == ("#", "##", "a##b")
     with pytest.raises(DataError, match=rf"^word 2 \('{re.escape(word)}'\): {says}"):
         add_tokens(model, ["fine", word])
     with pytest.raises(DataError, match=rf"^f.txt:7 \('{re.escape(word)}'\): {says}"):
@@ -108,7 +108,7 @@ def test_a_word_of_several_parts_is_known_as_a_whole():
     assert found.known_words == ("covid-19", "covid")
     assert words_of(found.model, "Covid covid-19") == ["covid", "covid-19"]
     again = add_tokens(found.model, ["COVID-19", "covid-20"])
-    assert (again.added, again.known) == (("covid-20",), ("COVID-19",))
+    assert (again.added_words, again.known_words) == (("covid-20",), ("COVID-19",))
 
 
 # Ideographs (one outside the library's range), kana, Thai, Hangul, Latin, digits, a sigma.
@@ -138,7 +138,7 @@ def test_added_word_is_one_piece_of_running_text(word, text, lowercase, tmp_path
     tokenizer = bw.Tokenizer.from_vocabulary(pieces, lowercase=lowercase)
     model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=9), tokenizer)
     addition = add_tokens(model, [word])
-    new = addition.model.tokenizer.token_to_id(*addition.added)
+    new = addition.model.tokenizer.token_to_id(*addition.added_words)
     addition.model.save(tmp_path / "m")
     for tokenizer in (addition.model.tokenizer, bw.Tokenizer.load(tmp_path / "m")):
         assert tokenizer.piece_ids([word])[0].tolist() == [new]
@@ -285,7 +285,7 @@ def test_a_limit_of_all_positions_stays_one_and_a_smaller_one_stays(limit, then,
     long = bw.load(tmp_path / "m", device="cpu")
     assert long.sentence.max_seq_length == then
     assert text_limit(long) == (then or 100)
-    cut = pytest.warns(BertworksWarning, match="cut at 30") if then == 30 else nullcontext()
+    cut = pytest.warns(BertworksWarning, match="truncated to 30") if then == 30 else nullcontext()
     with cut:
         long.embed(["a " * 90])
 

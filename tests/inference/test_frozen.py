@@ -96,7 +96,7 @@ def test_states_are_computed_once(model, tmp_path, monkeypatch):
 def test_files_of_a_killed_process_take_no_space(model, tmp_path, monkeypatch):
     task = task_of()
     examples = task.examples([tagged_row(np.random.default_rng(0))], 0)
-    left = tmp_path / "s.npy.part"
+    left = tmp_path / ".s.npy.new"
     left.write_bytes(b"x" * 100_000)
 
     def usage(directory):  # a disk of 100 kB

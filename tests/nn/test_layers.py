@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from bertworks.nn import heads
+from bertworks.nn import losses
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import without_weights
 from bertworks.nn.embeddings import sinusoids
@@ -110,7 +110,7 @@ def test_a_decoder_of_its_own_is_drawn_likewise():
 @pytest.mark.parametrize("chunk", [2**24, 3 * 101])
 def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
     """Also where the positions go through in several pieces."""
-    monkeypatch.setattr(heads, "_CHUNK", chunk)
+    monkeypatch.setattr(losses, "_CHUNK", chunk)
     config = reference.config()
     torch.manual_seed(0)
     words = torch.nn.Parameter(torch.randn(config.vocab_size, config.hidden_size).double())
@@ -136,14 +136,14 @@ def test_fused_loss_equals_the_plain_one(monkeypatch, chunk):
 def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group, native):
     """With rows of zeros behind the labels, whose gradient is zero, and labels that repeat."""
     monkeypatch.setenv("BERTWORKS_NATIVE", native)
-    monkeypatch.setattr(heads, "_CHUNK", chunk)
+    monkeypatch.setattr(losses, "_CHUNK", chunk)
     monkeypatch.setattr(heads, "_GROUP", group)
     torch.manual_seed(0)
     x = torch.nn.functional.pad(torch.randn(21, 16), (0, 0, 0, 3)).bfloat16().requires_grad_()
     weight = torch.randn(50, 16, requires_grad=True)
     bias = torch.randn(50, requires_grad=True)
     labels = torch.randint(0, 9, (21,))
-    actual = heads.linear_cross_entropy(x, weight, bias, labels)
+    actual = losses.linear_cross_entropy(x, weight, bias, labels)
     exact = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
     plain = F.cross_entropy(F.linear(*exact)[:21], labels, reduction="sum")
     assert actual.item() == pytest.approx(plain.item(), rel=1e-3)

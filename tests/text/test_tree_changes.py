@@ -53,8 +53,8 @@ def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path
     words = ["remdesivir", "xylitol", "the"]
     found = add_words(tokenizer.definition, words)
     new = Tokenizer(found.definition)
-    assert found.added == ("remdesivir", "xylitol")
-    assert found.known == ("the",)
+    assert found.added_words == ("remdesivir", "xylitol")
+    assert found.known_words == ("the",)
     assert new.pieces[: tokenizer.vocab_size] == tokenizer.pieces
     for one, two in zip(tokenizer.piece_ids(texts), new.piece_ids(texts), strict=True):
         assert one.tolist() == two.tolist()

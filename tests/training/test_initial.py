@@ -132,7 +132,7 @@ def test_a_grown_vocabulary_is_learned(trained_run: PretrainResult, tmp_path: Pa
     text.write_text("\n\n".join(["the qubit is here.\nthe qubit is there."] * 40))
     before = bertworks.load(trained_run.run.model, device="cpu")
     larger_model = add_tokens(before, ["qubit"])
-    assert larger_model.added == ("qubit",)
+    assert larger_model.added_words == ("qubit",)
     larger_model.model.save(tmp_path / "grown")
     prepare(text, tokenizer=tmp_path / "grown", out=tmp_path / "data")
     result = go_on(

@@ -137,7 +137,7 @@ ALLOWED_WRITERS = {
     "inference/vectors.py": "appends to a part, which has a note of its true end",
     "inference/vector_files.py": "writes the header of that part again",
     "lab/tagging_probe.py": "maps a file that `atomic_write` gave",
-    "inference/writers.py": "writes to a path that `atomic_write` gave",
+    "inference/prediction_files.py": "writes to a path that `atomic_write` gave",
     "checkpoints/weights.py": "writes safetensors to a path that `atomic_write` gave",
     "checkpoints/bundle.py": "writes to a path that `atomic_write` gave",
     "data/merging.py": "copies into a directory that `new_directory` gave",
