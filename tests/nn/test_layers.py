@@ -137,7 +137,7 @@ def test_fused_loss_in_bfloat16_is_near_the_exact_one(monkeypatch, chunk, group,
     """With rows of zeros behind the labels, whose gradient is zero, and labels that repeat."""
     monkeypatch.setenv("BERTWORKS_NATIVE", native)
     monkeypatch.setattr(losses, "_CHUNK", chunk)
-    monkeypatch.setattr(heads, "_GROUP", group)
+    monkeypatch.setattr(losses, "_GROUP", group)
     torch.manual_seed(0)
     x = torch.nn.functional.pad(torch.randn(21, 16), (0, 0, 0, 3)).bfloat16().requires_grad_()
     weight = torch.randn(50, 16, requires_grad=True)
