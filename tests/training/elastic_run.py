@@ -32,11 +32,11 @@ class Accident(ToySource):
     def __init__(self, kind: str, marker: Path) -> None:
         super().__init__(1)
         self.kind, self.marker = kind, marker
-        self.num_blocks = 0
+        self.num_blocks_read = 0
 
     def block(self, epoch: int, block: int) -> list[ToyExample]:
-        self.num_blocks += 1
-        if self.num_blocks == 3 and not self.marker.exists():
+        self.num_blocks_read += 1
+        if self.num_blocks_read == 3 and not self.marker.exists():
             self.marker.touch()
             if self.kind == "hang":
                 signal.signal(
