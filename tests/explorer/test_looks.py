@@ -89,6 +89,8 @@ def test_the_colours_follow_the_system_until_one_chooses(visit) -> None:
     page.emulate_media(color_scheme="light")
     assert page.evaluate(paper) != dark
     page.get_by_role("button", name="Colours").click()
+    page.get_by_role("button", name="Colours: dark").wait_for()
+    page.wait_for_function("document.activeElement.id === 'theme'")  # the focus stays at it
     assert page.evaluate(paper) == dark
     page.reload()
     tab.settle()

@@ -14,7 +14,7 @@ from bertworks.serving.security import Keys
 
 STATIC = Path(bertworks.explorer.page.__file__).parent / "static"
 HTML = {"accept": "text/html,application/xhtml+xml"}
-IMPORT = re.compile(r'from "([^"]+)"')
+IMPORT = re.compile(r'(?:from |import\()"([^"]+)"')
 
 TOKEN = {"token": "</script>", "id": 7, "segment": 0, "position": 1}
 ANSWER = {

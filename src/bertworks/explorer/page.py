@@ -20,7 +20,7 @@ from ..reports import page as html
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_IMPORT = re.compile(r'(?<=from ")(\.{1,2}/[^"]+)(?=";)')
+_IMPORT = re.compile(r'(from |import\()"(\.{1,2}/[^"]+)"')
 _STYLE = re.compile(r'<link rel="stylesheet" href="\./explore/static/([^"]+)">')
 _CHARSET = '<meta charset="utf-8">'
 _SCRIPT = '<script type="module" src="./explore/static/app.js"></script>'
@@ -77,7 +77,11 @@ def page(data: Mapping[str, Any]) -> str:
 def _absolute_imports(name: str, text: str) -> str:
     """A module's text, with relative imports replaced by the names in the import map."""
     folder = posixpath.join("explorer", posixpath.dirname(name))
-    return _IMPORT.sub(lambda match: posixpath.normpath(posixpath.join(folder, match[0])), text)
+
+    def replace(match: re.Match[str]) -> str:
+        return f'{match[1]}"{posixpath.normpath(posixpath.join(folder, match[2]))}"'
+
+    return _IMPORT.sub(replace, text)
 
 
 def _data_url(text: str) -> str:

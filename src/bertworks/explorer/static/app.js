@@ -28,13 +28,15 @@ async function render() {
   const { values, view: addressedView } = parseAddress();
   let view = addressedView;
   try {
-    if (!models.length) models = await source.fetchModels();
-    const model = selectModel(values.get("model"));
-    await fetchViews(model);
-    if (signal.aborted) return;
+    const [model] = await Promise.all([
+      fetchModel(values.get("model")),
+      addressedView && loadView(addressedView), // at the same time
+    ]);
     view ??= selectOpeningView(model, source);
+    const { show } = await loadView(view);
+    if (signal.aborted) return;
     document.title = `${view.title} · bertworks explorer`;
-    showView(view, model, values, signal);
+    showView(view, show, model, values, signal);
   } catch (error) {
     if (signal.aborted) return;
     drawNavigation(view ?? VIEWS[0], sharedValues, (other) => explainMissing(other, null, source));
@@ -43,16 +45,28 @@ async function render() {
   }
 }
 
-const selectModel = (name) =>
-  models.find((model) => model.name === name) ?? models.find((model) => model.default) ?? models[0];
-
-// The list of models tells the views of those that are loaded only.
-async function fetchViews(model) {
+// The model of a name, or the server's default. The list of models tells the views of those that
+// are loaded only.
+async function fetchModel(name) {
+  if (!models.length) models = await source.fetchModels();
+  const model =
+    models.find((other) => other.name === name) ??
+    models.find((other) => other.default) ??
+    models[0];
   if (!model.views)
     Object.assign(model, await source.fetchModel(model.name), { default: model.default });
+  return model;
 }
 
-function showView(view, model, values, signal) {
+async function loadView(view) {
+  try {
+    return await view.load();
+  } catch (cause) {
+    throw new Error("The server does not send this view. Is it still running?", { cause });
+  }
+}
+
+function showView(view, show, model, values, signal) {
   const status = h("p", { class: "status", role: "status" });
   const updateAddress = () => {
     sharedValues = { model: model.default ? null : model.name, text: values.get("text") };
@@ -87,7 +101,7 @@ function showView(view, model, values, signal) {
       ? h("p", { class: "notice" }, missing, linksToOtherModels(view, model))
       : [body, status],
   );
-  if (!missing) view.show(body, ctx);
+  if (!missing) show(body, ctx);
 }
 
 // Links to the models of this server that have a view which one lacks.

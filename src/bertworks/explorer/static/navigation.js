@@ -1,14 +1,14 @@
 // The list of views, and the address of one.
 import { formatLink } from "./links.js";
 import { h, replaceContent } from "./ui/dom.js";
-import { GROUPS, VIEWS } from "./views.js";
+import { findView, GROUPS, VIEWS } from "./views.js";
 
 const WIDE = matchMedia("(min-width: 60.01rem)");
 
 // The view that the page's address names, and its values.
 export function parseAddress() {
   const [id, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { view: VIEWS.find((view) => view.id === id) ?? null, values: new URLSearchParams(query) };
+  return { view: findView(id) ?? null, values: new URLSearchParams(query) };
 }
 
 // `values` go from view to view; `isMissing(view)` tells whether the model lacks a view.

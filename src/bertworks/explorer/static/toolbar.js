@@ -24,9 +24,9 @@ function modelChooser(model, models, onmodel) {
 
 function themeButton(ontheme) {
   const name = getTheme() === "auto" ? "system" : getTheme();
-  const change = () => {
+  const change = async () => {
     switchTheme();
-    ontheme();
+    await ontheme();
     document.getElementById("theme").focus();
   };
   const element = button("", change, {

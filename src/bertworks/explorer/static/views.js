@@ -1,20 +1,4 @@
-// All views, in the order of the navigation.
-import answer from "./views/answer.js";
-import attention from "./views/attention.js";
-import classify from "./views/classify.js";
-import contexts from "./views/contexts.js";
-import fill from "./views/fill.js";
-import guess from "./views/guess.js";
-import layer from "./views/layer.js";
-import minimalPair from "./views/minimal-pair.js";
-import nextSentence from "./views/next-sentence.js";
-import nextWord from "./views/next-word.js";
-import occlusion from "./views/occlusion.js";
-import pieces from "./views/pieces.js";
-import search from "./views/search.js";
-import similarity from "./views/similarity.js";
-import steps from "./views/steps.js";
-import tag from "./views/tag.js";
+// All views, in the order of the navigation. `load` imports the module that shows a view.
 
 export const GROUPS = [
   "Words in context",
@@ -24,27 +8,166 @@ export const GROUPS = [
 ];
 
 export const VIEWS = [
-  fill,
-  guess,
-  nextWord,
-  contexts,
-  pieces,
-  steps,
-  layer,
-  attention,
-  minimalPair,
-  occlusion,
-  nextSentence,
-  classify,
-  tag,
-  answer,
-  similarity,
-  search,
+  {
+    id: "fill",
+    title: "Fill in the blank",
+    group: "Words in context",
+    uses: "fill",
+    inFile: true,
+    about: "Mask words and see what the model predicts for them from both sides of the text.",
+    load: () => import("./views/fill.js"),
+  },
+  {
+    id: "guess",
+    title: "What a blank would be",
+    group: "Words in context",
+    uses: "fill",
+    inFile: true,
+    about:
+      "Guess a masked word yourself, then see how the model’s prediction forms, layer by layer " +
+      "and checkpoint by checkpoint.",
+    load: () => import("./views/guess.js"),
+  },
+  {
+    id: "next",
+    title: "Next word, both ways",
+    group: "Words in context",
+    uses: "fill",
+    inFile: true,
+    about:
+      "The same blank, predicted from the left context only, as a text generator does, and " +
+      "from both sides, as BERT does.",
+    load: () => import("./views/next-word.js"),
+  },
+  {
+    id: "contexts",
+    title: "A word in context",
+    group: "Words in context",
+    uses: "contexts",
+    about:
+      "One word in several sentences. Its vectors differ by meaning; its static embedding is " +
+      "always the same.",
+    load: () => import("./views/contexts.js"),
+  },
+  {
+    id: "pieces",
+    title: "Pieces",
+    group: "Inside the network",
+    uses: "pieces",
+    inFile: true,
+    about:
+      "How the tokenizer splits a text: pieces with their ids, segments and positions. " +
+      "Rare words are split.",
+    load: () => import("./views/pieces.js"),
+  },
+  {
+    id: "steps",
+    title: "From text to answer",
+    group: "Inside the network",
+    uses: "steps",
+    inFile: true,
+    about: "One prediction, step by step, with the computed shapes and numbers.",
+    load: () => import("./views/steps.js"),
+  },
+  {
+    id: "layer",
+    title: "How attention works",
+    group: "Inside the network",
+    uses: "layer",
+    inFile: true,
+    about:
+      "One layer, step by step, for one piece and one head, with the model’s own numbers, down " +
+      "to its trained weights. “Attention is all you need” describes it in section 3.",
+    load: () => import("./views/layer.js"),
+  },
+  {
+    id: "attention",
+    title: "Attention",
+    group: "Inside the network",
+    uses: "attention",
+    inFile: true,
+    about:
+      "Which words each head attends to, how much each head matters, and tests of claims about " +
+      "heads.",
+    load: () => import("./views/attention.js"),
+  },
+  {
+    id: "pair",
+    title: "Minimal pair",
+    group: "What a prediction depends on",
+    uses: "pair",
+    about:
+      "Two texts that differ slightly, aligned: what changes in the prediction, the vectors " +
+      "and the attention.",
+    load: () => import("./views/minimal-pair.js"),
+  },
+  {
+    id: "occlusion",
+    title: "Which words decided",
+    group: "What a prediction depends on",
+    uses: "occlusion",
+    inFile: true,
+    about:
+      "Hides each word in turn. The more the probability falls, the more the prediction depends " +
+      "on that word.",
+    load: () => import("./views/occlusion.js"),
+  },
+  {
+    id: "follow",
+    title: "Next sentence",
+    group: "Tasks",
+    uses: "next-sentence",
+    about: "Does the second sentence follow the first? Edit either and watch the probability.",
+    load: () => import("./views/next-sentence.js"),
+  },
+  {
+    id: "classify",
+    title: "Classify",
+    group: "Tasks",
+    uses: "classify",
+    about: "The label of a text, and the probability of each label.",
+    load: () => import("./views/classify.js"),
+  },
+  {
+    id: "tag",
+    title: "Tag",
+    group: "Tasks",
+    uses: "tag",
+    about: "The tag of every word, and the entities that the tags mark.",
+    load: () => import("./views/tag.js"),
+  },
+  {
+    id: "answer",
+    title: "Answer",
+    group: "Tasks",
+    uses: "answer",
+    about:
+      "The answer to a question, marked in the passage; or no answer, if the passage has none.",
+    load: () => import("./views/answer.js"),
+  },
+  {
+    id: "similarity",
+    title: "Similarity",
+    group: "Tasks",
+    uses: "similarity",
+    about: "How similar the texts of a list are: the cosines of their vectors.",
+    load: () => import("./views/similarity.js"),
+  },
+  {
+    id: "search",
+    title: "Search",
+    group: "Tasks",
+    uses: "search",
+    about: "The pasted texts that are nearest in meaning to your query.",
+    load: () => import("./views/search.js"),
+  },
 ];
+
+export const findView = (id) => VIEWS.find((view) => view.id === id);
 
 // What a model is for comes first: a classifier opens with its labels, an encoder with
 // similarities.
-const OPENING = [fill, classify, tag, answer, similarity, steps];
+const OPENING = ["fill", "classify", "tag", "answer", "similarity", "steps"].map(findView);
 
 // The view that opens first: the first of those that a model has.
 export const selectOpeningView = (model, source) =>
@@ -54,7 +177,7 @@ export const selectOpeningView = (model, source) =>
 export function explainMissing(view, model, source) {
   if (source.data && !view.inFile)
     return (
-      "This page is a file and cannot compute. This view needs a server: " + "bertworks serve MODEL"
+      "This page is a file and cannot compute. " + "This view needs a server: bertworks serve MODEL"
     );
   return model?.views?.[view.uses] ?? null;
 }

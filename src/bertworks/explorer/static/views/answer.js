@@ -9,16 +9,7 @@ import { h, replaceContent } from "../ui/dom.js";
 import { formatPercent } from "../ui/format.js";
 import { sliceText } from "../ui/strings.js";
 
-export default {
-  id: "answer",
-  title: "Answer",
-  group: "Tasks",
-  uses: "answer",
-  about: "The answer to a question, marked in the passage; or no answer, if the passage has none.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   let alternatives = [];
   const readInputs = () => ({

@@ -15,19 +15,7 @@ import { checkbox, toggleGroup } from "../ui/controls.js";
 import { h, replaceContent, replaceKeepingFocus } from "../ui/dom.js";
 import { capitalize, formatCount, formatPercent } from "../ui/format.js";
 
-export default {
-  id: "attention",
-  title: "Attention",
-  group: "Inside the network",
-  uses: "attention",
-  inFile: true,
-  about:
-    "Which words each head attends to, how much each head matters, and tests of claims about " +
-    "heads.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const [gridHolder, headHolder, pairHolder, measureHolder, claimHolder, examplesHolder] =
     Array.from({ length: 6 }, () => h("div", {}));
   const isFile = Boolean(ctx.source.data);

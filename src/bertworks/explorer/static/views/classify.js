@@ -8,16 +8,7 @@ import { facts } from "../predictions.js";
 import { h, replaceContent } from "../ui/dom.js";
 import { formatFixed, formatPercent } from "../ui/format.js";
 
-export default {
-  id: "classify",
-  title: "Classify",
-  group: "Tasks",
-  uses: "classify",
-  about: "The label of a text, and the probability of each label.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const example = selectExample(ctx.model);
   const update = ctx.createUpdate(async (signal) => {

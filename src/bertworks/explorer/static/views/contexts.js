@@ -14,18 +14,7 @@ import { splitLines } from "../ui/strings.js";
 const FALLBACK = CONTEXTS.texts.join("\n");
 const MAX_LINES = 5;
 
-export default {
-  id: "contexts",
-  title: "A word in context",
-  group: "Words in context",
-  uses: "contexts",
-  about:
-    "One word in several sentences. Its vectors differ by meaning; its static embedding is " +
-    "always the same.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.createUpdate(async (signal) => {
     const word = ctx.get("word", CONTEXTS.word).trim();

@@ -16,17 +16,7 @@ import { field, select } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 import { sliceText, splitTrimmed } from "../ui/strings.js";
 
-export default {
-  id: "fill",
-  title: "Fill in the blank",
-  group: "Words in context",
-  uses: "fill",
-  inFile: true,
-  about: "Mask words and see what the model predicts for them from both sides of the text.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const update = ctx.createUpdate(async (signal) => {

@@ -14,19 +14,7 @@ import { button, field, slider, table, textInput } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 import { formatPercent } from "../ui/format.js";
 
-export default {
-  id: "guess",
-  title: "What a blank would be",
-  group: "Words in context",
-  uses: "fill",
-  inFile: true,
-  about:
-    "Guess a masked word yourself, then see how the model’s prediction forms, layer by layer " +
-    "and checkpoint by checkpoint.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const steps = ctx.model.checkpoints ?? [];

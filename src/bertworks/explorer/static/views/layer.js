@@ -9,19 +9,7 @@ import { h, replaceKeepingFocus } from "../ui/dom.js";
 import { formatCount } from "../ui/format.js";
 import { shape } from "../ui/shape.js";
 
-export default {
-  id: "layer",
-  title: "How attention works",
-  group: "Inside the network",
-  uses: "layer",
-  inFile: true,
-  about:
-    "One layer, step by step, for one piece and one head, with the model’s own numbers, down " +
-    "to its trained weights. “Attention is all you need” describes it in section 3.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const numLayers = isFile ? ctx.source.data.layers.length : ctx.model.layers;

@@ -14,18 +14,7 @@ import {
 import { table } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 
-export default {
-  id: "pair",
-  title: "Minimal pair",
-  group: "What a prediction depends on",
-  uses: "pair",
-  about:
-    "Two texts that differ slightly, aligned: what changes in the prediction, the vectors " +
-    "and the attention.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const [first, second] = ctx.model.mask
     ? MINIMAL_PAIR.masked.map((text) => text.replace("[MASK]", ctx.model.mask))
     : MINIMAL_PAIR.plain;

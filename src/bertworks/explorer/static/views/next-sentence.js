@@ -11,16 +11,7 @@ import { formatPercent, formatPoints } from "../ui/format.js";
 const [FIRST, SECOND] = SENTENCE_PAIR;
 const MAX_ROWS = 12;
 
-export default {
-  id: "follow",
-  title: "Next sentence",
-  group: "Tasks",
-  uses: "next-sentence",
-  about: "Does the second sentence follow the first? Edit either and watch the probability.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const edits = []; // latest first
   const update = ctx.createUpdate(async (signal) => {

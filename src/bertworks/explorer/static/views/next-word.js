@@ -12,19 +12,7 @@ import { h, replaceContent } from "../ui/dom.js";
 import { formatPercent } from "../ui/format.js";
 import { sliceText } from "../ui/strings.js";
 
-export default {
-  id: "next",
-  title: "Next word, both ways",
-  group: "Words in context",
-  uses: "fill",
-  inFile: true,
-  about:
-    "The same blank, predicted from the left context only, as a text generator does, and " +
-    "from both sides, as BERT does.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.createUpdate(async (signal) => {
     const { text, pieces, maskedWords, hasBlank } = await form.read(signal);

@@ -16,19 +16,7 @@ import { capitalize } from "../ui/format.js";
 // The field of a target by which another one is chosen.
 const NAME_FIELDS = { blank: "token", next: "token", label: "label", tag: "tag" };
 
-export default {
-  id: "occlusion",
-  title: "Which words decided",
-  group: "What a prediction depends on",
-  uses: "occlusion",
-  inFile: true,
-  about:
-    "Hides each word in turn. The more the probability falls, the more the prediction depends " +
-    "on that word.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const isFile = Boolean(ctx.source.data);
   const update = ctx.createUpdate(async (signal) => {

@@ -7,18 +7,6 @@ import { table } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 import { formatCount } from "../ui/format.js";
 
-export default {
-  id: "pieces",
-  title: "Pieces",
-  group: "Inside the network",
-  uses: "pieces",
-  inFile: true,
-  about:
-    "How the tokenizer splits a text: pieces with their ids, segments and positions. " +
-    "Rare words are split.",
-  show,
-};
-
 const COLUMNS = [
   "Piece",
   { text: "Id", number: true },
@@ -28,7 +16,7 @@ const COLUMNS = [
   "Kind",
 ];
 
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const { data } = ctx.source;
   const readPair = () => (data ? data.pair : ctx.get("pair")) || null;

@@ -13,16 +13,7 @@ import { splitLines } from "../ui/strings.js";
 const BATCH_SIZE = 64; // texts of a request
 const FALLBACK = SEARCH.texts.join("\n");
 
-export default {
-  id: "search",
-  title: "Search",
-  group: "Tasks",
-  uses: "search",
-  about: "The pasted texts that are nearest in meaning to your query.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const embedOnce = createVectorCache(ctx);
   const update = ctx.createUpdate(async (signal) => {

@@ -11,16 +11,7 @@ import { splitLines } from "../ui/strings.js";
 
 const FALLBACK = SIMILARITY_TEXTS.join("\n");
 
-export default {
-  id: "similarity",
-  title: "Similarity",
-  group: "Tasks",
-  uses: "similarity",
-  about: "How similar the texts of a list are: the cosines of their vectors.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.createUpdate(async (signal) => {
     const texts = splitLines(ctx.get("texts", FALLBACK));

@@ -10,17 +10,7 @@ import { h, replaceContent } from "../ui/dom.js";
 import { formatFixed } from "../ui/format.js";
 import { shape } from "../ui/shape.js";
 
-export default {
-  id: "steps",
-  title: "From text to answer",
-  group: "Inside the network",
-  uses: "steps",
-  inFile: true,
-  about: "One prediction, step by step, with the computed shapes and numbers.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.createUpdate(async (signal) => {
     const input = await form.read(signal);

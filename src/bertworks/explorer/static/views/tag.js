@@ -11,16 +11,7 @@ import { sliceText } from "../ui/strings.js";
 
 const PROBABILITY = { text: "Probability", number: true };
 
-export default {
-  id: "tag",
-  title: "Tag",
-  group: "Tasks",
-  uses: "tag",
-  about: "The tag of every word, and the entities that the tags mark.",
-  show,
-};
-
-function show(root, ctx) {
+export function show(root, ctx) {
   const results = h("div", {});
   const update = ctx.createUpdate(async (signal) => {
     const text = ctx.get("text", selectExample(ctx.model).text);
