@@ -182,6 +182,10 @@ def test_pieces_are_named_in_quotes(visit) -> None:
 
 @pytest.mark.long
 def test_a_model_that_compares_poorly_names_one_that_was_trained_to(visit, start, browser) -> None:
+    # A lazy server knows what a model was trained for once it is loaded.
+    visit().open("#/search?model=encoder&query=door&texts=door").get_by_text(
+        "The nearest of"
+    ).wait_for()
     page = visit().open("#/search?model=pretrained&query=door&texts=door")
     notice = page.locator(".notice")
     assert "pretrained was not trained to compare texts" in notice.inner_text()
