@@ -223,7 +223,7 @@ class Model:
         Args:
             rows: a text (a list of one prediction is returned), texts, pairs of texts, or rows in
                 memory, such as a pandas `DataFrame`; any number, including none.
-            data: a table instead: a path, or rows in memory (see `tables.reading.Table`).
+            data: a table instead: a path, or rows in memory (see `data.tables.Table`).
             as_frame: return a pandas `DataFrame`: the columns of the rows, then those of the
                 predictions, named as in the files of `predict_to`. A `DataFrame` keeps its index.
             settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
@@ -313,7 +313,7 @@ class Model:
 
         Args:
             out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
-            data: a path, or rows in memory (see `tables.reading.Table`).
+            data: a path, or rows in memory (see `data.tables.Table`).
             json: write JSON Lines, whatever the file name.
             part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
@@ -404,7 +404,7 @@ class Model:
 
         Args:
             table: a path, or rows in memory: mappings, a pandas `DataFrame`, `(text, label)` pairs
-                or a tuple `(texts, labels)` (see `tables.reading.Table`). For a pre-trained
+                or a tuple `(texts, labels)` (see `data.tables.Table`). For a pre-trained
                 model, a directory written by `prepare`, whose held-out documents are used.
             settings: settings of `LabelledTableOptions` and `EngineSettings`; for a corpus also of
                 `MeasuredSettings`, which default to the values of the run that the model was

@@ -150,5 +150,7 @@ def test_a_lineage_needs_data(tmp_path: Path) -> None:
 def test_updates_are_timed(data: Path, tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", data=data)
     small = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8}
-    pace = lab.pace(by_model=True, batch_size=2, initial_attention="random", model=small)
+    pace = lab.measure_step_time(
+        by_model=True, batch_size=2, initial_attention="random", model=small
+    )
     assert 0 < 50 * pace < lab.seconds()

@@ -1,7 +1,7 @@
 """Probes of a frozen encoder: logistic regression from its vectors of texts to their classes.
 
 The weights of the encoder do not change; scikit-learn trains the classifier.
-`training.tagging_probe` does the same for the tags of words.
+`lab.tagging_probe` does the same for the tags of words.
 """
 
 from __future__ import annotations

@@ -88,13 +88,13 @@ def prepare(
         out: output directory; new, empty, or of a run with the same arguments.
         workers, on: how many processes, and where; see `parallel.map`.
         exclude: files of evaluation data: documents that share 13 consecutive words with them are
-            dropped, and listed in `excluded.jsonl`; see `corpus.overlap`.
+            dropped, and listed in `excluded.jsonl`; see `data.overlap`.
         part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so
             that the shards equal those of a single run; `merge` merges the parts.
         overwrite: delete an existing corpus, finished or not, and start again.
         progress: called after every shard and at the end.
         settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
-            `text.documents.LANGUAGES`; for spans see `corpus.spans`), and shards.
+            `text.documents.LANGUAGES`; for spans see `data.spans`), and shards.
 
     Raises:
         DataError: the corpus is missing, not valid or holds no text; or `out` holds a finished

@@ -86,7 +86,7 @@ class Lab:
             raise TrainingError(f"the lab was started with another {key}", where=str(out), fix=fix)
 
     @cached_property
-    def _at_hand(self) -> Path:
+    def _default_data(self) -> Path:
         """A directory with Python's docstrings: `corpus.txt`, `train.jsonl` and `dev.jsonl`."""
         folder = self.out / "text"
         if not (folder / "dev.jsonl").exists():  # the file that is written last
@@ -97,7 +97,7 @@ class Lab:
     @property
     def corpus(self) -> Path:
         """The path of the corpus."""
-        return self._at_hand / "corpus.txt" if self.data is None else self.data_path("wiki")
+        return self._default_data / "corpus.txt" if self.data is None else self.data_path("wiki")
 
     @cached_property
     def paragraphs(self) -> list[str]:
@@ -122,7 +122,7 @@ class Lab:
     def labelled(self) -> tuple[Rows, Rows]:
         """The labelled texts: training rows and dev rows."""
         at_hand = self.data is None
-        folder = self._at_hand if at_hand else self.data_path("glue/sst2")
+        folder = self._default_data if at_hand else self.data_path("glue/sst2")
         kind = "jsonl" if at_hand else "tsv"
         train, dev = (
             [dict(row.values) for row in read_rows(folder / f"{part}.{kind}")]
@@ -184,7 +184,7 @@ class Lab:
 
         return self.cached_run("pretrain", {**settings, "by_model": by_model}, make)
 
-    def pace(self, *, by_model: bool = False, **changes: Any) -> float:
+    def measure_step_time(self, *, by_model: bool = False, **changes: Any) -> float:
         """Measure the processor time of an update of such a pre-training, in seconds, once."""
         settings = self._pretraining(0, {**changes, "steps": 60})
 

@@ -53,7 +53,7 @@ SYSTEMS: Mapping[str, Changes] = {
 }
 """For each system, the settings of pre-training that differ from the lab's, which are BERT's."""
 
-SAYS = """\
+DESCRIPTION = """\
 Skip-gram: static vectors. ELMo: two LSTM language models, one for each direction, concatenated.
 Shallow: the same with attention. ULMFiT: an LSTM language model. OpenAI: a language model with
 attention. BERT: masked words and next sentences. Each is a small version of the system of its name,
@@ -235,7 +235,7 @@ def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
     }
     results: dict[str, Any] = {"systems": {}, "skipped": skipped_systems}
     for name, changes in SYSTEMS.items():
-        updates = max(1, round(60 * minutes / lab.pace(by_model=True, **changes)))
+        updates = max(1, round(60 * minutes / lab.measure_step_time(by_model=True, **changes)))
         scores: dict[str, dict[str, list[float]]] = {}
         minutes_spent = []
         for seed in seeds:
@@ -307,7 +307,7 @@ def page(lab: Lab, results: Mapping[str, Any], minutes: float, seeds: Sequence[i
         f"Vocabulary: that of {lab.name}. Machine: {machine['cpu']}, {machine['device']}; "
         f"{format_duration(lab.seconds())} of processor time in total.",
         "",
-        SAYS,
+        DESCRIPTION,
         "Scores are in percent (similarity: rank correlation times 100). A probe learns from at "
         f"most {ROWS:,} rows; the epoch that is best on dev counts.",
         "",

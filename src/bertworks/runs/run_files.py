@@ -214,7 +214,7 @@ def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
 
 
 def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
-    """Read and validate a JSON file that has a checksum (`files.sealed`).
+    """Read and validate a JSON file that has a checksum (`with_checksum`).
 
     Raises:
         DataError: as in `read_json`; or its checksum is missing or wrong.

@@ -108,7 +108,7 @@ def finetune(
         task: "classification", "regression", "tagging", "answering", "choice", "retrieval" or
             "translation"; or your own task, as a class or `path/to/file.py:Class`.
         train: training rows: a path, or rows in memory, such as a pandas `DataFrame`,
-            `(text, label)` pairs or a tuple `(texts, labels)` (see `tables.reading.Table`).
+            `(text, label)` pairs or a tuple `(texts, labels)` (see `data.tables.Table`).
         dev: evaluation rows, likewise; or a number such as 0.1, the share of the training rows to
             split off (see `dev_share`; `data.json` in the run directory lists them). Without
             `dev`, the last weights are kept, not the best.
