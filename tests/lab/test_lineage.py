@@ -58,7 +58,9 @@ def test_systems_are_trained_alike_and_probed(
 ) -> None:
     out = tmp_path / "lab"
     (data / "wnut17/train.conll").unlink()
-    monkeypatch.setattr(Lab, "pace", lambda self, **_: 60.0)  # so that a minute is one update
+    monkeypatch.setattr(
+        Lab, "measure_step_time", lambda self, **_: 60.0
+    )  # so that a minute is one update
     words = ["lab", "lineage", "--data", str(data), "--out", str(out), "--minutes", "2"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
