@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import CheckpointError, did_you_mean
+from ..errors import CheckpointError, truncate_repr
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, bert_classes, bert_keys, bert_unused_tensors
@@ -11,6 +11,7 @@ from .electra import ELECTRA
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
+from .other_families import TITLES, correct_spelling
 from .roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 FAMILIES = {
@@ -77,10 +78,17 @@ def find_family(name: str, *, where: str | None = None) -> Family:
     Raises:
         CheckpointError: no family has it.
     """
-    if not isinstance(name, str) or name not in ALL_FAMILIES:
-        fix = did_you_mean(str(name), ALL_FAMILIES) + "."
-        raise CheckpointError(f"model_type {name!r} is not supported", where=where, fix=fix)
-    return ALL_FAMILIES[name]
+    if isinstance(name, str) and name in ALL_FAMILIES:
+        return ALL_FAMILIES[name]
+    title = TITLES.get(name) if isinstance(name, str) else None
+    correction = None if title else correct_spelling(str(name), ALL_FAMILIES)
+    fix = f"Supported: {', '.join(ALL_FAMILIES)}."
+    if correction is not None:
+        fix = f"The nearest valid name is {correction!r}."
+    of_title = f" ({title})" if title and title != name else ""
+    raise CheckpointError(
+        f"model_type {truncate_repr(name)}{of_title} is not supported", where=where, fix=fix
+    )
 
 
 def family_of(config: EncoderConfig) -> Family:
