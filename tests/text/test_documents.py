@@ -143,7 +143,7 @@ def test_memory_is_bounded_by_characters(
                     given_together.append([str(part.text) for part in group])
                     yield group
 
-            patched.setattr("bertworks.text.tokenizer.group_portions", noted)
+            patched.setattr("bertworks.text.segmenter.group_portions", noted)
             patched.setattr(portions, "_CHUNK_CHARACTERS", limit)
             parted = sentence_tokens(tokenizer, texts)
             assert flat(sentence_ids(tokenizer, texts)) == flat(ids)

@@ -15,7 +15,8 @@ from ..nn.device import is_finite
 from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, quantize_rows
-from ..text import files as tokenizer_files
+from ..text import file_names as tokenizer_files
+from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
 from ..utils.directories import LOCK_NAME, new_directory
 from ..utils.json_files import write_json
@@ -125,9 +126,7 @@ def save_model(
             write_json(new / "bertworks.json", task_file)
         write_weights(new / SAFETENSORS, contiguous, format="pt")
         (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
-        tokenizer_files.write_definition(
-            tokenizer.definition, new, model_max_length=config.max_seqlen
-        )
+        write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
         if sentence is not None:
             sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
     return directory

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import numpy as np
-import tokenizers
-from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..utils.directories import new_directory
@@ -24,19 +20,17 @@ from .encoding import (
     Segment,
     TokenIds,
     Truncation,
-    concatenate_segments,
-    move_offsets,
     special_tokens,
-    trim_offsets,
     truncated,
 )
-from .files import FILES, read_definition, write_definition
-from .normalization import Normalization, Origin
-from .portions import Portion, group_portions, portions
-from .tree import TreeDefinition
+from .file_names import FILES
+from .files import read_definition, write_definition
+from .normalization import Normalization
+from .segmenter import Segmenter, row_name
+from .tokenizer_pieces import TokenizerPieces
 
 
-class Tokenizer:
+class Tokenizer(TokenizerPieces):
     """Converts text to ids and back.
 
     BERT's tokenizer cleans up a text, splits it into words, and takes the longest known pieces from
@@ -57,14 +51,13 @@ class Tokenizer:
     """
 
     def __init__(self, definition: Definition) -> None:
-        self.definition = definition
-        self.pieces = definition.pieces
+        super().__init__(definition)
         frame = definition.frame
         self._start, self._separator, self._end = (
             [definition.ids[piece] for piece in part]
             for part in (frame.start, frame.between, frame.end)
         )
-        self._libraries: dict[tuple[bool, bool], tokenizers.Tokenizer] = {}
+        self._segmenter = Segmenter(definition)
 
     @classmethod
     def from_vocabulary(
@@ -197,105 +190,9 @@ class Tokenizer:
         seconds = None if pairs is None else list(pairs)
         return Encodings(tuple(self.encode_batch(list(texts), seconds, **options)))
 
-    @property
-    def vocab_size(self) -> int:
-        """The number of pieces, special and added ones included."""
-        return len(self.pieces)
-
-    @property
-    def pad_id(self) -> int:
-        """The id of `[PAD]`; this and the ids below raise DataError if there is no such piece."""
-        return self._role("pad")
-
-    @property
-    def unk_id(self) -> int:
-        """The id of `[UNK]`."""
-        return self._role("unk")
-
-    @property
-    def cls_id(self) -> int:
-        """The id of `[CLS]`, or of the piece that begins a sequence instead."""
-        return self._role("cls")
-
-    @property
-    def sep_id(self) -> int:
-        """The id of `[SEP]`, or of the piece that ends a text instead."""
-        return self._role("sep")
-
-    @property
-    def mask_id(self) -> int:
-        """The id of `[MASK]`."""
-        return self._role("mask")
-
-    def has(self, role: str) -> bool:
-        """Whether the tokenizer has a piece with a role: pad, unk, cls, sep or mask."""
-        return getattr(self.definition.roles, role) is not None
-
-    def id_of(self, role: str) -> int | None:
-        """The id of the piece with a role; None if there is none."""
-        return self._role(role) if self.has(role) else None
-
-    def _role(self, role: str) -> int:
-        piece = getattr(self.definition.roles, role)
-        if piece is None:
-            raise DataError(f"the tokenizer has no {role} token")
-        return self.definition.ids[piece]
-
-    @property
-    def normalization(self) -> Normalization:
-        """The normalisation of texts; only for BERT's tokenizer."""
-        assert isinstance(self.definition, WordPieceDefinition)
-        return self.definition.normalization
-
-    @property
-    def lowercase(self) -> bool:
-        """Whether text is lower-cased."""
-        return self.definition.lowercase
-
-    @property
-    def continuation(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: which pieces continue a word, such as those that begin with `##`."""
-        return self.definition.continuation
-
-    @property
-    def word_end(self) -> NDArray[np.bool_]:
-        """bool [vocab_size]: which pieces end a word, if word ends are marked (`</w>`)."""
-        return self.definition.word_end
-
-    def continues_word(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
-        """bool [tokens]: which tokens of a text continue the word of the previous token."""
-        continues: NDArray[np.bool_] = self.continuation[ids]
-        continues[:1] = False
-        continues[1:] &= ~self.word_end[ids[:-1]]
-        return continues
-
-    @property
-    def end_id(self) -> int | None:
-        """The id of the piece that ends a document, if the tokenizer has one."""
-        end = self.definition.end
-        return None if end is None else self.definition.ids[end]
-
-    @cached_property
-    def special_ids(self) -> Ints:
-        """int32, sorted: the ids of `[PAD]`, `[CLS]`, `[SEP]`, `[MASK]`, which are never masked."""
-        roles = [role for role in ("pad", "cls", "sep", "mask") if self.has(role)]
-        return np.array(sorted({self._role(role) for role in roles}), np.int32)
-
     def num_special_tokens(self, *, pair: bool) -> int:
         """The number of special tokens around a text, or around a pair of texts."""
         return len(self._start) + len(self._end) + (len(self._separator) if pair else 0)
-
-    @cached_property
-    def unused_ids(self) -> Ints:
-        """int32 [unused]: the ids of unused entries, `[unused0]` and so on."""
-        unused = re.compile(r"\[unused\d+\]")
-        found = [number for number, piece in enumerate(self.pieces) if unused.fullmatch(piece)]
-        return np.array(found, np.int32)
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over the vocabulary and all settings, as 64 hexadecimal digits."""
-        return self.definition.fingerprint
 
     def segments(
         self,
@@ -316,39 +213,7 @@ class Tokenizer:
         Raises:
             DataError: a row is not a text, or has a lone surrogate.
         """
-        _check_rows(texts)
-        split = len(texts) > 0 and isinstance(texts[0], (list, tuple))
-        rows: list[str | list[str]] = []
-        origins_of_rows: list[Origin | list[Origin]] = []
-        for number, row in enumerate(texts):
-            name = _name(number, where)
-            if split:
-                if not isinstance(row, (list, tuple)):
-                    raise DataError("not a list of words, like the rows before", where=name)
-                words = [self.definition.correct(word, where=name) for word in row]
-                rows.append([word for word, _ in words])
-                origins_of_rows.append([origin for _, origin in words])
-            else:
-                text, origin = self.definition.correct(cast(str, row), where=name)
-                rows.append(text)
-                origins_of_rows.append(origin)
-        library = self._library(typed_mask=typed_mask, split=split)
-        encode = partial(library.encode_batch, is_pretokenized=split)
-        parts: list[list[Segment]] = [[] for _ in rows]
-        for part, encoding in self._encode_portions(rows, encode, may_cut=not typed_mask):
-            segment = Segment(
-                np.array(encoding.ids, np.int32),
-                np.array(encoding.offsets, np.int32).reshape(-1, 2),
-                np.array(encoding.word_ids, np.int32),
-            )
-            parts[part.row].append(_of_text(segment, part, parts[part.row]))
-        segments = [concatenate_segments(part) for part in parts]
-        for segment, origins in zip(segments, origins_of_rows, strict=True):
-            move_offsets(segment, origins)
-        if isinstance(self.definition, TreeDefinition):
-            for segment, row in zip(segments, texts, strict=True):
-                trim_offsets(segment, row, self.definition.marks)
-        return segments
+        return self._segmenter.segments(texts, typed_mask=typed_mask, where=where)
 
     def frame(
         self, first: Segment, second: Segment | None = None, *, truncated_tokens: int = 0
@@ -414,7 +279,12 @@ class Tokenizer:
                 encodings.append(self.frame(first, second))
             else:
                 segments = truncated(
-                    first, second, max_length, num_special, truncation, where=_name(number, where)
+                    first,
+                    second,
+                    max_length,
+                    num_special,
+                    truncation,
+                    where=row_name(number, where),
                 )
                 encodings.append(self.frame(*segments, truncated_tokens=length - max_length))
         return encodings
@@ -469,15 +339,7 @@ class Tokenizer:
         Raises:
             DataError: a row is not a text, or has a lone surrogate.
         """
-        _check_rows(texts)
-        texts_to_split = [
-            self.definition.correct(text, where=_name(number, where))[0]
-            for number, text in enumerate(texts)
-        ]
-        parts: list[list[Ints]] = [[] for _ in texts_to_split]
-        for part, found in self._encode_portions(texts_to_split, self._library().encode_batch_fast):
-            parts[part.row].append(np.array(found.ids, np.int32))
-        return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
+        return self._segmenter.piece_ids(texts, where=where)
 
     def sequences(
         self,
@@ -503,7 +365,7 @@ class Tokenizer:
             excess = 0 if max_length is None else max(0, len(ids) + special - max_length)
             if excess:
                 assert max_length is not None
-                name = _name(number, where)
+                name = row_name(number, where)
                 ids, _ = truncated(ids, None, max_length, special, truncation, where=name)  # noqa: PLW2901
             sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
         return sequences
@@ -512,91 +374,3 @@ class Tokenizer:
     def _frame_ids(self) -> tuple[Ints, Ints]:
         """The ids before and after a single text."""
         return np.array(self._start, np.int32), np.array(self._end, np.int32)
-
-    def _encode_portions(
-        self,
-        rows: Sequence[str | list[str]],
-        encode: Callable[..., list[tokenizers.Encoding]],
-        *,
-        may_cut: bool = True,
-    ) -> Iterator[tuple[Portion, tokenizers.Encoding]]:
-        """Yield the portions of texts, each with the library's encoding."""
-        definition = self.definition
-        longest_word = sys.maxsize
-        # An added piece may be inside a word, and split it into shorter ones.
-        if isinstance(definition, WordPieceDefinition) and not definition.added:
-            longest_word = definition.max_word_characters
-        breaks = definition.breaks if may_cut else None
-        for group in group_portions(portions(rows, breaks, longest_word)):
-            encoded = encode([part.text for part in group], add_special_tokens=False)
-            yield from zip(group, encoded, strict=True)
-
-    def id_to_token(self, number: int) -> str:
-        """The piece with an id.
-
-        Raises:
-            DataError: the id is outside the vocabulary.
-        """
-        if not 0 <= number < len(self.pieces):
-            raise DataError(f"id {number} is outside the vocabulary of {len(self.pieces)} pieces")
-        return self.pieces[number]
-
-    def token_to_id(self, token: str) -> int | None:
-        """The id of a piece, or None if the vocabulary does not have it."""
-        return self.definition.ids.get(token)
-
-    def tokens(self, ids: Sequence[int] | NDArray[Any]) -> list[str]:
-        """The pieces with these ids.
-
-        Raises:
-            DataError: an id is outside the vocabulary.
-        """
-        return [self.id_to_token(int(number)) for number in ids]
-
-    def decode(self, ids: Sequence[int] | NDArray[Any], *, skip_special_tokens: bool = True) -> str:
-        """Convert ids to text: pieces are joined to words, without spaces before punctuation.
-
-        What normalisation removed (case, accents, spacing) cannot be restored.
-
-        Args:
-            ids: token ids.
-            skip_special_tokens: leave out `[PAD]`, `[CLS]`, `[SEP]` and `[MASK]`. `[UNK]` is kept,
-                since it stands for a word.
-
-        Raises:
-            DataError: an id is outside the vocabulary.
-        """
-        skipped = set(self.special_ids.tolist()) if skip_special_tokens else set()
-        self.tokens(ids)  # raises if one is outside the vocabulary
-        return self.definition.decode([int(n) for n in ids if int(n) not in skipped])
-
-    def _library(self, *, typed_mask: bool = False, split: bool = False) -> tokenizers.Tokenizer:
-        key = typed_mask, split
-        if key not in self._libraries:
-            if typed_mask:
-                self._role("mask")
-            self._libraries[key] = self.definition.library(typed_mask=typed_mask, split=split)
-        return self._libraries[key]
-
-
-def _of_text(segment: Segment, part: Portion, previous: Sequence[Segment]) -> Segment:
-    """The tokens of a portion with positions in the whole text; `before`: its earlier segments."""
-    offsets = segment.offsets + np.where(segment.offsets >= part.gap, part.missing, 0)
-    last = next((one for one in reversed(previous) if len(one)), None)
-    words = 0 if last is None else int(last.word_ids[-1]) + 1
-    return Segment(
-        segment.input_ids,
-        (offsets + part.start).astype(np.int32),
-        (segment.word_ids + words).astype(np.int32),
-    )
-
-
-def _name(number: int, where: Sequence[str] | None) -> str:
-    """The name of a row in errors."""
-    return f"row {number + 1}" if where is None else where[number]
-
-
-def _check_rows(texts: object) -> None:
-    """Reject a single string: it is also a sequence of strings, but never meant as one."""
-    if isinstance(texts, str):
-        raise DataError("one text was given where a list of texts should be")

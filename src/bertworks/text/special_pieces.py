@@ -1,0 +1,55 @@
+"""The special pieces that a tokenizer's settings name, and their usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from .definition import CLS, MASK, PAD, SEP, UNK, Roles
+from .file_names import SPECIAL, read_optional
+
+# The usual special pieces, for tokenizers that do not name theirs.
+USUAL_PIECES = {
+    "pad": (PAD, "<pad>"),
+    "unk": (UNK, "<unk>"),
+    "cls": (CLS, "<s>"),
+    "sep": (SEP, "</s>"),
+    "mask": (MASK, "<mask>"),
+}
+
+
+def find_role(role: str, config: Mapping[str, Any], pieces: set[str]) -> str | None:
+    """The piece of a role: the one that the settings name, or else a usual one."""
+    named = piece_of_entry(config.get(f"{role}_token"))
+    return named or next((piece for piece in USUAL_PIECES[role] if piece in pieces), None)
+
+
+def piece_of_entry(entry: Any) -> str | None:
+    """The piece that a setting names, either alone or with its flags."""
+    named = entry.get("content") if isinstance(entry, dict) else entry
+    return named if isinstance(named, str) else None
+
+
+def named_roles(roles: Roles) -> dict[str, str]:
+    """The special pieces as entries of `tokenizer_config.json`."""
+    return {f"{role}_token": piece for role, piece in asdict(roles).items() if piece is not None}
+
+
+def check_roles(directory: Path, config: dict[str, Any]) -> None:
+    """Check that a WordPiece tokenizer has BERT's special pieces.
+
+    Raises:
+        DataError: its settings name another piece.
+    """
+    entries = {**read_optional(directory / SPECIAL), **config}
+    for role, (usual, *_) in USUAL_PIECES.items():
+        piece = piece_of_entry(entries.get(f"{role}_token"))
+        if piece not in (None, usual):
+            raise DataError(
+                f"{role}_token is {piece!r}: WordPiece tokenizers are supported with BERT's "
+                f"{usual} only",
+                where=str(directory),
+            )
