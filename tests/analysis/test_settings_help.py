@@ -10,7 +10,8 @@ import yaml
 from pydantic import Field
 
 from bertworks.analysis.settings_help import commented_yaml, describe, help_text
-from bertworks.cli.schemas import VERBS, schema_of
+from bertworks.cli.schemas import schema_of
+from bertworks.cli.verb_names import SETTINGS_VERBS
 from bertworks.settings.base import Settings
 from bertworks.tasks import LABELLED_TASKS
 from bertworks.training.recipe import PretrainSettings
@@ -18,7 +19,7 @@ from bertworks.training.recipe import PretrainSettings
 TASKS = LABELLED_TASKS
 SCHEMAS: list[type[Settings]] = [
     *(schema_of("finetune", task) for task in TASKS),
-    *(schema_of(verb) for verb in VERBS if verb != "finetune"),
+    *(schema_of(verb) for verb in SETTINGS_VERBS if verb != "finetune"),
 ]
 NEEDED = {PretrainSettings: {"data": "prepared", "steps": 10}}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.cli.app import ORDER
+from bertworks.cli.verb_names import VERBS
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -20,9 +20,9 @@ from .conftest import CPU, SMALL, Bertworks, World
 
 def test_every_help_ends_with_examples_of_its_verb(bertworks: Bertworks) -> None:
     overview = bertworks("--help").stdout
-    listed = overview.partition("Commands:\n")[2].splitlines()[: len(ORDER)]
-    assert [line.split()[0] for line in listed] == list(ORDER)
-    for verb in ORDER:
+    listed = overview.partition("Commands:\n")[2].splitlines()[: len(VERBS)]
+    assert [line.split()[0] for line in listed] == list(VERBS)
+    for verb in VERBS:
         text = bertworks(verb, "--help").stdout
         heading, _, examples = text.partition("  Example")
         assert heading, verb
@@ -271,7 +271,7 @@ def test_predict_a_table(bertworks: Bertworks, world: World, tmp_path: Path) -> 
 def test_predict_a_table_on_a_terminal_fits_into_80_columns(
     bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertworks.cli.inference.sys", _Terminal())
+    monkeypatch.setattr("bertworks.cli.prediction.sys", _Terminal())
     monkeypatch.setenv("COLUMNS", "80")
     lines = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
     assert lines[0].split() == ["prediction", "probability", "text"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertworks.cli.schemas import VERBS, split_settings
+from bertworks.cli.schemas import split_settings
+from bertworks.cli.verb_names import SETTINGS_VERBS
 from bertworks.errors import SettingsError
 
 from .conftest import Bertworks
@@ -16,7 +17,7 @@ from .conftest import Bertworks
 OPTIONS = {"--out": True, "--json": False}
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", SETTINGS_VERBS)
 def test_settings_are_listed_and_written_as_yaml(bertworks: Bertworks, verb: str) -> None:
     listed = bertworks("settings", verb)
     assert listed.exit_code == 0, listed.output
@@ -67,7 +68,7 @@ def test_finetune_s_help_is_under_two_screens(bertworks: Bertworks) -> None:
     assert len(bertworks("finetune", "--help").stdout.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "pretrain"])
+@pytest.mark.parametrize("verb", [verb for verb in SETTINGS_VERBS if verb != "pretrain"])
 def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("no_such_setting: 1")

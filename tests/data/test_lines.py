@@ -164,7 +164,7 @@ def test_a_line_without_an_end_takes_little_memory(tmp_path: Path, compress: obj
 
 
 def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertworks.cli.app import lines_of
+    from bertworks.cli.texts import lines_of
     from bertworks.data.tables import read_rows
 
     def given(content: bytes) -> None:

@@ -6,8 +6,10 @@ Nothing here imports torch before a verb needs it, so that `--help` is fast.
 from . import (
     checkpoint,
     corpus,
-    inference,
+    evaluation,
     lab,
+    language_modelling,
+    prediction,
     scale,
     serve,
     training,
@@ -15,8 +17,8 @@ from . import (
 )  # register their verbs
 from .app import app
 
-__all__ = ["app", "checkpoint", "corpus", "lab", "main", "scale"]
-__all__ += ["inference", "serve", "training", "vectors"]
+__all__ = ["app", "checkpoint", "corpus", "evaluation", "lab", "language_modelling", "main"]
+__all__ += ["prediction", "scale", "serve", "training", "vectors"]
 
 
 def main() -> None:

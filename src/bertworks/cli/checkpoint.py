@@ -12,17 +12,11 @@ import typer
 from ..errors import DataError, SettingsError
 from ..settings import literals
 from . import display
-from .app import (
-    AsJson,
-    ModelPath,
-    Overwrite,
-    Table,
-    TaskFile,
-    load_model,
-    output,
-    verb,
-)
-from .corpus import Corpus, CorpusInput, Reading
+from .app import verb
+from .corpus_options import Corpus, CorpusInput, Reading
+from .devices import load_model
+from .options import AsJson, ModelPath, Overwrite, Table, TaskFile
+from .outputs import output
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ..errors import DataError
 from ..utils.formatting import format_clock, format_count, wrap_text
 from ..utils.json_files import to_json as json_of
 from ..utils.time_left import TimeLeft
@@ -117,12 +116,6 @@ def predictions(
         if lines:
             columns = ("prediction", "probability", "text")
             table(columns, lines, right="probability", truncate="text")
-
-
-def require_text(text: str) -> None:
-    """Raise DataError for an empty text on the command line."""
-    if not text.strip():
-        raise DataError("empty text", fix="Put the text in quotes.")
 
 
 def read_counts(counts: ReadCounts) -> None:

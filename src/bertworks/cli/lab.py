@@ -11,8 +11,11 @@ import typer
 from ..errors import SettingsError
 from ..utils.formatting import format_duration
 from . import display
-from .app import AsJson, DeviceOption, Overwrite, SettingsOption, Table, check_present, output, verb
-from .training import Seeds, seed_numbers
+from .app import verb
+from .devices import DeviceOption
+from .options import AsJson, Overwrite, SettingsOption, Table
+from .outputs import check_present, output
+from .training_options import Seeds, seed_numbers
 
 if TYPE_CHECKING:
     from ..lab.bench import Lab

@@ -9,9 +9,12 @@ import typer
 from ..utils.directories import output_exists
 from ..utils.formatting import format_clock, format_number
 from . import display
-from .app import AsJson, Device, Overwrite, Recipe, verb
-from .corpus import corpus_facts
-from .schemas import VERBS, schema_of
+from .app import verb
+from .corpus_options import corpus_facts
+from .devices import Device
+from .options import AsJson, Overwrite, Recipe
+from .schemas import schema_of
+from .verb_names import SETTINGS_VERBS
 
 
 @verb(
@@ -133,7 +136,10 @@ def estimate(
 )
 def settings(
     verb_name: Annotated[
-        str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="VERB", help=f"One of {', '.join(SETTINGS_VERBS)}.", show_default=False
+        ),
     ],
     task: Annotated[
         str | None,

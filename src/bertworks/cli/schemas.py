@@ -8,19 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import SettingsError, did_you_mean, suggest_setting, truncate_repr
-from ..settings.literals import VERB_SETTINGS
+from .verb_names import SETTINGS_VERBS, TEXT_VERBS, VERBS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from ..analysis.settings_help import SettingHelp
     from ..settings.base import Settings
-
-VERBS = tuple(VERB_SETTINGS)
-"""The verbs that take settings."""
-_TEXT_VERBS = frozenset(
-    {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search"}
-)
 
 
 def schema_of(verb: str, task: str | None = None) -> type[Settings]:
@@ -32,13 +26,10 @@ def schema_of(verb: str, task: str | None = None) -> type[Settings]:
     Raises:
         SettingsError: the verb takes no settings, or there is no such task.
     """
-    if verb not in VERBS:
-        from .app import ORDER
-
-        if verb in ORDER:
-            fix = f"Verbs with settings: {', '.join(VERBS)}; for options see: "
-            fix += f"bertworks {verb} --help."
-            raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
+    if verb in VERBS and verb not in SETTINGS_VERBS:
+        fix = f"Verbs with settings: {', '.join(SETTINGS_VERBS)}; for options see: "
+        fix += f"bertworks {verb} --help."
+        raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
     from ..analysis.settings_help import settings_class
 
     return settings_class(verb, task)
@@ -154,7 +145,7 @@ def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     if schema.field(key) is not None:
         return True
     names = list(schema.model_fields)
-    is_text = verb in _TEXT_VERBS
+    is_text = verb in TEXT_VERBS
     if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
         what = "a text" if is_text else "a name"
         option = f"--{key.replace('_', '-')}"

@@ -9,7 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import import_optional
-from .app import Device, SettingsFile, Threads, check_present, read_settings, set_threads, verb
+from .app import verb
+from .devices import Device, Threads, set_threads
+from .options import SettingsFile, read_settings
+from .outputs import check_present
 
 
 @verb(

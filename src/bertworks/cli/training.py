@@ -3,64 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from ..errors import DataError, SettingsError
+from ..errors import DataError
 from . import display
-from .app import (
-    MODEL_HELP,
+from .app import verb
+from .devices import DeviceOption, Threads, is_main_process, set_threads
+from .options import (
     AsJson,
-    DeviceOption,
-    Group,
     LabelledTable,
     Overwrite,
     Recipe,
     SettingsFile,
     Table,
-    Threads,
-    check_present,
-    is_main_process,
     read_settings,
-    set_threads,
-    verb,
 )
-
-Run = Annotated[
-    Path, typer.Option(metavar="DIR", help="Run directory; an existing run is resumed.")
-]
-
-Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
-Train = Annotated[str, typer.Option(metavar="FILE", help="Training rows.")]
-Dev = Annotated[str, typer.Option(metavar="FILE", help="Evaluation rows.")]
-KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
-Seeds = Annotated[
-    str | None,
-    typer.Option(metavar="N|N,N…", help="Number of seeds for each run, or a list of seeds."),
-]
-
-
-def _grid_options(
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
-    ] = None,
-    seeds: Seeds = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1024, metavar="N", help="Parallel runs; one per GPU, or one, if omitted."
-        ),
-    ] = None,
-) -> dict[str, Any]:
-    if grid is None and seeds is None and jobs is None:
-        return {}
-    return {"grid": grid or (), "seeds": seed_numbers(seeds), "jobs": jobs}
-
-
-GridOptions = Annotated[dict[str, Any], Group(_grid_options)]
-"""The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
+from .outputs import check_present
+from .training_options import Dev, GridOptions, KeyValues, Model, Run, Train, table_or_share
 
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
@@ -316,25 +277,6 @@ def glue(
         display.facts(
             {"for the server": f"{result.answers[0].parent} ({len(result.answers)} files)"}
         )
-
-
-def table_or_share(text: str) -> str | float:
-    """Parse a number as a share of the training rows; any other word is a table's path."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def seed_numbers(text: str | None) -> int | list[int]:
-    """Parse the number of seeds (`3`; 1 if omitted) or a list of seeds (`0,1,2`; `7,`)."""
-    if text is None:
-        return 1
-    parts = text.removesuffix(",").split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise SettingsError(f"seeds={text}: not numbers", fix="For example: 3, or 0,1,2.")
-    numbers = [int(part) for part in parts]
-    return numbers if "," in text else numbers[0]
 
 
 @verb(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,24 +12,21 @@ from ..utils.formatting import format_duration
 from ..utils.locks import OutputKind
 from ..utils.remote import is_remote
 from . import display
-from .app import (
+from .app import verb
+from .devices import DeviceOption, WorkerOptions, load_model
+from .option_groups import Group
+from .options import (
     AsJson,
-    DeviceOption,
     Encoding,
-    Group,
     ModelPath,
     Overwrite,
     Part,
     SettingsOption,
     Table,
     TaskFile,
-    Texts,
-    WorkerOptions,
-    lines_of,
-    load_model,
-    output,
-    verb,
 )
+from .outputs import output
+from .texts import Texts, check_source, lines_of, require_text
 
 Data = Annotated[
     str | None,
@@ -41,26 +38,6 @@ Column = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Text column, by name or number; detected if omitted."),
 ]
-
-
-def _texts(
-    ctx: typer.Context,
-    texts: list[str] | None,
-    data: str | None,
-    column: str | None,
-    table: Mapping[str, Any],
-) -> str | Iterable[str]:
-    """The input: a file, texts, or the lines of standard input."""
-    if bool(texts) == (data is not None):
-        ctx.fail("Give either texts or --data FILE.")
-    if data is None and (column is not None or table.keys() & {"header", "format"}):
-        ctx.fail("--column, --header and --format need --data FILE.")
-    if data is not None:
-        return data
-    texts = texts or []
-    for text in texts:
-        display.require_text(text)
-    return lines_of(texts, **table) if "-" in texts else texts
 
 
 def _vector_writer(
@@ -79,7 +56,11 @@ def _vector_writer(
     task: TaskFile = None,
 ) -> Callable[[str, str], None]:
     """A function that writes vectors to a file, with the method of `Model` that is named."""
-    source = _texts(ctx, texts, data, column, table)
+    table_options = {"column": column, **{name: table.get(name) for name in ("header", "format")}}
+    check_source(ctx, texts, data, **table_options)
+    source: str | Iterable[str] = (texts or ()) if data is None else data
+    if texts and "-" in texts:
+        source = lines_of(texts, **table)
     options = {
         "column": column,
         "part": part,
@@ -289,7 +270,7 @@ def search(
 
     query_texts = list(lines_of(queries))
     for query in query_texts:
-        display.require_text(query)
+        require_text(query)
     if index is not None:
         check_inputs(index, map(local_directory, filter(None, (model, rerank))))
     encoder = load_model(model, device)
