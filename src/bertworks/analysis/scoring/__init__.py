@@ -1,0 +1,101 @@
+"""Scores of predictions in a file, from any system.
+
+    answering        the data as SQuAD's JSON, and ids → texts as its official scorers read them
+    tagging          CoNLL columns of which the last two are the gold and the predicted tags, or a
+                     table of lists, as `predict` writes it
+    classification   a table with a column of labels and a column of predicted ones
+    regression       the same with numbers
+
+The metrics are those of `Model.evaluate`, except the loss and the metrics of probabilities, which
+need a model. Neither a model nor torch is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import get_args
+
+from ...data.schema import LABEL_NAMES, VALUE_NAMES
+from ...data.tables import Table, read_rows
+from ...data.unlabelled import counted_unlabelled, without_unlabelled
+from ...errors import SettingsError, did_you_mean
+from ...settings.literals import ScoredTask
+from ...tasks.evaluation import Evaluation
+from .answers import score_answers
+from .classes import score_classes
+from .columns import find_columns
+from .tags import read_tagged_rows, score_tags
+from .values import score_values
+
+
+def score(
+    task: ScoredTask,
+    data: Table,
+    *,
+    predictions: str | os.PathLike[str] | Mapping[str, str] | None = None,
+    no_answer_probabilities: str | os.PathLike[str] | Mapping[str, float] | None = None,
+    label_column: str | None = None,
+    prediction_column: str | None = None,
+    no_label: str | None = None,
+    header: bool | None = None,
+    drop_unlabelled: bool = False,
+) -> Evaluation:
+    """Score predictions like the official scorers of the tasks.
+
+    Answers are scored by the rules of SQuAD 2.0 if a question has no answer or if probabilities
+    are given, else by those of 1.1. A question without a prediction scores 0, and a prediction
+    for an id that is not in the data is ignored; it is said how many there are.
+
+    Args:
+        task: the task: "answering", "tagging", "classification" or "regression".
+        data: rows with gold values and, except for answering, with predictions.
+        predictions: for answering: answers by question id, "" for no answer; or a JSON file.
+        no_answer_probabilities: for answering: the probability of no answer by question id, for
+            the best F1 at any threshold; or a JSON file. Any finite score is allowed.
+        label_column: column of gold labels, values or tags, by name or number; detected if omitted.
+        prediction_column: column of predictions; detected if omitted.
+        no_label: for classification: the label of rows that have no gold label and are not scored;
+            if omitted, `-` and the like, where it is never predicted; "" if there is none.
+        header: whether the first line of a TSV or CSV file has column names; detected if None.
+        drop_unlabelled: whether rows whose gold label is empty are left out; else they are an
+            error.
+
+    Returns:
+        The metrics and their breakdown.
+
+    Raises:
+        DataError: a file or a row is not valid; an id is missing, unknown or duplicate.
+        SettingsError: there is no such task, or an argument does not apply to it.
+        BertworksError: a package that computes the metrics is not installed.
+    """
+    if task not in get_args(ScoredTask):
+        raise SettingsError(
+            f"predictions of {task!r} cannot be scored",
+            fix=did_you_mean(task, get_args(ScoredTask)),
+        )
+    columns = {"label_column": label_column, "prediction_column": prediction_column}
+    if no_label is not None and task != "classification":
+        raise SettingsError(f"no_label is for classification, not {task}", fix="Leave it out.")
+    files = {"predictions": predictions, "no_answer_probabilities": no_answer_probabilities}
+    unused, owner = (columns, "a table's") if task == "answering" else (files, "answering's")
+    for name, value in unused.items():
+        if value is not None:
+            raise SettingsError(f"{name} is not for {task}: it is {owner}", fix="Leave it out.")
+    if task == "answering":
+        if predictions is None:
+            raise SettingsError("predictions are missing", fix="Give ids and their answers.")
+        return score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
+    column_names = [name for name in columns.values() if name is not None]
+    if task == "tagging":
+        rows = read_tagged_rows(data, column_names, header)
+        return score_tags(rows, label_column, prediction_column)
+    rows = read_rows(data, columns=column_names, header=header)
+    names = LABEL_NAMES if task == "classification" else VALUE_NAMES
+    gold, predicted = find_columns(rows, names, label_column, prediction_column)
+    if drop_unlabelled:
+        rows = without_unlabelled(rows, [gold])
+    with counted_unlabelled(rows):
+        if task == "classification":
+            return score_classes(rows, gold, predicted, no_label)
+        return score_values(rows, gold, predicted)
