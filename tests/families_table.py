@@ -42,6 +42,10 @@ TITLES = {
     "electra": "ELECTRA",
     "modernbert": "ModernBERT",
     "openai-gpt": "GPT (the first)",
+    "data2vec-text": "data2vec-text",
+    "megatron-bert": "Megatron-BERT",
+    "roberta-prelayernorm": "RoBERTa-PreLayerNorm",
+    "xlm-roberta-xl": "XLM-RoBERTa-XL",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

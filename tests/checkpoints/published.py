@@ -39,6 +39,10 @@ CONFIG_CLASSES = {
     "electra": "ElectraConfig",
     "modernbert": "ModernBertConfig",
     "openai-gpt": "OpenAIGPTConfig",
+    "data2vec-text": "Data2VecTextConfig",
+    "megatron-bert": "MegatronBertConfig",
+    "roberta-prelayernorm": "RobertaPreLayerNormConfig",
+    "xlm-roberta-xl": "XLMRobertaXLConfig",
 }
 
 
@@ -95,7 +99,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
 
 
 def pad_of(family: str) -> int:
-    return 1 if family in ("roberta", "xlm-roberta", "camembert") else 0
+    return FAMILIES[family].required_values.get("pad_token_id", 0)
 
 
 def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch.dtype) -> Pair:

@@ -281,5 +281,9 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "electra": wordpiece("electra", "uncased"),
     "modernbert": modernbert,
     "openai-gpt": gpt,
+    "data2vec-text": roberta,
+    "megatron-bert": wordpiece("megatron-bert", "uncased"),
+    "roberta-prelayernorm": roberta,
+    "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

@@ -1,4 +1,4 @@
-"""BERT and ERNIE (BERT with one more embedding): the names of their settings and tensors."""
+"""BERT, ERNIE (BERT with one more embedding) and Megatron-BERT: names of settings and tensors."""
 
 from __future__ import annotations
 
@@ -101,3 +101,31 @@ ERNIE = Family(
     extra=lambda config: {"use_task_id": config.task_type_vocab_size > 0},
     unused_tensors=bert_unused_tensors("ernie"),
 )
+
+_MEGATRON_LAYER = "bert.encoder.layer.{}"
+
+MEGATRON_BERT = Family(
+    name="megatron-bert",
+    settings=same_names(),
+    keys=key_map(
+        {
+            **bert_keys("bert"),
+            "encoder.layers.{}.attention_norm": f"{_MEGATRON_LAYER}.attention.ln",
+            "encoder.layers.{}.feed_forward_norm": f"{_MEGATRON_LAYER}.ln",
+            "encoder.final_norm": "bert.encoder.ln",
+        }
+    ),
+    prefix="bert.",
+    bare_prefixes=_BARE,
+    classes=bert_classes("MegatronBert"),
+    fixed_settings={"norm_first": True, "embedding_norm": False},
+    dropouts={},
+    defaults={
+        **{"vocab_size": 29056, "hidden_size": 1024, "num_hidden_layers": 24},
+        **{"num_attention_heads": 16, "intermediate_size": 4096},
+    },
+    required_values=_REQUIRED_VALUES,
+    unused_tensors=bert_unused_tensors("bert"),
+)
+"""BERT's layers with the norms before attention and feed-forward (Shoeybi et al. 2019, §3 and
+figure 7)."""

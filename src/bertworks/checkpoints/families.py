@@ -5,14 +5,21 @@ from __future__ import annotations
 from ..errors import CheckpointError, truncate_repr
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
-from .bert import BERT, ERNIE, bert_classes, bert_keys, bert_unused_tensors
+from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys, bert_unused_tensors
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
 from .other_families import TITLES, correct_spelling
-from .roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from .roberta import (
+    CAMEMBERT,
+    DATA2VEC,
+    ROBERTA,
+    ROBERTA_PRELAYERNORM,
+    XLM_ROBERTA,
+    XLM_ROBERTA_XL,
+)
 
 FAMILIES = {
     family.name: family
@@ -27,6 +34,10 @@ FAMILIES = {
         ELECTRA,
         MODERNBERT,
         GPT,
+        DATA2VEC,
+        MEGATRON_BERT,
+        ROBERTA_PRELAYERNORM,
+        XLM_ROBERTA_XL,
     )
 }
 """The published families."""

@@ -1,6 +1,15 @@
-"""RoBERTa, and XLM-RoBERTa and CamemBERT, which differ from it in their vocabularies."""
+"""RoBERTa and the families with its names of settings and heads.
+
+XLM-RoBERTa and CamemBERT differ from it in their vocabularies, data2vec in what it was trained for
+(Baevski et al. 2022). XLM-RoBERTa-XL (Goyal et al. 2021) and RoBERTa-PreLayerNorm (Ott et al. 2019,
+"fairseq") normalise the input of each half of a layer.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from .family import (
     NO_DECODER,
@@ -13,16 +22,35 @@ from .family import (
 )
 from .heads import task_classes, task_tensors
 
+_LAYER, _THEIR_LAYER = "encoder.layers.{}", "encoder.layer.{}"
+_FINAL_NORM = "LayerNorm"  # after RoBERTa-PreLayerNorm's layers
 
-def _family(name: str, classes: str) -> Family:
+
+def _family(
+    name: str,
+    classes: str,
+    prefix: str = "roberta.",
+    *,
+    norms: Mapping[str, str] | None = None,
+    fixed_settings: Mapping[str, Any] | None = None,
+) -> Family:
+    """Return a family with RoBERTa's names.
+
+    Args:
+        prefix: the beginning of the encoder's tensor names.
+        norms: the names of the norms that RoBERTa lacks or names otherwise, after the prefix.
+        fixed_settings: settings that all of its models have, and RoBERTa's have not.
+    """
+    norm_keys = {ours: prefix + theirs for ours, theirs in (norms or {}).items()}
     return Family(
         name=name,
         settings=same_names(),
         keys=key_map(
             {
-                **embedding_keys("roberta.embeddings"),
-                **layer_keys("roberta.encoder.layer.{}"),
-                "encoder.pooler.dense": "roberta.pooler.dense",
+                **embedding_keys(f"{prefix}embeddings"),
+                **layer_keys(f"{prefix}encoder.layer.{{}}"),
+                **norm_keys,
+                "encoder.pooler.dense": f"{prefix}pooler.dense",
                 "mlm_head.transform.dense": "lm_head.dense",
                 "mlm_head.transform.norm": "lm_head.layer_norm",
                 "mlm_head.bias": "lm_head.bias",
@@ -32,8 +60,8 @@ def _family(name: str, classes: str) -> Family:
                 **task_tensors(),
             }
         ),
-        prefix="roberta.",
-        bare_prefixes=("embeddings.", "encoder.", "pooler."),
+        prefix=prefix,
+        bare_prefixes=("embeddings.", "encoder.", "pooler.", f"{_FINAL_NORM}."),
         classes={
             "encoder": f"{classes}Model",
             "masked-lm": f"{classes}ForMaskedLM",
@@ -41,7 +69,10 @@ def _family(name: str, classes: str) -> Family:
         },
         dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         # Padding has position 1, so that a sequence begins at position 2.
-        fixed_settings={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
+        fixed_settings={
+            **{"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
+            **(fixed_settings or {}),
+        },
         defaults={
             "pad_token_id": 1,
             "max_position_embeddings": 514,
@@ -53,9 +84,9 @@ def _family(name: str, classes: str) -> Family:
         token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
         required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
         unused_tensors=(
-            *unused_constants("roberta."),
+            *unused_constants(prefix),
             (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-            (r"roberta\.pooler\..*", "the pooler, which this task does not have"),
+            (rf"{re.escape(prefix)}pooler\..*", "the pooler, which this task does not have"),
             (r"(classifier|qa_outputs)\..*", "the head of another task"),
         ),
     )
@@ -64,3 +95,25 @@ def _family(name: str, classes: str) -> Family:
 ROBERTA = _family("roberta", "Roberta")
 XLM_ROBERTA = _family("xlm-roberta", "XLMRoberta")
 CAMEMBERT = _family("camembert", "Camembert")
+DATA2VEC = _family("data2vec-text", "Data2VecText", "data2vec_text.")
+ROBERTA_PRELAYERNORM = _family(
+    "roberta-prelayernorm",
+    "RobertaPreLayerNorm",
+    "roberta_prelayernorm.",
+    norms={
+        f"{_LAYER}.attention_norm": f"{_THEIR_LAYER}.attention.LayerNorm",
+        f"{_LAYER}.feed_forward_norm": f"{_THEIR_LAYER}.intermediate.LayerNorm",
+        "encoder.final_norm": _FINAL_NORM,
+    },
+    fixed_settings={"norm_first": True, "first_layer_norm": True},
+)
+XLM_ROBERTA_XL = _family(
+    "xlm-roberta-xl",
+    "XLMRobertaXL",
+    norms={
+        f"{_LAYER}.attention_norm": f"{_THEIR_LAYER}.attention.self_attn_layer_norm",
+        f"{_LAYER}.feed_forward_norm": f"{_THEIR_LAYER}.LayerNorm",
+        "encoder.final_norm": "encoder.LayerNorm",
+    },
+    fixed_settings={"norm_first": True, "embedding_norm": False},
+)

@@ -19,7 +19,10 @@ from .family import Family
 _INSERTED_NAMES = re.compile(
     r"(?:^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-_FAMILIES = ("bert.", "roberta.", "electra.", "albert.", "distilbert.", "ernie.")
+_FAMILIES = (
+    *("bert.", "roberta.", "electra.", "albert.", "distilbert.", "ernie.", "data2vec_text."),
+    *("roberta_prelayernorm.",),
+)
 """Beginnings that name another family: its tensors would be read wrongly, not unwrapped."""
 
 

@@ -176,6 +176,11 @@ class EncoderConfig(Settings):
         description="normalise the input of each half of a layer, not its output; a norm "
         "follows the last layer, and with embedding_norm the first layer has none",
     )
+    first_layer_norm: bool = Field(
+        False,
+        description="with norm_first and embedding_norm: the first layer normalises its input, "
+        "the normalised embeddings, once more",
+    )
     embedding_norm: bool = Field(True, description="normalise the embeddings")
     use_bias: bool = Field(True, description="biases in the layers' linear maps")
     norm_bias: bool = Field(True, description="biases in the layers' norms")

@@ -168,10 +168,10 @@ class Layer(nn.Module):
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         self.norm_first = config.norm_first
-        input_is_normed = config.norm_first and config.embedding_norm and number == 0
+        is_normed = config.norm_first and config.embedding_norm and not config.first_layer_norm
         self.attention = SelfAttention(config) if config.mixer == "attention" else None
         self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
-        self.attention_norm = nn.Identity() if input_is_normed else layer_norm(config)
+        self.attention_norm = nn.Identity() if is_normed and number == 0 else layer_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)

@@ -132,6 +132,7 @@ class EncoderKeywords(TypedDict, total=False):
     rope_theta: float
     local_rope_theta: float
     norm_first: bool
+    first_layer_norm: bool
     embedding_norm: bool
     use_bias: bool
     norm_bias: bool
