@@ -90,7 +90,7 @@ def test_only_a_product_of_thin_matrices_is_added(model: Model, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_it_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     whole = run(model, tmp_path / "whole", **SETTINGS)
     with pytest.raises(RuntimeError, match="switched off"):
         run(model, tmp_path / "broken", progress=Lines(stop_after=31), **SETTINGS)
@@ -99,14 +99,14 @@ def test_it_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     assert same_weights(whole, run(model, tmp_path / "whole", **SETTINGS))
 
 
-def test_a_matrix_that_there_is_not_is_said_before_the_run(model: Model, tmp_path: Path) -> None:
+def test_an_unknown_matrix_is_refused_before_the_run(model: Model, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no matrix 'query'.*attention\.query_key_value"):
         run(model, tmp_path / "run", lora_rank=4, lora_targets=("query",))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("settings", [{"lora_alpha": 16}, {"lora_targets": ("attention.output",)}])
-def test_without_a_rank_there_is_nothing_to_set(
+def test_settings_of_adapters_need_a_rank(
     model: Model, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(SettingsError, match=r"lora_\w+=.* does nothing without lora_rank"):

@@ -20,7 +20,7 @@ OPTIONS: dict[str, Any] = {"ema": 0.5, "freeze_embeddings": True, "unfreeze_ever
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_what_is_measured_and_kept_is_the_average(tmp_path: Path, optimizer: str) -> None:
+def test_averaged_weights_are_evaluated_and_saved(tmp_path: Path, optimizer: str) -> None:
     settings = {"optimizer": optimizer, "learning_rate": 0.01, "warmup": 0}
     plain = letters_network()
     raw, _ = fit_letters(tmp_path / "plain", plain, **settings)

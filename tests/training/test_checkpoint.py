@@ -39,7 +39,7 @@ def trained_network(seed: int = 0, name: str = "adamw") -> tuple[ToyNetwork, tor
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
-def test_what_is_saved_comes_back(tmp_path: Path, name: str) -> None:
+def test_a_checkpoint_restores_weights_optimizer_and_state(tmp_path: Path, name: str) -> None:
     network, optimizer = trained_network(0, name)
     save_checkpoint(tmp_path, 7, network, optimizer, {"step": 7, "x": 0.1}, keep=2)
     other = toy_network(1)
@@ -125,9 +125,7 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, limit: int) -> Non
     assert found.state == {"step": 1}
 
 
-def test_no_room_for_a_file_is_said_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_output_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -152,7 +150,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
         restore(checkpoint, other)
 
 
-def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
+def test_weights_are_saved_and_loaded_with_a_checksum(tmp_path: Path) -> None:
     network, file = toy_network(0), tmp_path / "best" / "weights.safetensors"
     checksum = save_weights(file, network)
     other = toy_network(1)
@@ -169,7 +167,7 @@ def test_weights_alone_go_to_a_file_and_back(tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.filterwarnings("error")
-def test_after_any_crash_of_the_machine_there_is_a_checkpoint(
+def test_a_checkpoint_survives_any_crash_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, optimizer = trained_network()

@@ -196,7 +196,7 @@ def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -
         run(model, path, **SHORT)
 
 
-def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
+def test_an_outcome_is_refused_beside_another_evaluation(path: Path) -> None:
     outcome = verify_checksum(json.loads((path / "outcome.json").read_bytes()))
     (path / "outcome.json").write_text(json.dumps(with_checksum({**outcome, "best_metric": "f2"})))
     with pytest.raises(DataError, match=r"evaluation\.json: has no 'f2', by which .*outcome\.json"):
@@ -207,7 +207,7 @@ def test_an_outcome_and_an_evaluation_belong_together(path: Path) -> None:
     ("name", "was", "now"),
     [("outcome.json", '"best_step": 2', '"best_step": 3'), ("evaluation.json", "0.", "1.")],
 )
-def test_a_changed_digit_of_what_came_of_a_run_is_found(
+def test_a_changed_digit_of_an_outcome_or_evaluation_is_detected(
     path: Path, name: str, was: str, now: str
 ) -> None:
     content = (path / name).read_text()
@@ -217,9 +217,7 @@ def test_a_changed_digit_of_what_came_of_a_run_is_found(
         RunDirectory(path).outcome()
 
 
-def test_what_a_killed_process_did_not_delete_goes_when_it_is_run_again(
-    model: Model, path: Path
-) -> None:
+def test_leftovers_of_a_killed_process_are_deleted_by_the_next(model: Model, path: Path) -> None:
     checkpoints, best = path / "checkpoints", path / "best"
     existing_files = {*checkpoints.iterdir(), *best.iterdir()}
     kept = max(checkpoints.iterdir())

@@ -196,7 +196,7 @@ def test_rare_labels_that_are_close_to_others(
 
 @settings(max_examples=60, deadline=None)
 @given(label=st.sampled_from(["location", "organisation", "complaint", "question"]), data=st.data())
-def test_one_slip_in_a_label_is_said(label: str, data: st.DataObject) -> None:
+def test_a_typing_error_in_a_label_is_reported(label: str, data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(label) - 2))
     slip = data.draw(st.sampled_from(["swap", "drop", "double"]))
     wrong = {
@@ -236,7 +236,7 @@ def test_one_column_in_two_roles_is_an_error(
         read(table, task, **{**named, **columns})
 
 
-def test_nothing_but_empty_cells_is_kept_for_predictions() -> None:
+def test_an_empty_cell_is_none_in_every_column() -> None:
     frame = pd.DataFrame({"text": ["a", None], "note": [math.nan, "b"], "n": [1, 2]})
     assert [row.values for row in read_rows(frame)] == [
         {"text": "a", "note": None, "n": 1},

@@ -102,7 +102,7 @@ def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path) -> None:
+def test_two_interrupted_processes_equal_one_process(tmp_path: Path) -> None:
     output = launch(main, tmp_path / "two", processes=2, logs=tmp_path / "logs")
     stop_steps = re.findall(r"143 stopped after step (\d+) of 20", output)
     went_on = re.findall(r"went on from (\d+)", output)
@@ -128,7 +128,7 @@ def test_two_processes_stopped_and_gone_on_with_do_what_one_does(tmp_path: Path)
         else:
             assert one["metrics"] == pytest.approx(two["metrics"], rel=1e-4)
 
-    # What thaws, is averaged, is computed again and ends early does so on both alike.
+    # Unfreezing, averaging, checkpointing and early stopping are the same on both ranks.
     result = unfreezing_run(tmp_path / "unfreezing")
     assert result.state.step == 9
     assert re.findall(r"unfroze until (\d+)", output) == ["9", "9"]

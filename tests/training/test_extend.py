@@ -115,7 +115,7 @@ def test_an_extended_run_that_is_killed_is_still_the_same(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_constant_rate_goes_on_from_the_end(tmp_path: Path) -> None:
+def test_a_constant_rate_is_extended_from_the_end(tmp_path: Path) -> None:
     constant = SETTINGS.with_values(learning_rate=0.01, warmup=2, schedule="constant")
     whole, _ = train(tmp_path / "whole", constant, phases=phases(40))
     train(tmp_path / "run", constant, phases=phases(15))
@@ -164,7 +164,7 @@ def test_a_plan_that_changes_the_past_is_refused(
         (20, (20,), (20,), None),
     ],
 )
-def test_what_differs_is_said(
+def test_a_conflict_of_plans_is_named(
     step: int, previous_steps: tuple[int, ...], now: tuple[int, ...], expected: str | None
 ) -> None:
     optimizer = OptimizerSettings.parse(STABLE)

@@ -154,7 +154,7 @@ def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_goes_on_to_the_same_bits(model: Model, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_bits(model: Model, tmp_path: Path) -> None:
     whole = run(model, tmp_path / "whole", checkpoint_every=9)
     for step in (12, 31):
         with pytest.raises(RuntimeError, match="switched off"):
@@ -187,7 +187,7 @@ def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_classifier_goes_on_with_its_head(model: Model, tmp_path: Path) -> None:
+def test_a_classifier_s_head_is_trained_further(model: Model, tmp_path: Path) -> None:
     first = run(model, tmp_path / "first")
     second = run(first.model, tmp_path / "second", epochs=0.01, learning_rate=1e-9)
     assert not second.new_parameters
@@ -238,7 +238,7 @@ def test_numbers_that_no_run_can_have(
         run(model, tmp_path / "run", **setting)
 
 
-def test_it_ends_early_where_it_gets_no_better(model: Model, tmp_path: Path) -> None:
+def test_a_run_stops_early_without_improvement(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     options: dict[str, Any] = {"learning_rate": 5e-2, "early_stopping": 2, "eval_every": 7}
     result = run(model, tmp_path / "run", epochs=40, progress=progress, **options)
@@ -274,7 +274,7 @@ def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Pa
         ({"epochs": 4, "freeze_layers": 2}, None),
     ],
 )
-def test_what_gradual_unfreezing_does_not_come_to_is_said(
+def test_layers_that_gradual_unfreezing_does_not_reach_are_reported(
     tmp_path: Path, settings: dict[str, Any], says: str | None
 ) -> None:
     model = Model.fresh(CONFIG.with_values(num_hidden_layers=3), Tokenizer.from_vocabulary(PIECES))
@@ -303,7 +303,7 @@ def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> No
     assert "gradual unfreezing reaches only the top 1 of 1 layers" in progress.lines
 
 
-def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
+def test_one_predicted_class_for_all_rows_is_reported(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     lopsided = [*TRAIN[:2], *TRAIN[::2]]
     result = run(model, tmp_path / "run", train=lopsided, epochs=1, progress=progress)
@@ -313,7 +313,7 @@ def test_one_class_for_all_is_said(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_without_dev_the_last_is_kept(model: Model, tmp_path: Path) -> None:
+def test_the_last_weights_are_saved_without_dev(model: Model, tmp_path: Path) -> None:
     result = run(model, tmp_path / "run", dev=None)
     assert result.metrics == {}
     assert result.model.evaluate(DEV).metrics["accuracy"] > 0.9

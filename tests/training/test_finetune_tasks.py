@@ -135,7 +135,7 @@ def test_learns_and_is_saved(task: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_a_run_goes_on_with_windows(tmp_path: Path) -> None:
+def test_an_interrupted_run_with_windows_is_resumed(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [question(random) for _ in range(60)]
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
@@ -289,7 +289,7 @@ def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
 
 
 @pytest.mark.long
-def test_a_student_reads_as_it_is_told_to(tmp_path: Path) -> None:
+def test_a_student_of_pairs_keeps_its_settings(tmp_path: Path) -> None:
     def pairs(seed: int) -> list[dict[str, Any]]:
         return [{**row, "pair": "a b"} for row in make_rows(40, seed)]
 

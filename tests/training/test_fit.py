@@ -473,14 +473,14 @@ def test_other_conditions_warn(tmp_path: Path) -> None:
         train(tmp_path / "run")
 
 
-def test_no_batch_size_is_said(tmp_path: Path) -> None:
+def test_a_missing_batch_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="Give batch_size or batch_tokens"):
         train(tmp_path / "run", FitSettings())
     with pytest.raises(SettingsError, match="exclude each other"):
         FitSettings.parse({"batch_size": 3, "batch_tokens": 5})
 
 
-def test_deterministic_algorithms_are_asked_for_and_given_back(tmp_path: Path) -> None:
+def test_deterministic_algorithms_are_enabled_during_the_run_only(tmp_path: Path) -> None:
     modes = []
 
     def evaluate(network: Network) -> dict[str, float]:
@@ -502,7 +502,7 @@ def test_tensorboard_gets_the_journal(tmp_path: Path) -> None:
     assert {"train/losses/row", "eval/metrics/loss"} <= set(board.Tags()["scalars"])
 
 
-def test_a_checkpoint_of_another_network_is_said(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     train(tmp_path / "run")
     other = toy_network()
     other.row_head = torch.nn.Linear(8, 3)

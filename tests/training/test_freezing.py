@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertworks.errors import SettingsError
-from bertworks.model import BareEncoder
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.training.freezing import frozen_parameters, unfreeze
 from bertworks.training.settings import FreezingSettings
 
@@ -82,7 +82,7 @@ def test_a_resumed_run_unfreezes_on_time(tmp_path: Path, stop_at: int) -> None:
     assert equal(weights_of(whole), weights_of(resumed_network))
 
 
-def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
+def test_frozen_layers_store_no_activations() -> None:
     network = letters_network()
     batch = TASK.collate(TASK.examples([{"text": "a b x", "label": "yes"}], 0)).to("cpu")
     with frozen_parameters(network, FreezingSettings(freeze_layers=2)):
@@ -90,7 +90,7 @@ def test_nothing_is_kept_for_going_back_through_frozen_layers() -> None:
     assert needs == [False, False, False, True]
 
 
-def test_what_took_no_gradient_before_takes_none_after() -> None:
+def test_parameters_without_gradient_are_not_unfrozen() -> None:
     network = letters_network()
     network.encoder.embeddings.requires_grad_(False)
     with frozen_parameters(network, FreezingSettings(unfreeze_every=2)) as unfreeze_steps:
@@ -104,10 +104,10 @@ def test_what_took_no_gradient_before_takes_none_after() -> None:
     assert network.encoder.layers[2].attention.output.weight.requires_grad
 
 
-def test_what_cannot_be_frozen_is_said(tmp_path: Path) -> None:
+def test_impossible_freezing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"freeze_layers=4: the encoder has 3 layers"):
         fit_letters(tmp_path / "run", letters_network(), freeze_layers=4)
-    bare = BareEncoder(letters_network().encoder.config, pooler=False)
+    bare = BareEncoder(Encoder(letters_network().encoder.config, pooler=False))
     for settings in (FreezingSettings(freeze_layers=3), FreezingSettings(unfreeze_every=1)):
         with (
             pytest.raises(SettingsError, match="the whole network is frozen"),

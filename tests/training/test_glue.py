@@ -142,7 +142,7 @@ def predicted(model: Model, rows: Rows, texts: list[str]) -> list[Any]:
 
 
 @pytest.mark.long
-def test_all_nine(run: Run, tmp_path: Path) -> None:
+def test_all_nine_tasks_are_trained_and_submitted(run: Run, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     files = {name: write_task(data, name) for name in FORMS}
     ax = FORMS["MNLI"]
@@ -290,7 +290,7 @@ def test_mistakes_are_found_before_a_run_begins(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_any(run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_tasks_is_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(BertworksError, match="no such folder"):
         run()
     (tmp_path / "data").mkdir()

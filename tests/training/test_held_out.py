@@ -40,7 +40,7 @@ def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared_data: Path,
 
 
 @pytest.mark.parametrize("held_out_seed", [None, 5])
-def test_what_is_left_out_is_the_run_s(
+def test_held_out_documents_are_those_of_the_run(
     prepared_data: Path, tmp_path: Path, held_out_seed: int | None
 ) -> None:
     held_out = {"documents": 5, "sequences": 8, "seed": held_out_seed}
@@ -56,7 +56,9 @@ def test_what_is_left_out_is_the_run_s(
     assert given.metrics["loss"] != evaluation.metrics["loss"]
 
 
-def test_of_no_run_the_seed_is_told(prepared_data: Path, run: Path, tmp_path: Path) -> None:
+def test_the_seed_is_reported_for_a_model_outside_a_run(
+    prepared_data: Path, run: Path, tmp_path: Path
+) -> None:
     shutil.copytree(run / "model", tmp_path / "model")
     for source in (tmp_path / "model", run):
         model = bw.load(source)
@@ -120,7 +122,9 @@ def test_the_command_line_says_it_too(prepared_data: Path, run: Path) -> None:
     assert re.search(r"^mlm_mask_accuracy +0\.\d{4}$", found.output, re.MULTILINE)
 
 
-def test_what_does_not_fit_is_refused(prepared_data: Path, run: Path, tmp_path: Path) -> None:
+def test_a_corpus_that_does_not_fit_is_refused(
+    prepared_data: Path, run: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="is a prepared corpus, and the model was trained for clas"):
         tiny("classification").evaluate(prepared_data)
     with pytest.raises(DataError, match="prepared with another tokenizer"):

@@ -45,7 +45,7 @@ def first_metrics(result: PretrainResult) -> dict[str, float]:
 
 
 @pytest.mark.long
-def test_it_begins_where_the_checkpoint_ended(
+def test_a_run_starts_from_the_checkpoint_s_metrics(
     trained_run: PretrainResult, prepared_data: Path, tmp_path: Path
 ) -> None:
     result = go_on(trained_run.run.path, prepared_data, tmp_path / "run")
@@ -84,7 +84,7 @@ def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(
     assert any(note.startswith("newly initialised: mlm_head.") for note in notes)
 
 
-def test_what_the_objective_has_not_is_named(
+def test_tensors_without_a_place_in_the_objective_are_named(
     trained_run: PretrainResult, prepared_data: Path, tmp_path: Path
 ) -> None:
     result = go_on(trained_run.run.path, prepared_data, tmp_path / "run", instances=MLM)
@@ -97,7 +97,7 @@ def test_what_the_objective_has_not_is_named(
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_does_not_begin_again(
+def test_a_resumed_run_does_not_read_the_initial_checkpoint(
     trained_run: PretrainResult, prepared_data: Path, tmp_path: Path
 ) -> None:
     start = tmp_path / "start"
@@ -155,7 +155,7 @@ def test_a_grown_vocabulary_is_learned(trained_run: PretrainResult, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_electra_goes_on_as_the_pair_that_it_was(prepared_data: Path, tmp_path: Path) -> None:
+def test_electra_is_initialized_with_its_generator(prepared_data: Path, tmp_path: Path) -> None:
     both: dict[str, Any] = {"instances": MLM, "objective": "replaced_tokens"}
     both["replaced_tokens"] = {"generator_share": 0.5}
     geometry = {"family": "electra", "num_hidden_layers": 1, "hidden_size": 16}
@@ -196,7 +196,7 @@ def test_electra_goes_on_as_the_pair_that_it_was(prepared_data: Path, tmp_path: 
         ({"init_checkpoint": "no/such/place/at/all"}, "no such directory"),
     ],
 )
-def test_what_does_not_fit_is_said(
+def test_an_initial_checkpoint_that_does_not_fit_is_refused(
     trained_run: PretrainResult,
     prepared_data: Path,
     tmp_path: Path,

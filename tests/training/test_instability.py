@@ -39,7 +39,7 @@ def predicted(
     return failures(metrics, journal, prior, FinetuneSettings.parse(settings), hidden_size)
 
 
-def test_a_run_that_learned_is_not_complained_of() -> None:
+def test_a_run_that_learned_has_no_failure_signs() -> None:
     assert not predicted()
     assert not predicted({})
     assert not predicted(losses=[])

@@ -44,7 +44,7 @@ def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
     assert list(read_run(tmp_path).lines()) == [STOP]
 
 
-def test_a_line_goes_on_no_line_that_was_cut_short(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_removed_before_the_next(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, SETTINGS)
     run.write(STOP)
     run.log_session("start")
@@ -114,7 +114,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_what_a_kill_at_the_very_start_leaves_is_no_hindrance(tmp_path: Path) -> None:
+def test_files_of_a_run_killed_at_its_start_are_ignored(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     (tmp_path / ".settings.yaml.new").write_text("see")
     RunDirectory.open(tmp_path, SETTINGS).close()
@@ -138,14 +138,14 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_journal_that_was_shortened_is_said(tmp_path: Path) -> None:
+def test_a_truncated_journal_is_refused(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     with pytest.raises(TrainingError, match="shorter than the 10 bytes"):
         run.truncate_journal(10)
     run.close()
 
 
-def test_no_run_is_said_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_run_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "first-run", SETTINGS).close()
     with pytest.raises(DataError, match=r"no run directory.*'first-run'"):
         read_run(tmp_path / "first-rnu")
@@ -154,7 +154,7 @@ def test_no_run_is_said_with_the_nearest(tmp_path: Path) -> None:
         read_run(tmp_path / "data")  # its own name is no help
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))

@@ -88,7 +88,7 @@ def journal(out: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def test_killed_while_training_and_while_writing_a_checkpoint(
+def test_a_run_killed_in_training_and_in_a_checkpoint_is_resumed(
     prepared_data: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -104,7 +104,7 @@ def test_killed_while_training_and_while_writing_a_checkpoint(
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_random_moments(
+def test_a_run_killed_at_any_moment_is_resumed(
     prepared_data: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)

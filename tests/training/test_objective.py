@@ -42,7 +42,7 @@ def pretrain_student(data: Path, out: Path, *, width: int, **distillation: Any) 
     ],
     ids=["as wide", "narrower"],
 )
-def test_students_of_any_width_learn(
+def test_a_student_of_any_width_learns(
     teacher: str,
     prepared_data: Path,
     tmp_path: Path,

@@ -45,7 +45,7 @@ def tokenizer(tmp_path: Path) -> Path:
         ({"format": "sentence-order"}, False),
     ],
 )
-def test_documents_of_one_sentence_are_said(
+def test_documents_of_one_sentence_are_reported(
     tmp_path: Path,
     tokenizer: Path,
     sizes: list[int],

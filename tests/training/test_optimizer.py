@@ -118,7 +118,7 @@ def test_lamb_has_a_ratio_for_each_matrix_of_the_published_layout(
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 @pytest.mark.parametrize("corrects", [True, False])
-def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:
+def test_averages_of_unfrozen_parameters_start_anew(name: str, corrects: bool) -> None:
     """Its averages count from its own first gradient."""
     torch.manual_seed(0)
     network = nn.Linear(5, 3, bias=False).double()
@@ -143,7 +143,7 @@ def test_what_begins_later_begins_anew(name: str, corrects: bool) -> None:
         torch.testing.assert_close(network.weight.detach(), copy, rtol=1e-10, atol=1e-12)
 
 
-def test_parameters_without_a_gradient_stay() -> None:
+def test_parameters_without_a_gradient_are_not_updated() -> None:
     network = nn.Linear(3, 3)
     initial_weight = network.weight.detach().clone()
     for name in ("adamw", "lamb"):
@@ -232,7 +232,7 @@ def test_slanted_triangular_rates_stay_between_their_bounds(warmup: float, total
     assert all(1 / 32 <= rate <= 1 for rate in rates)
 
 
-def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
+def test_the_first_step_has_the_whole_rate_without_warmup() -> None:
     assert OptimizerSettings.parse({"learning_rate": 0.5, "warmup": 0}).rate(0, 10) == 0.5
 
 

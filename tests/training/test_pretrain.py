@@ -36,7 +36,7 @@ def test_the_recipes_are_valid_and_say_what_they_are(name: str, tmp_path: Path) 
     assert read_recipe(tmp_path / "settings.yaml") == settings, "a run's settings are a recipe too"
 
 
-def test_the_recipe_of_the_model_inside_the_package() -> None:
+def test_the_recipe_of_the_bundled_model_is_read() -> None:
     settings = read_recipe("mini-wiki", data=Path("somewhere"))
     assert settings.data == "somewhere"
     assert settings.model.size == "mini"
@@ -67,7 +67,7 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
     assert not paper.bias_correction
 
 
-def test_a_leak_is_taken_where_it_is_asked_for() -> None:
+def test_a_leak_is_accepted_with_allow_leak() -> None:
     words = ["objective=causal", "model.attention=bidirectional", "instances.format=full-sentences"]
     settings = read_recipe("tiny", ["data=d", *words, "allow_leak=true"])
     assert settings.model.attention == "bidirectional"
@@ -118,7 +118,7 @@ def test_a_causal_encoder_needs_no_more_than_its_objective() -> None:
     assert recipe.replaced_tokens is not None
 
 
-def test_missing_recipes_are_said_with_the_nearest() -> None:
+def test_a_missing_recipe_is_reported_with_the_nearest_name() -> None:
     with pytest.raises(SettingsError, match=r"tiney: no such recipe.*'tiny'"):
         find_recipe("tiney")
     with pytest.raises(SettingsError, match=r"mine\.yaml: no such recipe"):
@@ -204,7 +204,7 @@ def test_other_data_and_other_settings_are_refused(prepared_data: Path, tmp_path
     assert not (tmp_path / "other").exists()
 
 
-def test_a_missing_batch_size_is_said_before_a_run_begins(
+def test_a_missing_batch_size_is_refused_before_a_run_starts(
     prepared_data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match="no batch size"):

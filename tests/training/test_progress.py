@@ -84,7 +84,7 @@ def test_long_lines_are_wrapped_and_no_word_of_them_broken() -> None:
     assert " ".join(" ".join(lines[2:-2]).split()) == f"labels: {labels}"
 
 
-def test_one_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -53,7 +53,7 @@ def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == kind]
 
 
-def test_both_learn(unbroken: Path) -> None:
+def test_generator_and_discriminator_learn(unbroken: Path) -> None:
     first, *_, last = (line["metrics"] for line in lines_of(unbroken, "eval"))
     assert last["mlm_loss"] < first["mlm_loss"] - 0.2
     assert last["rtd_loss"] < first["rtd_loss"] - 0.1
@@ -68,7 +68,7 @@ def test_both_learn(unbroken: Path) -> None:
         assert line["loss"] == pytest.approx(sum(losses.values()), rel=1e-5)
 
 
-def test_gone_on_with_it_ends_in_the_same_bits(
+def test_a_resumed_run_ends_with_the_same_bits(
     prepared_data: Path, unbroken: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -86,7 +86,9 @@ def test_gone_on_with_it_ends_in_the_same_bits(
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_the_discriminator_is_the_model_and_the_generator_lies_beside_it(unbroken: Path) -> None:
+def test_the_discriminator_is_saved_as_the_model_and_the_generator_next_to_it(
+    unbroken: Path,
+) -> None:
     model = bw.load(unbroken, device="cpu")
     assert isinstance(model.task, ReplacedTokensTask)
     (answer,) = model.predict(["the value of a name"])

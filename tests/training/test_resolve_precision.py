@@ -36,7 +36,7 @@ def test_a_run_is_resumed_in_its_precision(fast, usual, tmp_path, monkeypatch):
     assert resolve_precision("auto", tmp_path / "group", CPU, "finetune") == "fp32"
 
 
-def test_damaged_settings_are_told(tmp_path: Path):
+def test_damaged_settings_are_refused(tmp_path: Path):
     (tmp_path / "settings.yaml").write_text("precision: [")
     with pytest.raises((DataError, TrainingError), match=r"settings\.yaml"):
         resolve_precision("auto", tmp_path, CPU)

@@ -84,7 +84,7 @@ def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str)
 
 
 @pytest.mark.long
-def test_the_pooling_of_a_sentence_encoder_is_gone_on_with(tmp_path: Path) -> None:
+def test_the_pooling_of_a_sentence_encoder_is_inherited(tmp_path: Path) -> None:
     once = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", pooling="max", **FAST)
     again = load(once.run.model, device="cpu")
     for name, asked, expected in (("b", {}, "max"), ("c", {"pooling": "cls"}, "cls")):

@@ -29,7 +29,7 @@ def epoch_of(source: RowSource[Sized], epoch: int) -> list[Sized]:
 
 
 @given(st.integers(1, 10_000), st.integers(1, 70), st.integers(0, 5), st.integers(0, 3))
-def test_everything_once_an_epoch(
+def test_every_row_comes_once_an_epoch(
     count: int, batch_size: int, bucket_batches: int, epoch: int
 ) -> None:
     source = RowSource(

@@ -115,7 +115,7 @@ def test_a_run_that_is_resumed_asks_the_teacher_once_and_ends_with_the_same_bits
 
 
 @pytest.mark.long
-def test_what_does_not_fit_is_named(tmp_path: Path, teacher: Path) -> None:
+def test_settings_and_data_that_do_not_fit_are_refused(tmp_path: Path, teacher: Path) -> None:
     pairs = [{"sentence1": "a", "sentence2": "b"}] * 9
     cases: list[tuple[dict[str, Any], type[BertworksError], str]] = [
         ({"loss": "triplet"}, SettingsError, "loss=triplet is not for a student"),

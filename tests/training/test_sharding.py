@@ -99,7 +99,7 @@ def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
 
 
 @pytest.mark.long
-def test_one_process_goes_on_with_the_checkpoint_of_two(tmp_path: Path) -> None:
+def test_one_process_resumes_the_checkpoint_of_two(tmp_path: Path) -> None:
     launch(main, tmp_path, "adamw", 6, processes=2, logs=tmp_path / "logs")
     assert_equal(tmp_path, 6)
     (last,) = (tmp_path / "full" / "checkpoints").iterdir()
@@ -141,7 +141,7 @@ def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> Non
     assert_equal(tmp_path, 55)
 
 
-def test_what_cannot_be_sharded_is_refused_by_name() -> None:
+def test_settings_that_exclude_sharding_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"sharding=full.*unfreeze_every"):
         check_can_shard(FitSettings(batch_size=2, unfreeze_every=3, sharding="full"))
     with pytest.raises(SettingsError, match=r"sharding=full.*lora_rank"):

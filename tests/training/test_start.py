@@ -39,7 +39,7 @@ def of_the_model(start: Start, model: Model) -> set[str]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_the_top_layers_and_what_stands_on_them_begin_afresh(count: int) -> None:
+def test_the_top_layers_and_all_above_are_reinitialized(count: int) -> None:
     model = new_model()
     start = begin(model, reinitialize_layers=count)
     matrices = {
@@ -90,7 +90,7 @@ def test_a_head_on_fresh_layers_is_fresh() -> None:
         ({"reinitialize": True, "freeze_embeddings": True}, "would be random and never trained"),
     ],
 )
-def test_what_does_not_fit_is_said(settings: dict[str, Any], message: str) -> None:
+def test_impossible_layers_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         begin(new_model(), **settings)
 

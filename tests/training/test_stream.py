@@ -59,7 +59,7 @@ def test_each_example_of_an_epoch_comes_once_and_in_order() -> None:
     ),
     skip=st.integers(0, 30),
 )
-def test_a_stream_begun_at_an_end_goes_on_as_the_first_did(size: BatchSize, skip: int) -> None:
+def test_a_stream_started_at_a_batch_s_end_continues_the_first(size: BatchSize, skip: int) -> None:
     whole = take(skip + 5, ToySource(), collate, size)
     start = whole[skip].start
     for old, new in zip(whole[skip:], take(5, ToySource(), collate, size, start), strict=True):
