@@ -22,10 +22,11 @@ from .checkpoints.store import (
     read_tensors,
 )
 from .errors import BertworksError, CheckpointError, SettingsError
-from .model import BareEncoder, Model
+from .model import Model
 from .nn.config import Activation
 from .nn.cpu import keep_freed_memory
 from .nn.device import pick_device, without_weights
+from .nn.encoder import BareEncoder, Encoder
 from .tasks import detect_task, find_task_class, is_registered
 from .tasks.task import Network, Task
 from .text.tokenizer import Tokenizer
@@ -98,7 +99,9 @@ def load(
 
     def build() -> Network | BareEncoder:
         if loaded_task is None:
-            return BareEncoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
+            return BareEncoder(
+                Encoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
+            )
         return loaded_task.network(config)
 
     try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import torch
@@ -16,39 +14,36 @@ from numpy.typing import NDArray
 
 from .checkpoints.network_weights import LoadReport
 from .checkpoints.saving import save_model
-from .checkpoints.sentence import (
-    SentenceSettings,
+from .checkpoints.sentence import SentenceSettings
+from .data.rows import Row
+from .data.tables import Table, TableOptions
+from .data.text_inputs import (
+    Texts,
+    as_texts,
+    not_empty,
+    read_texts,
+    texts_or_data,
+    warn_of_file,
+    warn_of_files,
 )
-from .data.rows import Row, Rows
-from .data.tables import Table, TableOptions, read_rows
-from .data.text_inputs import Texts, as_texts, not_empty, read_texts, warn_of_file
-from .data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
-from .errors import BertworksError, DataError, SettingsError, suggest_method
+from .errors import BertworksError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
-from .inference.evaluate import evaluate, evaluate_held_out, held_out_of_run, is_corpus
-from .inference.features import Embedder, TokenFeatures, embed
+from .inference.evaluate_data import DataEvaluator, evaluate_each
+from .inference.features import Embedder, TokenFeatures, embed, embed_all
 from .inference.generate import generate
 from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
+from .inference.pretraining_heads import fill_mask, next_sentence, score_candidates
 from .inference.settings import (
     EmbeddingSettings,
     EngineSettings,
     FeatureSettings,
     GenerateSettings,
-    HeldOutEvaluationSettings,
 )
 from .inference.similarity import similarities
-from .inference.vectors import (
-    WrittenVectors,
-    fingerprint,
-    read_provenance,
-    remove_vectors,
-    write_vectors,
-)
-from .jobs import parallel
+from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .nn.config import EncoderConfig
-from .nn.device import dtype_of
-from .nn.encoder import Encoder, HasEncoder
+from .nn.encoder import BareEncoder, Encoder
 from .settings.keywords import (
     EmbedKeywords,
     EngineKeywords,
@@ -57,27 +52,17 @@ from .settings.keywords import (
     GenerateKeywords,
     RowKeywords,
 )
-from .settings.literals import InferencePrecision, SavedPrecision, SimilarityFunction
+from .settings.literals import SavedPrecision, SimilarityFunction
 from .tasks import is_user_task
 from .tasks.classification import ClassificationTask
 from .tasks.evaluation import Evaluation
-from .tasks.gold import GoldRows
 from .tasks.inputs import iterate_task_rows, open_table
-from .tasks.labelled import LabelledTask
-from .tasks.pretraining.candidates import (
-    encode_candidates,
-    make_variants,
-    probabilities_at_masks,
-    rank,
-    score,
-)
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
 from .utils.formatting import format_names, format_number, html_facts
 from .utils.outputs import locked_output
-from .utils.remote import is_remote, local_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,24 +71,6 @@ Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
 
 _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
-
-
-class WritingOptions(NamedTuple):
-    """How `embed_to` and `features_to` write a file."""
-
-    part: str | None
-    workers: int | None
-    on: str | None
-    overwrite: bool
-    progress: Callable[[int, int], None] | None
-
-
-class BareEncoder(HasEncoder):
-    """An encoder without a task, to fine-tune or to embed texts."""
-
-    def __init__(self, config: EncoderConfig, *, pooler: bool) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=pooler)
 
 
 class Model:
@@ -173,7 +140,8 @@ class Model:
         """A bare encoder with random weights, to fine-tune as a baseline."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return cls(tokenizer, None, BareEncoder(config, pooler=config.has_pooler).eval())
+            encoder = Encoder(config, pooler=config.has_pooler)
+            return cls(tokenizer, None, BareEncoder(encoder).eval())
 
     @property
     def encoder(self) -> Encoder:
@@ -287,14 +255,14 @@ class Model:
         self._check_predicts()
         options, others = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(others)
-        source = _one_of(rows, data)
+        source = texts_or_data(rows, data)
+        task, network = self._task_and_network()
         if data is None:
-            task, _ = self._task_and_network()
             inputs = not_empty(as_texts(source))
             if inputs is None:
                 return iter(())
-            source = iterate_task_rows(task, _warn_of_files(inputs))
-        task, network, table = self._task_and_rows(source, labelled=False, **options)
+            source = iterate_task_rows(task, warn_of_files(inputs))
+        task, table = open_table(task, source, labelled=False, **options)
         return engine.predict(network, task, table, engine_settings)
 
     def predict_to(
@@ -334,12 +302,13 @@ class Model:
         options, others = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(others)
         self._check_workers(workers, on)
-        precision = self._resolve_precision(engine_settings.precision)
+        precision = engine.resolve_precision(engine_settings.precision, self.network)
         engine_settings = engine_settings.with_values(precision=precision)
         if os.fspath(out) != "-":
             with locked_output(out, [data], overwrite=overwrite):
                 pass  # an output that exists is refused before any work
-        task, network, table = self._task_and_rows(data, labelled=False, **options)
+        task, network = self._task_and_network()
+        task, table = open_table(task, data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
         if part is None:
             predictions = engine.predict(
@@ -384,21 +353,6 @@ class Model:
                 fix="Use one process (give it threads), or several with --part I/N.",
             )
 
-    def _task_and_rows(
-        self, table: Table, *, labelled: bool, **options: Any
-    ) -> tuple[Task[Any], Network, Rows]:
-        """Return the task for a table, the network, and the table's rows."""
-        task, network = self._task_and_network()
-        task, rows = open_table(task, table, labelled=labelled, **options)
-        return task, network, rows
-
-    def _resolve_precision(self, precision: InferencePrecision) -> InferencePrecision:
-        """Return the precision to use; "auto" is resolved here, also for remote workers."""
-        if precision != "auto":
-            return precision
-        dtype = dtype_of("auto", next(self.network.parameters()).device)
-        return "fp32" if dtype is None else "bf16"
-
     def evaluate(self, table: Table, **settings: Unpack[EvaluateKeywords]) -> Evaluation:
         """The task's metrics on rows whose labels are known.
 
@@ -417,31 +371,7 @@ class Model:
             BertworksError: the model has no task, or its metrics need another package.
         """
         task, network = self._task_and_network()
-        options, others = LabelledTableOptions.split(settings)
-        names = [name for name in HeldOutEvaluationSettings.model_fields if name in others]
-        corpus_settings = {name: others.pop(name) for name in names}
-        if is_corpus(table):
-            values = {**held_out_of_run(self.source), **corpus_settings}
-            held_out = HeldOutEvaluationSettings.parse(values)
-            engine_settings = EngineSettings.parse(others)
-            return evaluate_held_out(network, task, str(table), held_out, engine_settings)
-        if corpus_settings:
-            key, value = next(iter(corpus_settings.items()))
-            raise SettingsError(f"{key}={value} is for a prepared corpus", fix="Leave it out.")
-        engine_settings = EngineSettings.parse(others)
-        drops = LabelledTableOptions.parse(options).drop_unlabelled
-        options.pop("drop_unlabelled", None)
-        task, network, rows = self._task_and_rows(table, labelled=True, **options)
-        if drops and isinstance(task, LabelledTask):
-            rows = without_unlabelled(rows, task.label_columns)
-        counts = engine.TruncationCounts()
-        gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
-        rows = rows if gold is None else gold.rows
-        examples = counts.add(engine.labelled_examples(task, rows))
-        with counted_unlabelled(rows):
-            evaluation = evaluate(network, task, examples, engine_settings)
-        left_out = [] if gold is None else gold.remarks()
-        return replace(evaluation, remarks=[*evaluation.remarks, *left_out, *counts.remarks()])
+        return DataEvaluator(network, task, self.source, settings)(table)
 
     def evaluate_each(
         self,
@@ -462,12 +392,10 @@ class Model:
             DataError, SettingsError, BertworksError: as in `evaluate`; or the task comes from your
                 own file, which workers cannot load.
         """
+        task, network = self._task_and_network()
         self._check_workers(workers, on)
-        settings["precision"] = self._resolve_precision(settings.get("precision", "auto"))
-        threads = engine.threads_of_worker(workers, on)
-        evaluate_table = partial(_evaluate_in_worker, self, settings, threads)
-        gpus = int(next(self.network.parameters()).is_cuda)
-        return list(parallel.map(evaluate_table, tables, workers=workers, on=on, gpus=gpus))
+        evaluator = DataEvaluator(network, task, self.source, settings)
+        return evaluate_each(evaluator, tables, workers, on)
 
     def embed(
         self,
@@ -502,7 +430,7 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         embedder = self.embedder(**others)
-        source = _one_of(texts, data)
+        source = texts_or_data(texts, data)
         if isinstance(texts, str) and column is None and progress is None and not options:
             # `read_texts` would take longer than all else around the network.
             warn_of_file(texts)
@@ -513,15 +441,7 @@ class Model:
             if source is None:
                 return np.empty((0, embedder.width), np.float32)
         rows = read_texts(source, column=column, **options)
-        total = sum(1 for _ in rows) if progress is not None and rows.is_repeatable else 0
-        parts: list[NDArray[np.float32]] = []
-        num_done = 0
-        for part in embed(embedder, rows):
-            parts.append(part)
-            num_done += len(part)
-            if progress is not None:
-                progress(num_done, total)
-        return np.concatenate(parts)
+        return embed_all(embedder, rows, progress)
 
     def similarity(
         self,
@@ -593,8 +513,17 @@ class Model:
         """
         options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
-        writing = WritingOptions(part, workers, on, overwrite, progress)
-        return self._write(out, [data], texts, self.embedder(**others), writing)
+        return write_vectors(
+            out,
+            texts,
+            self.embedder(**others),
+            inputs=[data],
+            part=part,
+            workers=workers,
+            on=on,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
     def features_to(
         self,
@@ -626,47 +555,17 @@ class Model:
         feature_settings = FeatureSettings.resolve(**others)
         extractor = TokenFeatures(self.network, self.tokenizer, feature_settings, feature_settings)
         texts = read_texts(data, column=column, **options)
-        writing = WritingOptions(part, workers, on, overwrite, progress)
-        return self._write(out, [data], texts, extractor, writing)
-
-    def _write(
-        self,
-        out: str | Path,
-        inputs: Iterable[object],
-        texts: Texts,
-        embedder: Embedder | TokenFeatures,
-        options: WritingOptions,
-    ) -> WrittenVectors:
-        part, progress = options.part, options.progress
-        if part is not None and not texts.is_repeatable:
-            raise DataError(
-                "part= needs texts that can be read twice", fix="Give a file, or leave part out."
-            )
-        total = sum(1 for _ in texts) if texts.is_repeatable and part is None else 0
-        if options.overwrite and not is_remote(out):
-            remove_vectors(out, inputs)
-        if embedder.engine.precision == "auto":
-            precision = self._resolve_precision(embedder.engine.precision)
-            precision = read_provenance(out).get("precision", precision)
-            embedder.engine = embedder.engine.with_values(precision=precision)
-        provenance = {
-            "model": fingerprint(self.encoder, self.tokenizer),
-            **embedder.settings.model_dump(mode="json"),
-            **embedder.engine.model_dump(mode="json"),
-        }
-        report = None if progress is None else lambda rows: progress(rows, total)
-        with local_output(out, overwrite=options.overwrite) as file:
-            return write_vectors(
-                file,
-                texts,
-                embedder,
-                provenance=provenance,
-                part=part,
-                inputs=inputs,
-                progress=report,
-                workers=options.workers,
-                on=options.on,
-            )
+        return write_vectors(
+            out,
+            texts,
+            extractor,
+            inputs=[data],
+            part=part,
+            workers=workers,
+            on=on,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
         """The object that computes the vectors of `embed`, with the same settings.
@@ -678,9 +577,7 @@ class Model:
         if self.sentence is not None:
             defaults = self.sentence.model_dump(exclude={"entries"})
             defaults["prompt"] = self.sentence.prompt()
-        values = {**defaults, **settings}
-        items = tuple((name, type(value), value) for name, value in values.items())
-        embedding_settings = _embedding_settings(items)
+        embedding_settings = EmbeddingSettings.from_values({**defaults, **settings})
         return Embedder(self.network, self.tokenizer, embedding_settings, embedding_settings)
 
     def fill_mask(
@@ -709,39 +606,12 @@ class Model:
             BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
                 text.
         """
-        if top_k < 1:
-            raise SettingsError(f"top_k={top_k}: must be at least 1")
-        if isinstance(self.task, PretrainingTask) and self.task.causal:
-            raise BertworksError(
-                "the model was not pre-trained with masks: it predicts what comes next",
-                fix=f"Use {'generate' if self.encoder.config.can_generate else 'embed'}.",
-            )
-        masks = self._pretrained(text, top_k=top_k, **settings)["masks"]
-        mask = self.tokenizer.id_to_token(self.tokenizer.mask_id)
-        if masks and candidates is not None:
-            return self._score_candidates(text, mask, candidates, EngineSettings.parse(settings))
-        if not masks:
-            raise BertworksError(
-                f"there is no {mask} in the text", fix=f"Put {mask} in place of a word."
-            )
-        pieces: list[list[dict[str, Any]]] = masks
-        return pieces
-
-    def _score_candidates(
-        self, text: str, mask: str, candidates: Sequence[str], engine_settings: EngineSettings
-    ) -> list[list[dict[str, Any]]]:
-        """Return the candidates for each mask with their probabilities, the most likely first."""
-        task, network = self._task_and_network()
-        pieces = encode_candidates(self.tokenizer, candidates)
-        variants = make_variants(text, mask, pieces)
-        rows = [task.text_row(variant.text) for variant in variants]
-        examples = task.examples(rows, 0, labelled=False)
-        scores: dict[int, list[float]] = {}
-        for outputs, batch in engine.outputs_of(network, task, examples, engine_settings):
-            for row, probabilities in probabilities_at_masks(outputs["mlm_logits"], batch):
-                scores[row] = score(probabilities, variants[row].scored_pieces)
-        in_order = (scores[number] for number in range(len(variants)))
-        return rank(text.count(mask), pieces, in_order)
+        task, network = self._pretraining_task_and_network()
+        engine_settings = EngineSettings.parse(settings)
+        pieces = fill_mask(network, task, text, top_k, engine_settings)
+        if candidates is None:
+            return pieces
+        return score_candidates(network, task, text, candidates, engine_settings)
 
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]
@@ -781,11 +651,8 @@ class Model:
             SettingsError: a setting is unknown or impossible.
             BertworksError: the model was not pre-trained on pairs of texts.
         """
-        answer = self._pretrained(first, second, **settings)
-        if "next_sentence_probability" not in answer:
-            raise BertworksError("the model has no next-sentence head")
-        probability: float = answer["next_sentence_probability"]
-        return probability
+        task, network = self._pretraining_task_and_network()
+        return next_sentence(network, task, first, second, EngineSettings.parse(settings))
 
     def save(
         self,
@@ -872,70 +739,10 @@ class Model:
             )
         return self.task, self.network
 
-    def _pretrained(
-        self,
-        text: str,
-        pair: str | None = None,
-        *,
-        top_k: int = 1,
-        **settings: Unpack[EngineKeywords],
-    ) -> Prediction:
+    def _pretraining_task_and_network(self) -> tuple[PretrainingTask, Network]:
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(
                 f"the model was trained for {task.name}, not for masked words or next sentences"
             )
-        for value in (text, *([] if pair is None else [pair])):
-            if not isinstance(value, str):
-                raise DataError(f"expected a text, got {type(value).__name__}")
-        top_k_task = copy.copy(task)
-        top_k_task.top_k = top_k
-        rows = read_rows([task.text_row(text, pair)])
-        engine_settings = EngineSettings.parse(settings)
-        ((_, answer),) = engine.predict(network, top_k_task, rows, engine_settings)
-        return answer
-
-
-def _evaluate_in_worker(
-    model: Model, settings: EvaluateKeywords, threads: int | None, table: Table
-) -> Evaluation:
-    """Evaluate a model on a table, in a worker."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    return model.evaluate(table, **settings)
-
-
-@lru_cache(maxsize=64)
-def _resolve_settings(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
-    return EmbeddingSettings.resolve(**{name: value for name, _, value in items})
-
-
-def _embedding_settings(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
-    """Return the settings of names, types (1 is not True) and values.
-
-    They are cached, since checking settings takes longer than embedding a text.
-    """
-    is_plain = all(isinstance(value, str | int | float | None) for *_, value in items)
-    return _resolve_settings(items) if is_plain else _resolve_settings.__wrapped__(items)
-
-
-def _warn_of_files(inputs: Iterable[Any]) -> Iterator[Any]:
-    """Yield inputs; warn if the text of the first one is the name of a file."""
-    for number, item in enumerate(inputs):
-        if not number:
-            warn_of_file(item[0] if isinstance(item, list | tuple) and item else item)
-        yield item
-
-
-def _one_of(texts: Any, data: Any) -> Any:
-    """Return texts or `data`, whichever is not None.
-
-    Raises:
-        DataError: both or neither are given.
-    """
-    if (texts is None) == (data is None):
-        raise DataError(
-            "give either texts or data=",
-            fix='For example predict("a text"), predict(data="f.tsv").',
-        )
-    return texts if data is None else data
+        return task, network

@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as PeerPo
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentencePooling, SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.pooling import pool
 from bertworks.packed import Packed, Padded
 from bertworks.text.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def encoder(**sentence) -> bw.Model:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     torch.manual_seed(0)
     bare = bw.Model.fresh(geometry("bert", vocab_size=len(PIECES)), tokenizer)
-    network = bw.model.BareEncoder(bare.encoder.config, pooler=False)
+    network = BareEncoder(Encoder(bare.encoder.config, pooler=False))
     network.encoder.load_state_dict(bare.encoder.state_dict(), strict=False)
     return bw.Model(tokenizer, None, network.eval(), sentence=SentenceSettings(**sentence))
 

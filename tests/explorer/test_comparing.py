@@ -8,7 +8,8 @@ import torch
 
 from bertworks import explorer
 from bertworks.errors import DataError
-from bertworks.model import BareEncoder, Model
+from bertworks.model import Model
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.text.tokenizer import Tokenizer
 from tests.serving.conftest import PIECES, config
 
@@ -20,7 +21,7 @@ def looking_back() -> Model:
     """A model of one layer of two heads: the first attends to the token before, the second alike
     to all."""
     geometry = {"hidden_size": 2 * SIZE, "num_hidden_layers": 1, "max_position_embeddings": SIZE}
-    network = BareEncoder(config(**geometry), pooler=False)
+    network = BareEncoder(Encoder(config(**geometry), pooler=False))
     embeddings = network.encoder.embeddings
     attention = network.encoder.layers[0].attention.query_key_value
     with torch.no_grad():

@@ -15,7 +15,8 @@ from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.explorer.explaining import VIEWS
 from bertworks.explorer.page import page as page_of
 from bertworks.explorer.requirements import REQUIREMENTS, view_error
-from bertworks.model import BareEncoder, Model
+from bertworks.model import Model
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.explorer.browser import Visit
@@ -53,7 +54,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         elif task is not None:
             settings = task.settings.with_values(max_seq_length=LENGTH)
             task = type(task)(tokenizer, settings)
-        network = BareEncoder(geometry, pooler=True) if task is None else task.network(geometry)
+        network = (
+            BareEncoder(Encoder(geometry, pooler=True)) if task is None else task.network(geometry)
+        )
         sentence = SentenceSettings(max_seq_length=LENGTH) if task is None else None
         Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
         found[name] = str(root / name)

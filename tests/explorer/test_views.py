@@ -16,7 +16,8 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
 from bertworks.explorer.requirements import kinds_of
 from bertworks.inference.activations import _RecordingAttention
-from bertworks.model import BareEncoder, Model
+from bertworks.model import Model
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Packed
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
@@ -422,7 +423,9 @@ def test_a_model_is_left_as_it_was(get_model: GetModel) -> None:
 
 def test_what_a_model_lacks_is_said_in_a_line() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    bare = Model(tokenizer, None, BareEncoder(geometry("bert", num_hidden_layers=0), pooler=False))
+    bare = Model(
+        tokenizer, None, BareEncoder(Encoder(geometry("bert", num_hidden_layers=0), pooler=False))
+    )
     views = explorer.describe(bare)["views"]
     assert kinds_of(bare) == []
     for view, function in (("fill", explorer.fill), ("heads", explorer.heads)):

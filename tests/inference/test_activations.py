@@ -10,7 +10,7 @@ from tests.checkpoints.published import exact_rotation, geometry, pair, theirs_o
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
-from bertworks.model import BareEncoder
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.encoder_layers import SelfAttention
 from bertworks.packed import Packed
 
@@ -25,7 +25,7 @@ def published_encoder(request: pytest.FixtureRequest):
     config = geometry(request.param)
     theirs = theirs_of(config, "encoder", torch.float32)
     theirs.config._attn_implementation = "eager"
-    both = pair(BareEncoder(config, pooler=False), theirs, config, torch.float32)
+    both = pair(BareEncoder(Encoder(config, pooler=False)), theirs, config, torch.float32)
     ids = torch.randint(5, config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
     return config, both.ours, both.theirs, ids
 
@@ -94,7 +94,7 @@ def test_a_run_may_begin_at_any_layer(published_encoder) -> None:
 
 
 def test_rows_that_follow_the_last_token_change_nothing() -> None:
-    ours = BareEncoder(geometry("bert"), pooler=False).eval()
+    ours = BareEncoder(Encoder(geometry("bert"), pooler=False)).eval()
     ids = torch.randint(5, 100, (1, 13))
     one = activations(ours, Packed.from_padded(ids), attention=True)
     many = activations(ours, Packed.from_padded(ids.repeat(7, 1)), attention=True)  # 91 tokens
@@ -115,7 +115,7 @@ def test_embeddings_add_up_to_the_first_state(published_encoder) -> None:
 
 
 def test_threads_may_watch_one_network_at_a_time() -> None:
-    ours = BareEncoder(geometry("bert"), pooler=False).train()
+    ours = BareEncoder(Encoder(geometry("bert"), pooler=False)).train()
     packs = [Packed.from_padded(torch.randint(5, 100, (1, n))) for n in range(3, 19)]
     single = [activations(ours, packed, attention=True) for packed in packs]
     with ThreadPoolExecutor(8) as pool:

@@ -14,7 +14,7 @@ from tests.checkpoints.published import geometry, redraw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of, norms_of
-from bertworks.model import BareEncoder
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Packed
 
 LENGTH = 20
@@ -41,7 +41,7 @@ ACTIVATIONS = {
 def layer_inputs(request: pytest.FixtureRequest):
     """An encoder with weights that matter, a sequence, and the encoder's states and attention."""
     family, values = VARIANTS[request.param]
-    ours = BareEncoder(geometry(family, **values), pooler=False).eval()
+    ours = BareEncoder(Encoder(geometry(family, **values), pooler=False)).eval()
     redraw(ours)
     rng = np.random.default_rng(1)
     ids = rng.integers(5, ours.encoder.config.vocab_size, LENGTH)

@@ -18,8 +18,9 @@ import uvicorn
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.data.schema import Columns
-from bertworks.model import BareEncoder, Model
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.serving.app import make_app
 from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
@@ -110,7 +111,7 @@ def save_models(root: Path) -> dict[str, str]:
     for seed, (name, task) in enumerate(tasks(tokenizer).items()):
         torch.manual_seed(seed)
         own = config(**({"attention": "causal"} if name == "causal" else {}))
-        network = BareEncoder(own, pooler=True) if task is None else task.network(own)
+        network = BareEncoder(Encoder(own, pooler=True)) if task is None else task.network(own)
         sentence = SentenceSettings(normalize=True, max_seq_length=32) if task is None else None
         Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
         paths[name] = str(root / name)

@@ -31,8 +31,9 @@ from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from ..errors import CheckpointError, import_optional
 from ..loading import load
-from ..model import BareEncoder, Model
+from ..model import Model
 from ..nn.config import EncoderConfig
+from ..nn.encoder import BareEncoder
 from ..nn.pooling import pool
 from ..packed import Padded
 from ..tasks.classification import ClassificationNetwork

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ..errors import DataError, SettingsError
 from ..inference.engine import chunks
-from ..model import BareEncoder, Model
+from ..model import Model
+from ..nn.encoder import BareEncoder, Encoder
 from ..settings.literals import MAX_POSITIONS
 from ..tasks.task import Network, Task
 from ..text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
@@ -296,7 +297,7 @@ def _rebuild(
     if sentence is not None and sentence.max_seq_length == old_limit:
         sentence = sentence.with_values(max_seq_length=config.max_seqlen)
     if model.task is None:
-        network = BareEncoder(config, pooler=model.encoder.pooler is not None)
+        network = BareEncoder(Encoder(config, pooler=model.encoder.pooler is not None))
     else:
         values = model.task.to_dict()
         # A limit that was all positions stays all of them; a smaller one was chosen.

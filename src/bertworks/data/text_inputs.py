@@ -122,6 +122,28 @@ def warn_of_file(text: Any) -> None:
         warnings.warn(f"{what} (--data)", BertworksWarning, stacklevel=3)
 
 
+def warn_of_files(inputs: Iterable[Any]) -> Iterator[Any]:
+    """Yield inputs; warn if the text of the first one is the name of a file."""
+    for number, item in enumerate(inputs):
+        if not number:
+            warn_of_file(item[0] if isinstance(item, list | tuple) and item else item)
+        yield item
+
+
+def texts_or_data(texts: Any, data: Any) -> Any:
+    """Return texts or `data`, whichever is not None.
+
+    Raises:
+        DataError: both or neither are given.
+    """
+    if (texts is None) == (data is None):
+        raise DataError(
+            "give either texts or data=",
+            fix='For example predict("a text"), predict(data="f.tsv").',
+        )
+    return texts if data is None else data
+
+
 def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
     if not rows.sample:
         raise DataError("there are no texts", where=rows.name)

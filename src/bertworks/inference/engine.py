@@ -26,8 +26,9 @@ from ..data.rows import LocatedRow, Row, is_missing
 from ..data.schema import names_of
 from ..errors import BertworksWarning, CheckpointError
 from ..jobs import parallel
-from ..nn.device import is_finite
+from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
+from ..settings.literals import InferencePrecision
 from ..tasks.labelled import LabelledTask
 from ..tasks.task import Example, Network, Prediction, Task
 from .frozen_network import frozen_form
@@ -175,6 +176,13 @@ def threads_of_worker(workers: int | None, on: str | None) -> int | None:
     if workers == 1 or on is not None:
         return None
     return max(1, torch.get_num_threads() // (workers or os.cpu_count() or 1))
+
+
+def resolve_precision(
+    precision: InferencePrecision, network: torch.nn.Module
+) -> InferencePrecision:
+    """Return a precision; "auto" is what it means on the network's device, also for workers."""
+    return resolve_auto(next(network.parameters()).device) if precision == "auto" else precision
 
 
 def labelled_examples(

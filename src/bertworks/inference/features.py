@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.pooling import pool, width_factor
@@ -278,6 +279,28 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
         counts = f"{embedder.num_truncated} of {embedder.num_texts}"
         what = f"{counts} texts were truncated to {embedder.limit} tokens"
         warnings.warn(what, BertworksWarning, stacklevel=2)
+
+
+def embed_all(
+    embedder: Embedder, texts: Texts, progress: Callable[[int, int], None] | None
+) -> NDArray[np.float32]:
+    """Return the vectors of texts: float32 `[texts, width]`.
+
+    Args:
+        progress: called with the number of texts done, and of all texts (0 if unknown).
+
+    Raises:
+        DataError: see `embed`.
+    """
+    total = sum(1 for _ in texts) if progress is not None and texts.is_repeatable else 0
+    parts: list[NDArray[np.float32]] = []
+    num_done = 0
+    for part in embed(embedder, texts):
+        parts.append(part)
+        num_done += len(part)
+        if progress is not None:
+            progress(num_done, total)
+    return np.concatenate(parts)
 
 
 def _layers(layers: Sequence[int], count: int) -> list[int]:

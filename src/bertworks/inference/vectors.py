@@ -28,16 +28,18 @@ from typing import Any, BinaryIO
 
 import torch
 
+from ..data.text_inputs import Texts
 from ..errors import DataError, check_path_name
 from ..jobs import parallel
 from ..jobs.parts import Part
 from ..nn.config import HEAD_DROPOUTS
-from ..nn.encoder import Encoder, HasEncoder
+from ..nn.encoder import BareEncoder, Encoder
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import writing
 from ..utils.outputs import check_inputs, exists_error, locked_output
 from ..utils.regular_files import read_bytes
-from .engine import chunks, threads_of_worker
+from ..utils.remote import is_remote, local_output
+from .engine import chunks, resolve_precision, threads_of_worker
 from .features import Embedder, TokenFeatures
 from .manifests import (
     OutputManifest,
@@ -62,31 +64,83 @@ class WrittenVectors:
 
 def write_vectors(
     out: str | os.PathLike[str],
-    texts: Iterable[tuple[str, str]],
+    texts: Texts,
     embedder: Embedder | TokenFeatures,
     *,
-    provenance: Mapping[str, Any],
-    part: str | None = None,
-    workers: int | None = 1,
-    on: str | None = None,
-    inputs: Iterable[object] = (),
-    progress: Callable[[int], None] | None = None,
+    inputs: Iterable[object],
+    part: str | None,
+    workers: int | None,
+    on: str | None,
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> WrittenVectors:
     """Write a vector of each text, or of each of its tokens or words, in the order of the texts.
 
     Args:
         out: a name that ends in `.parquet` or, for text vectors only, in `.npy`. If an earlier run
             was interrupted, this one resumes its file.
-        texts: the name in errors and the text of each row; any number.
-        provenance: everything that the vectors depend on, as JSON values.
+        texts: any number.
+        embedder: computes the vectors; `auto` as its precision is replaced by that of the file to
+            resume, or by what it means here, also for workers elsewhere.
+        inputs: what the output must not be.
         part: `I/N`: only the I-th of N parts of the texts, which are then read twice.
         workers, on: number of processes, and where they run; see `parallel.map`.
-        progress: called with the number of rows done.
+        overwrite: delete an existing file, finished or not.
+        progress: called with the number of rows done, and of all rows (0 if unknown).
 
     Raises:
-        DataError: a text is invalid; or the file exists without a note, or was made with another
-            model, other settings or other texts.
+        DataError: a text is invalid, or can be read once only; or the file exists without a
+            manifest, or was made with another model, other settings or other texts.
         OutputError: the file cannot be written, or another process is writing it.
+    """
+    if part is not None and not texts.is_repeatable:
+        raise DataError(
+            "part= needs texts that can be read twice", fix="Give a file, or leave part out."
+        )
+    total = sum(1 for _ in texts) if texts.is_repeatable and part is None else 0
+    if overwrite and not is_remote(out):
+        remove_vectors(out, inputs)
+    if embedder.engine.precision == "auto":
+        precision = resolve_precision("auto", embedder.network)
+        precision = read_provenance(out).get("precision", precision)
+        embedder.engine = embedder.engine.with_values(precision=precision)
+    provenance = {
+        "model": fingerprint(embedder.network.encoder, embedder.tokenizer),
+        **embedder.settings.model_dump(mode="json"),
+        **embedder.engine.model_dump(mode="json"),
+    }
+    report = None if progress is None else lambda rows: progress(rows, total)
+    with local_output(out, overwrite=overwrite) as file:
+        return _write_file(
+            file,
+            texts,
+            embedder,
+            provenance=provenance,
+            part=part,
+            workers=workers,
+            on=on,
+            inputs=inputs,
+            progress=report,
+        )
+
+
+def _write_file(
+    out: str | os.PathLike[str],
+    texts: Iterable[tuple[str, str]],
+    embedder: Embedder | TokenFeatures,
+    *,
+    provenance: Mapping[str, Any],
+    part: str | None,
+    workers: int | None,
+    on: str | None,
+    inputs: Iterable[object],
+    progress: Callable[[int], None] | None,
+) -> WrittenVectors:
+    """Write vectors to a file of this machine; see `write_vectors`.
+
+    Args:
+        texts: the name in errors and the text of each row.
+        provenance: everything that the vectors depend on, as JSON values.
     """
     check_path_name(out)
     out = Path(out)
@@ -208,14 +262,6 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
     return TokenParquet(embedder.width, embedder.settings.unit)
 
 
-class _Encoder(HasEncoder):
-    """An encoder without heads, of a class that every worker can import."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-
 @dataclass(frozen=True)
 class _Embed:
     """Embeds windows in a worker: the model, and the number of threads."""
@@ -253,7 +299,7 @@ def _embed_windows(
     gpus = int(next(embedder.network.parameters()).is_cuda)
     if workers != 1 or on is not None:
         lean = copy.copy(embedder)
-        lean.network = _Encoder(embedder.network.encoder)
+        lean.network = BareEncoder(embedder.network.encoder)
         embed = _Embed(lean, threads_of_worker(workers, on))
     results = parallel.map(embed, record_texts(), workers=workers, on=on, gpus=gpus)
     with closing(results):
@@ -366,12 +412,12 @@ def _read_manifest(out: Path, part: Path, path: Path, initial: OutputManifest) -
     if out.exists() and not manifest.complete:  # it is another file, not the finished one
         raise exists_error(out)
     for name in {**initial.provenance, **manifest.provenance}:
-        recorded, value = manifest.provenance.get(name), initial.provenance.get(name)
-        if recorded != value:
+        recorded_value, value = manifest.provenance.get(name), initial.provenance.get(name)
+        if recorded_value != value:
             what = (
                 "was started with another model"
                 if name == "model"
-                else f"was started with {name}={recorded!r}, not {value!r}"
+                else f"was started with {name}={recorded_value!r}, not {value!r}"
             )
             raise DataError(what, where=str(out), fix=fix)
     if manifest.part != initial.part:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..data.tables import read_rows
-from ..model import BareEncoder
 from ..nn.config import EncoderConfig
 from ..nn.device import without_weights
+from ..nn.encoder import BareEncoder, Encoder
 from ..packed import Packed
 from ..tasks.classification import ClassificationOptions, ClassificationTask
 from ..tasks.pretraining.masking import Masker, MaskingSettings
@@ -29,7 +29,7 @@ def _sized(size: str, millions: int) -> Measure:
 
     def measure(lab: Lab, seed: int) -> Mapping[str, Arms]:
         with without_weights():
-            network = BareEncoder(EncoderConfig.from_size(size), pooler=True)
+            network = BareEncoder(Encoder(EncoderConfig.from_size(size), pooler=True))
         counted = sum(weight.numel() for weight in network.parameters()) / 1e6
         off = {"off by": abs(counted / millions - 1), "two in a hundred": 0.02}
         return {size: {"counted, millions": counted, **off}}
@@ -155,7 +155,7 @@ def preset_positions(lab: Lab, seed: int) -> Mapping[str, Arms]:
     config = lab.model.encoder.config
     operations = {}
     for name, kind in (("BERT", "learned"), ("preset pattern", "sinusoidal")):
-        encoder = BareEncoder(config.with_values(positions=kind), pooler=False).encoder
+        encoder = Encoder(config.with_values(positions=kind), pooler=False)
         table = encoder.embeddings.position_embeddings
         operations[f"learned numbers, {name}"] = (
             0.0 if table is None else float(table.weight.numel())

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ..analysis.word_vectors import WordVectors
 from ..explorer.comparing import contexts
 from ..explorer.inputs import EncodedInput, encode_input
-from ..model import BareEncoder, Model
+from ..model import Model
+from ..nn.encoder import BareEncoder, Encoder
 from ..packed import Packed
 from ..tasks.pretraining.network import PretrainingNetwork
 from .bench import Lab
@@ -113,7 +114,7 @@ def heads_differ(lab: Lab, seed: int) -> Mapping[str, Arms]:
 def _with_config(model: Model, **changes: str) -> Model:
     """Return a model's encoder with other settings, without the weights that these lack."""
     config = model.encoder.config.with_values(**changes)
-    bare = BareEncoder(config, pooler=False)
+    bare = BareEncoder(Encoder(config, pooler=False))
     weights = {f"encoder.{key}": part for key, part in model.encoder.state_dict().items()}
     bare.load_state_dict(weights, strict=False)
     return Model(model.tokenizer, None, bare.eval())

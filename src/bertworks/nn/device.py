@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,11 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
             stacklevel=2,
         )
     return torch.bfloat16
+
+
+def resolve_auto(device: torch.device | str) -> Literal["fp32", "bf16"]:
+    """Return the precision that "auto" means on a device."""
+    return "fp32" if dtype_of("auto", device) is None else "bf16"
 
 
 def is_finite(tensor: Tensor) -> bool:

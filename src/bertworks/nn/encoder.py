@@ -52,6 +52,14 @@ class HasEncoder(nn.Module):
     encoder: Encoder
 
 
+class BareEncoder(HasEncoder):
+    """An encoder without a task, to fine-tune or to embed texts."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+
 class Encoder(nn.Module):
     """An encoder of the BERT family on packed sequences.
 

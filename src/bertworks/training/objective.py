@@ -16,8 +16,9 @@ from ..checkpoints.saving import check_layout
 from ..checkpoints.store import check_geometry, read_config, read_task, read_tensors
 from ..errors import SettingsError
 from ..loading import load
-from ..model import BareEncoder, Model
+from ..model import Model
 from ..nn.config import EncoderConfig
+from ..nn.encoder import BareEncoder, Encoder
 from ..nn.neighbour_attention import initialize_neighbour_attention
 from ..tasks.pretraining.discriminator import with_generator
 from ..tasks.pretraining.distillation import (
@@ -109,7 +110,7 @@ def _skip_gram(
     if not settings.data:  # for an estimate
         fix = "Give data=PREPARED."
         raise SettingsError("objective=skip_gram counts the pieces of a corpus", fix=fix)
-    network, bare = SkipGramNetwork(config), BareEncoder(config, pooler=False)
+    network, bare = SkipGramNetwork(config), BareEncoder(Encoder(config, pooler=False))
     bare.encoder = network.encoder
     task = SkipGramTask(tokenizer, settings.instances, settings.skip_gram, settings.data)
     return Objective(task, network, {"model": Model(tokenizer, None, bare)})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..nn.device import dtype_of
+from ..nn.device import resolve_auto
 from ..nn.encoder import Encoder
 from ..runs.run_directory import RunDirectory
 from ..settings.literals import Precision
@@ -30,7 +30,7 @@ def resolve_precision(
         return precision
     run = None if out is None else RunDirectory(out)
     if run is None or not run.settings_file.is_file():
-        return "fp32" if dtype_of(precision, device) is None else "bf16"
+        return resolve_auto(device)
     settings: Any = run.settings()
     for name in keys:
         settings = settings.get(name) or {}
