@@ -12,7 +12,13 @@ from .checkpoints.families import family_of
 from .checkpoints.heads import PublishedCheckpoint
 from .checkpoints.locate import locate
 from .checkpoints.network_weights import load_weights
-from .checkpoints.sentence import read_cross_encoder, read_sentence_settings, with_limit
+from .checkpoints.sentence import (
+    SentenceSettings,
+    read_cross_encoder,
+    read_sentence_settings,
+    with_limit,
+)
+from .checkpoints.static import STATIC, read_static_settings
 from .checkpoints.store import (
     TaskFile,
     check_geometry,
@@ -127,7 +133,10 @@ def load(
         )
     keep_freed_memory()
     network = network.to(pick_device(device)).eval()
-    sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
+    if family is STATIC:
+        sentence: SentenceSettings | None = read_static_settings(directory)
+    else:
+        sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
     if sentence is not None:
         sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
     rate = None if task_file is None else task_file.learning_rate

@@ -19,12 +19,14 @@ import torch
 from jaxtyping import Float32
 from torch import nn
 
+from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.static import static_config
 from ..data.lines import ReadCounts, Reading, read_lines
 from ..errors import BertworksWarning, DataError
 from ..inference.similarity import of_unit_length
 from ..model import Model
-from ..nn.config import STATIC_SETTINGS, EncoderConfig
 from ..text.normalization import Normalization
+from ..text.static_tokenizer import to_static
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from ..utils.atomic_writes import write_file
@@ -128,9 +130,9 @@ class WordVectors:
             write_file(path, "\n".join(lines) + "\n")
 
     def to_model(self) -> Model:
-        """Return an encoder without layers or positions, with these vectors as word embeddings.
+        """Return a static model with these vectors: a text's is the mean of its known words'.
 
-        It can be used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
+        It can be saved for model2vec and sentence-transformers, and used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
         are lower case, and removes accents if no word here has any. Texts are split at punctuation
         and around ideographs, as in BERT; a warning counts the words that no text has then.
         """
@@ -147,9 +149,9 @@ class WordVectors:
             what = f"{len(missing):,} of {len(words):,} words are found in no text, since texts are"
             what += f" split at punctuation and around ideographs: {format_names(missing, 3)}"
             warnings.warn(what, BertworksWarning, stacklevel=2)
-        size = {"vocab_size": tokenizer.vocab_size, "hidden_size": self.vectors.shape[1]}
-        config = EncoderConfig.parse({**STATIC_SETTINGS, **size})
-        model = Model.fresh(config, tokenizer)
+        tokenizer = Tokenizer(to_static(tokenizer.definition))
+        model = Model.fresh(static_config(tokenizer.vocab_size, self.vectors.shape[1]), tokenizer)
+        model.sentence = SentenceSettings()
         table = np.zeros((tokenizer.vocab_size, self.vectors.shape[1]), np.float32)
         table[len(_SPECIAL) :] = self.vectors[[self._places[word] for word in words]]
         embedding = model.encoder.embeddings.word_embeddings

@@ -20,6 +20,7 @@ from .roberta import (
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
 )
+from .static import STATIC
 
 FAMILIES = {
     family.name: family
@@ -79,7 +80,7 @@ _BERTWORKS = Family(
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-ALL_FAMILIES = {**FAMILIES, _BERTWORKS.name: _BERTWORKS}
+ALL_FAMILIES = {**FAMILIES, _BERTWORKS.name: _BERTWORKS, STATIC.name: STATIC}
 """All families, by name."""
 
 

@@ -27,6 +27,7 @@ from .family import Family
 from .heads import is_published
 from .network_weights import describe_non_finite, key_map_of, unique_tensors
 from .sentence import SentenceSettings
+from .static import STATIC, static_entries
 from .store import FORMAT_VERSION
 from .weights import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT, write_weights
 
@@ -88,6 +89,11 @@ def save_model(
         "dtype": str(dtype).removeprefix("torch."),
         **config_entries,
     }
+    if family is STATIC:
+        sentence = sentence or SentenceSettings()
+        dtype = _static_dtype(dtype)
+        raw |= static_entries(tokenizer.definition, sentence)
+        raw["dtype"] = str(dtype).removeprefix("torch.")
     if head_dropout is not None and model_class in family.dropouts:
         raw[family.dropouts[model_class]] = head_dropout
     task_file: dict[str, Any] = {
@@ -127,9 +133,25 @@ def save_model(
         write_weights(new / SAFETENSORS, contiguous, format="pt")
         (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
         write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
-        if sentence is not None:
+        if family is STATIC and sentence is not None:
+            sentence_files.write_static_sentence(new, sentence)
+        elif sentence is not None:
             sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
     return directory
+
+
+def _static_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a static model's vectors: float16 for bfloat16, which model2vec cannot read.
+
+    Raises:
+        CheckpointError: they are to be 8-bit numbers.
+    """
+    if dtype is torch.int8:
+        raise CheckpointError(
+            "a static model has no layers whose matrices could be 8-bit numbers",
+            fix='Save it with precision="bf16", which halves the file.',
+        )
+    return torch.float16 if dtype is torch.bfloat16 else dtype
 
 
 def _in_eight_bits(

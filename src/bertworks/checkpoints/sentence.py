@@ -255,6 +255,53 @@ def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_
         write_json(directory / name, content)
 
 
+def read_static_sentence(
+    directory: Path, normalize: bool | None, max_seq_length: int | None
+) -> SentenceSettings:
+    """Read a static model's sentence settings: a text's vector is the mean of its pieces'.
+
+    Args:
+        normalize: what model2vec's `config.json` says about the length of vectors, if anything.
+        max_seq_length: the most tokens of a text.
+
+    Raises:
+        CheckpointError: a file is damaged, or a module is not supported.
+    """
+    kinds = [kind for kind, _ in _read_modules(directory)]
+    where = str(directory / "modules.json")
+    others = [kind for kind in kinds[1:] if kind != "Normalize"]
+    if others:
+        what = f"the module {others[0]!r} is not supported after {kinds[0]!r}"
+        raise CheckpointError(what, where=where)
+    has_norm = "Normalize" in kinds
+    if kinds and normalize not in (None, has_norm):
+        raise CheckpointError(
+            f"{'has' if has_norm else 'lacks'} the module 'Normalize', but normalize is "
+            f"{str(normalize).lower()} in config.json",
+            where=where,
+            fix="Change one of the two files.",
+        )
+    file = directory / _CONFIG
+    return SentenceSettings(
+        pooling="mean",
+        normalize=has_norm or bool(normalize),
+        max_seq_length=max_seq_length,
+        entries=_read_entries(file, []) if file.exists() else {},
+    )
+
+
+def write_static_sentence(directory: Path, settings: SentenceSettings) -> None:
+    """Write the files that `read_static_sentence` reads, except `config.json`."""
+    parts = [("StaticEmbedding", "."), *([("Normalize", "1_Normalize")] * settings.normalize)]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
+        for number, (kind, path) in enumerate(parts)
+    ]
+    write_json(directory / "modules.json", modules)
+    if settings.entries:
+        write_json(directory / _CONFIG, settings.entries)
+
+
 def _read_entries(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
     """The file's content, after a check of its similarity function, and that its prompts are valid
     and fit these poolings."""

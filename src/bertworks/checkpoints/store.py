@@ -27,6 +27,13 @@ from .families import find_family
 from .family import Family
 from .network_weights import equal_tensors
 from .sentence import read_max_seq_length
+from .static import (
+    STATIC,
+    read_max_length,
+    read_static_config,
+    read_static_tensors,
+    static_directory,
+)
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 from .wrappers import remove_wrapper_names
 
@@ -66,7 +73,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     file = directory / "config.json"
     if not file.exists() and (directory / tensorflow.CONFIG).exists():
         file = directory / tensorflow.CONFIG
-    raw = read_json(file)
+    raw = read_json(file) if static_directory(directory) is None else read_static_config(directory)
     if file.name == tensorflow.CONFIG:
         raw = tensorflow.with_activation(raw)
     family = find_family(raw.get("model_type", "bert"), where=str(file))
@@ -84,6 +91,8 @@ def read_limit(directory: Path, config: EncoderConfig) -> int:
     Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
     limit only there; its older versions have a file for it, which counts if there are both.
     """
+    if config.family == STATIC.name:
+        return read_max_length(directory) or config.max_seqlen
     limit = read_max_seq_length(directory)
     if limit is not None:
         return min(limit, config.max_seqlen)
@@ -123,6 +132,8 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
             or several models.
     """
     drop_reasons: dict[str, str] = {}
+    if family is STATIC:
+        return read_static_tensors(directory), drop_reasons
     if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
         tensors = read_weights(directory, lambda names: _group_stacks(names, family))
     else:

@@ -273,6 +273,14 @@ class EncoderConfig(Settings):
         return self.mixer == "attention" and self.attention != "two-way"
 
     @property
+    def is_static(self) -> bool:
+        """Whether a token's vector is its row in the table of word embeddings."""
+        added = self.type_vocab_size or self.task_type_vocab_size or self.embedding_size
+        has_norm = self.embedding_norm or self.norm_first
+        is_bare = self.positions == "none" and self.attention != "two-way"
+        return not self.num_hidden_layers and is_bare and not added and not has_norm
+
+    @property
     def can_generate(self) -> bool:
         """Whether the encoder can generate text, token by token."""
         return self.has_heads and self.attention == "causal"

@@ -74,6 +74,7 @@ class Definition(ABC):
 
     roles: Roles
     frame: Frame
+    unknown_id: int | None = None  # the id of unknown pieces, if they are left out of every text
 
     @property
     @abstractmethod

@@ -32,6 +32,10 @@ class Segment:
     def __getitem__(self, part: slice) -> Segment:
         return Segment(self.input_ids[part], self.offsets[part], self.word_ids[part])
 
+    def select(self, mask: NDArray[np.bool_]) -> Segment:
+        """Return the tokens where a mask, bool [tokens], is true."""
+        return Segment(self.input_ids[mask], self.offsets[mask], self.word_ids[mask])
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Encoding:

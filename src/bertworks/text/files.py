@@ -27,6 +27,7 @@ from .file_names import (
 from .readers import read_albert, read_bpe, read_fairseq
 from .special_pieces import USUAL_PIECES, check_roles, find_role, named_roles
 from .tokenizer_classes import BERTS, BPES, PREFIXING, check_class, find_class
+from .static_tokenizer import read_static_tokenizer, static_directory
 from .tree import NO_LIMITS, TreeDefinition, find_frame
 from .wordpiece_files import read_wordpiece, tokenizer_class, tokenizer_json, vocabulary_text
 
@@ -34,6 +35,9 @@ from .wordpiece_files import read_wordpiece, tokenizer_class, tokenizer_json, vo
 def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     """Read a tokenizer; see `Tokenizer.load`."""
     file = path
+    if path.is_dir() and (module := static_directory(path)) is not None:
+        _keep_case(lowercase, module)
+        return read_static_tokenizer(path, module)
     if path.is_dir():
         file = next((path / name for name in IN_ORDER if (path / name).exists()), path)
     if file.is_dir() or not file.exists():

@@ -69,6 +69,9 @@ class Segmenter:
         if isinstance(self.definition, TreeDefinition):
             for segment, row in zip(segments, texts, strict=True):
                 trim_offsets(segment, row, self.definition.marks)
+        unknown = self.definition.unknown_id
+        if unknown is not None:
+            segments = [segment.select(segment.input_ids != unknown) for segment in segments]
         return segments
 
     def piece_ids(self, texts: Sequence[str], *, where: Sequence[str] | None = None) -> list[Ints]:
@@ -81,7 +84,9 @@ class Segmenter:
         parts: list[list[Ints]] = [[] for _ in texts_to_split]
         for part, found in self._encode_portions(texts_to_split, self._library().encode_batch_fast):
             parts[part.row].append(np.array(found.ids, np.int32))
-        return [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
+        ids = [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
+        unknown = self.definition.unknown_id
+        return ids if unknown is None else [row[row != unknown] for row in ids]
 
     def _encode_portions(
         self,

@@ -40,6 +40,8 @@ class TreeDefinition(Definition):
     config: Mapping[str, Any] = field(default_factory=dict)
     # other files it came with (`merges.txt`, `spiece.model`), also saved again
     files: Mapping[str, bytes] = field(default_factory=dict)
+    # the id of unknown pieces, if they are left out of every text; None: they are pieces like others
+    unknown_id: int | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -85,6 +87,9 @@ class TreeDefinition(Definition):
         """
         if self._end_mark:
             return np.array([piece not in self.special for piece in self.pieces])
+        if self.tree["model"].get("type") == "WordPiece":
+            prefix = self.tree["model"]["continuing_subword_prefix"]
+            return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
         marks = [mark for mark in _SPACE_MARKS if any(p.startswith(mark) for p in self.pieces)]
         if not marks:
             return np.zeros(len(self.pieces), np.bool_)
@@ -119,7 +124,8 @@ class TreeDefinition(Definition):
         return frozenset(self.ids[mark] for mark in _SPACE_MARKS if mark in self.ids)
 
     def description(self) -> Mapping[str, Any]:
-        return {"tree": self.tree, "roles": asdict(self.roles), "frame": asdict(self.frame)}
+        parts = {"tree": self.tree, "roles": asdict(self.roles), "frame": asdict(self.frame)}
+        return parts if self.unknown_id is None else {**parts, "unknown_id": self.unknown_id}
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         check_text(text, where=where)

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import SettingsError, did_you_mean
+from ..errors import CheckpointError, SettingsError, did_you_mean
 from ..inference.settings import HeldOutSettings
 from ..nn.config import HEAD_DROPOUTS, STATIC_SETTINGS, EncoderConfig
 from ..settings.base import Settings
@@ -74,6 +74,13 @@ class ModelSettings(EncoderConfig):
             from ..checkpoints.families import find_family  # loads torch
 
             family = find_family(name)
+            if name == "static":
+                raise CheckpointError(
+                    "a static model is not pre-trained in its family's layout",
+                    where="model.family=static",
+                    fix="Give objective=skip_gram without a family; `bertworks neighbours RUN "
+                    "--out DIR` then writes that layout.",
+                )
             usual = family.read_config({}, where=name)
             settings |= usual.model_dump(exclude={"vocab_size"}, exclude_unset=True)
         if isinstance(size := values.get("size"), str):
