@@ -132,9 +132,10 @@ class WordVectors:
     def to_model(self) -> Model:
         """Return a static model with these vectors: a text's is the mean of its known words'.
 
-        It can be saved for model2vec and sentence-transformers, and used with `embed`, `probe` and `finetune`. It lowercases texts if all words here
-        are lower case, and removes accents if no word here has any. Texts are split at punctuation
-        and around ideographs, as in BERT; a warning counts the words that no text has then.
+        It can be saved for model2vec and sentence-transformers, and used with `embed`, `probe` and
+        `finetune`. It lowercases texts if all words here are lower case, and removes accents if no
+        word here has any. Texts are split at punctuation and around ideographs, as in BERT; a
+        warning counts the words that no text has then.
         """
         lowercase = all(word == word.lower() for word in self.words)
         strip = Normalization(False, True, clean_text=False, split_ideographs=False).normalizer

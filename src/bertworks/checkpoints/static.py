@@ -37,7 +37,7 @@ _VECTORS_OF_MODULE, _MAPPING, _WEIGHTS = "embedding.weight", "mapping", "weights
 _USUAL_MAX_LENGTH = 512  # of model2vec
 _MAX_LENGTH, _NO_LIMIT = "max_length", 1_000_000  # what model2vec writes for no limit
 
-_FIXED = {
+_FIXED_SETTINGS = {
     **{name: value for name, value in STATIC_SETTINGS.items() if name != "family"},
     "max_position_embeddings": MAX_ROWS,
 }
@@ -59,7 +59,7 @@ STATIC = Family(
     prefix="",
     bare_prefixes=(),
     classes={**bert_classes("Static"), "encoder": "StaticModel"},
-    fixed_settings=_FIXED,
+    fixed_settings=_FIXED_SETTINGS,
     defaults={POOLING: STATIC_SETTINGS[POOLING]},
     unused_tensors=((r"(cls\.|classifier\.|qa_outputs\.).*", "the head of another task"),),
 )

@@ -275,10 +275,10 @@ class EncoderConfig(Settings):
     @property
     def is_static(self) -> bool:
         """Whether a token's vector is its row in the table of word embeddings."""
-        added = self.type_vocab_size or self.task_type_vocab_size or self.embedding_size
+        has_more = self.type_vocab_size or self.task_type_vocab_size or self.embedding_size
         has_norm = self.embedding_norm or self.norm_first
         is_bare = self.positions == "none" and self.attention != "two-way"
-        return not self.num_hidden_layers and is_bare and not added and not has_norm
+        return not self.num_hidden_layers and is_bare and not has_more and not has_norm
 
     @property
     def can_generate(self) -> bool:

@@ -26,8 +26,8 @@ from .file_names import (
 )
 from .readers import read_albert, read_bpe, read_fairseq
 from .special_pieces import USUAL_PIECES, check_roles, find_role, named_roles
-from .tokenizer_classes import BERTS, BPES, PREFIXING, check_class, find_class
 from .static_tokenizer import read_static_tokenizer, static_directory
+from .tokenizer_classes import BERTS, BPES, PREFIXING, check_class, find_class
 from .tree import NO_LIMITS, TreeDefinition, find_frame
 from .wordpiece_files import read_wordpiece, tokenizer_class, tokenizer_json, vocabulary_text
 

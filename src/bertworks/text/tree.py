@@ -40,7 +40,7 @@ class TreeDefinition(Definition):
     config: Mapping[str, Any] = field(default_factory=dict)
     # other files it came with (`merges.txt`, `spiece.model`), also saved again
     files: Mapping[str, bytes] = field(default_factory=dict)
-    # the id of unknown pieces, if they are left out of every text; None: they are pieces like others
+    # the id of unknown pieces, if they are left out of every text
     unknown_id: int | None = None
 
     def __post_init__(self) -> None:
