@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from encodings.aliases import aliases
@@ -32,10 +32,16 @@ ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_byte
 HEAD_BYTES = 1 << 16
 """The bytes that `read_head` reads."""
 
+LINE_SIZE = 64
+"""The least that a line counts towards a limit: short lines take more memory than their text."""
+Lines: TypeAlias = Iterable[tuple[int, str]]
+"""The lines of a file with their numbers, including their line ends."""
+
 _BUFFER = 1 << 20
 _Codec: TypeAlias = Literal["gzip", "zstd"]
 _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+COMPRESSION_SUFFIXES = tuple(_SUFFIXES)
 # Kinds of files that are not text, by their first bytes.
 _NO_TEXT: dict[bytes, str] = {
     **{magic: f"{name} inside another compression" for magic, name in _MAGIC.items()},
@@ -325,3 +331,9 @@ def _report_nulls(where: str, raw: bytes, reading: Reading) -> None:
 
 def _name_encoding(likely: str) -> str:
     return f'If it is {likely}, give --encoding {likely} (encoding="{likely}").'
+
+
+def too_long(what: str, limit: int, where: str) -> DataError:
+    """Return the error for an item of several lines that would need too much memory."""
+    long = f"the {what} that begins here is longer than {limit:,} characters"
+    return DataError(long, where=where, fix=ALLOW_MORE)

@@ -1,8 +1,4 @@
-"""The formats of tables: how lines become rows with their places, and how a format is detected.
-
-TSV and CSV. Python's `csv` module cannot report the line of a quote that is never closed, and reads
-to the end of the file in search of the closing quote. Here a quote that ends in the wrong place is
-an error at once, which names the line of the opening quote.
+"""The formats whose rows name their columns: how lines become rows with their places.
 
 CoNLL: one word per line; a sentence becomes a row of lists. Columns of CoNLL are named by their
 numbers, because the file does not name them; those of CoNLL-U as in its specification. One more
@@ -16,7 +12,7 @@ is one document.
                             `# newdoc` begins a document
 
 One JSON document: an array of objects, possibly inside {"data": …}; or articles or paragraphs with
-questions, as in SQuAD (see `tables.questions`):
+questions, as in SQuAD (see `questions_of`):
 
     [{"text": …, "label": …}, …]
 """
@@ -25,120 +21,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from ..errors import DataError, truncate_repr
-from ..settings.literals import TableFormat
 from ..utils.json_files import parse_json
-from .headers import names_word_columns
-from .lines import ALLOW_MORE
+from .lines import LINE_SIZE, Lines, too_long
 from .questions import holds_questions, questions_of
-from .rows import LocatedRow
-
-LINE_SIZE = 64
-"""The least that a line counts towards a limit: short lines take more memory than their text."""
-_MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
-
-Lines: TypeAlias = Iterable[tuple[int, str]]
-"""The lines of a file with their numbers, including their line ends."""
-
-Record: TypeAlias = tuple[int, list[str]]
-"""The number of the line in which a record begins, and its fields."""
-
-
-def split_tsv(lines: Lines) -> Iterator[Record]:
-    """Split lines at tabs. A quote is a character like any other; there is no escaping."""
-    for number, line in lines:
-        yield number, _without_end(line).split("\t")
-
-
-def split_csv(lines: Lines, name: str, limit: int) -> Iterator[Record]:
-    """Split lines at commas, by the rules of RFC 4180.
-
-    A field that begins with a quote ends at the next single quote and may contain commas and line
-    ends; two quotes in it stand for one. In other fields a quote is a character like any other, as
-    in spreadsheet programs.
-
-    Args:
-        limit: maximum characters of a record; each line counts as at least 64.
-
-    Raises:
-        DataError: a quote is not closed, or there is text between a closing quote and the next
-            comma; or a record is too long.
-    """
-    stream = iter(lines)
-    for number, line in stream:
-        text = _without_end(line)
-        if '"' in text:
-            yield number, list(_quoted_fields(number, line, stream, name, limit))
-        else:
-            yield number, text.split(",")
-
-
-def _quoted_fields(
-    number: int, line: str, stream: Iterator[tuple[int, str]], name: str, limit: int
-) -> Iterator[str]:
-    """Yield the fields of a record with quotes; reads more lines from the stream if needed."""
-    start, first, total = 0, number, len(line)
-    while True:
-        text = _without_end(line)
-        if not text.startswith('"', start):
-            end = text.find(",", start)
-            yield text[start:] if end < 0 else text[start:end]
-        else:
-            first_line_number, parts, end = number, [], start + 1
-            size = 0
-            while (close := _closing_quote(line, end)) < 0:
-                parts.append(line[end:])
-                size += len(line) - end
-                following = next(stream, None) if size < _MAX_FIELD else None
-                if following is None:
-                    raise DataError(
-                        "a quote is opened here and never closed",
-                        where=f"{name}:{first_line_number}",
-                    )
-                (number, line), end = following, 0
-                total += max(len(line), LINE_SIZE)
-                if total > limit:
-                    raise too_long("record", limit, f"{name}:{first}")
-            parts.append(line[end:close])
-            yield "".join(parts).replace('""', '"')
-            text = _without_end(line)
-            end = close + 1
-            if end >= len(text):
-                return
-            if text[end] != ",":
-                raise DataError(
-                    f"the quote that is opened here ends in line {number} before "
-                    f"{text[end : end + 10]!r}, which is no comma",
-                    where=f"{name}:{first_line_number}",
-                    fix='A quote inside a quoted field is written "".',
-                )
-        if end < 0:
-            return
-        start = end + 1
-
-
-def _closing_quote(line: str, start: int) -> int:
-    """Return the index of the quote that closes a field; -1 if it is not in this line."""
-    while (quote := line.find('"', start)) >= 0:
-        if not line.startswith('"', quote + 1):
-            return quote
-        start = quote + 2
-    return -1
-
-
-def _without_end(line: str) -> str:
-    return line.removesuffix("\n").removesuffix("\r")
-
-
-def too_long(what: str, limit: int, where: str) -> DataError:
-    """Return the error for an item of several lines that would need too much memory."""
-    long = f"the {what} that begins here is longer than {limit:,} characters"
-    return DataError(long, where=where, fix=ALLOW_MORE)
-
+from .rows import LocatedRow, WholeLabel
 
 DOCUMENT_START = "-DOCSTART-"
 """The word of a line that begins a document in CoNLL files."""
@@ -249,18 +139,6 @@ def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[
         yield sentence[0][0], sentence
 
 
-def holds_one_document(lines: Lines) -> bool:
-    """Whether a JSON file is a single document rather than one document per line."""
-    first = list(islice((line for _, line in lines if line.strip()), 2))
-    if len(first) == 1:
-        head = first[0].lstrip()[:1000]
-        return head.startswith("[") or '"data"' in head or '"paragraphs"' in head
-    try:
-        return bool(first) and not isinstance(json.loads(first[0]), dict)
-    except (ValueError, RecursionError):
-        return True
-
-
 def read_document(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
     """Read the rows of a file that is one JSON document.
 
@@ -298,87 +176,90 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
         yield LocatedRow(where, row)
 
 
-_LINES = 400
-_CHARACTERS = 1 << 20
-_TAG = re.compile(r"O|[BIESLUM]-\S+")
 FASTTEXT_PREFIX = "__label__"
 """The prefix of labels in fastText's files."""
+_BLANKS = re.compile(r"[ \t]+")
+_ONE_A_LINE = 'Each line must hold one object, like {"text": …, "label": …}.'
 
 
-def first_lines(lines: Lines) -> list[str]:
-    """Return the first lines without their line ends, fewer if they are long."""
-    first: list[str] = []
-    size = 0
-    for _, line in islice(lines, _LINES):
-        first.append(line.rstrip("\r\n"))
-        size += len(line)
-        if size > _CHARACTERS:
-            break
-    return first
+def read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
+    """Read a JSON object from each line that is not blank, or questions as in SQuAD.
+
+    Raises:
+        DataError: a line holds something else.
+    """
+    for number, line in lines:
+        if line.strip():
+            where = f"{name}:{number}"
+            value = _json_object(line, where)
+            if holds_questions(value):
+                yield from questions_of(value, name, number)
+            else:
+                yield LocatedRow(where, value)
 
 
-def format_of_lines(lines: Sequence[str]) -> TableFormat | None:
-    """Detect the format from a file's first lines; None if it is not certain."""
-    nonblank = [line for line in lines if line.strip()]
-    if not nonblank:
-        return None
-    if found := _json_format(nonblank):
-        return found
-    if _is_conllu(nonblank):
-        return "conllu"
-    if is_conll(lines):
-        return "conll"
-    if all(line.startswith(FASTTEXT_PREFIX) for line in nonblank):
-        return "label-text"
-    widths = {line.count("\t") for line in nonblank}
-    return "tsv" if len(widths) == 1 and widths != {0} else None
-
-
-def is_conll(lines: Sequence[str]) -> bool:
-    """Whether lines are words with tags: equal numbers of fields, blank lines between sentences."""
-    starts = sum(line.startswith(DOCUMENT_START) for line in lines)
-    words = [
-        conll_fields(line)
-        for line in lines
-        if line.strip(" \t") and not line.startswith(DOCUMENT_START)
-    ]
-    if words and names_word_columns(words[0]):
-        words = words[1:]
-    if len(words) < 2 or len(words[0]) < 2 or any(len(word) != len(words[0]) for word in words):
-        return False
-    if any(" " in field for word in words for field in word):
-        return False  # a table whose fields are texts
-    columns = [set(column) for column in zip(*words, strict=True)]
-    if starts or any("O" in tags and all(map(_TAG.fullmatch, tags)) for tags in columns):
-        return True
-    # Without tags of spans, blank lines must separate sentences of three words or more on average:
-    # tables have no such blank lines.
-    ends = sum(not line.strip() for line in lines[1:-1])
-    return 0 < 3 * ends <= len(words) and len(words) >= 10
-
-
-def are_separated_by_tabs(lines: Sequence[str]) -> bool:
-    """Whether the lines of a file that should have commas have tabs instead."""
-    tabs = {line.count("\t") for line in lines if line}
-    commas = {line.count(",") for line in lines if line}
-    return len(lines) > 1 and len(tabs) == 1 and tabs != {0} and (len(commas) > 1 or commas == {0})
-
-
-def _json_format(nonblank: Sequence[str]) -> TableFormat | None:
-    """Return `jsonl` if the first of several lines is an object, `json` for one document."""
-    first = nonblank[0].strip()
-    if first in ("[", "{") or first.startswith("[{"):
-        return "json"
+def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        is_object = first.startswith("{") and isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return None
-    return ("jsonl" if len(nonblank) > 1 else "json") if is_object else None
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        what = f"not valid JSON: {error.msg} (column {error.colno})"
+        raise DataError(what, where=where, fix=_ONE_A_LINE) from None
+    except RecursionError:
+        raise DataError("JSON that cannot be read: nested too deeply", where=where) from None
+    except ValueError:  # Python's limit of digits in an integer
+        raise DataError("JSON that cannot be read: a number is too long", where=where) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"a JSON {type(value).__name__}, not an object",
+            where=where,
+            fix=_ONE_A_LINE,
+        )
+    return value
 
 
-def _is_conllu(nonblank: Sequence[str]) -> bool:
-    words = [line.split("\t") for line in nonblank if not line.startswith("#")]
-    return bool(words) and all(
-        len(fields) == len(CONLLU_COLUMNS) and re.fullmatch(r"\d+([-.]\d+)?", fields[0])
-        for fields in words
-    )
+def read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
+    """Read lines of a label, blanks and a text; labels may have fastText's prefix."""
+    for number, line in lines:
+        label, text = _first_word(line.strip())
+        if not label:
+            continue
+        labels = [label]
+        while label.startswith(FASTTEXT_PREFIX) and text.startswith(FASTTEXT_PREFIX):
+            label, text = _first_word(text)
+            labels.append(label)
+        if not text.strip():
+            where = f"{name}:{number}"
+            raise DataError(f"there is no text after the label {truncate_repr(label)}", where=where)
+        names = [
+            WholeLabel(one.removeprefix(FASTTEXT_PREFIX))
+            if one.startswith(FASTTEXT_PREFIX)
+            else one
+            for one in labels
+        ]
+        values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
+        yield LocatedRow(f"{name}:{number}", values)
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    """Split a text at its first spaces or tabs, as fastText does."""
+    word, *rest = _BLANKS.split(text, maxsplit=1)
+    return word, "".join(rest)
+
+
+def read_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
+    """Read a text from each line."""
+    for number, line in lines:
+        yield LocatedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
+
+
+Readers: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[LocatedRow]]]
+"""For each format whose rows name their columns: the function that reads its lines."""
+
+READERS: Readers = {
+    "jsonl": read_json_lines,
+    "json": read_document,
+    "conll": read_conll,
+    "conllu": read_conllu,
+    "label-text": read_label_text,
+    "text": read_text,
+}

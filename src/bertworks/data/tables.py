@@ -1,34 +1,34 @@
 """Read labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row has its place (`file:line`, or `file, row 12` in files without lines), so that later errors
-can name it. `tables.formats` has the formats; `tables.headers` distinguishes a header from a row.
+can name it. `table_detection` detects the format; `separated_tables` reads TSV and CSV,
+`table_formats` the formats whose rows name their columns.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from ..errors import BertworksWarning, DataError, check_path_name, shorten_list, truncate_repr
+from ..errors import BertworksWarning, DataError, check_path_name, shorten_list
 from ..settings.base import Settings
 from ..settings.literals import TableFormat
 from ..utils.lazy_module import LazyModule
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .document_tables import open_dataset, open_parquet, read_batches
-from .headers import check_separator, classify_first_line, names_word_columns
+from .headers import names_word_columns
 from .lines import (
     MAX_LINE_BYTES,
+    Lines,
     Reading,
     decode_lines,
     read_head,
@@ -42,31 +42,22 @@ from .rows import (
     BufferedIterator,
     LocatedRow,
     Rows,
-    WholeLabel,
     check_distinct,
     row_of,
     rows_of_dataframe,
-    sample,
     sample_of,
     zip_inputs_and_labels,
 )
-from .schema import LABEL_TEXT_FIX, are_labelled_texts
+from .separated_tables import open_separated
 from .sources import CorpusSource
-from .table_formats import (
-    FASTTEXT_PREFIX,
-    Lines,
-    Record,
-    are_separated_by_tabs,
-    conll_fields,
+from .table_detection import (
+    SUFFIXES,
     first_lines,
-    format_of_lines,
+    format_of_content,
     holds_one_document,
-    read_conll,
-    read_conllu,
-    read_document,
-    split_csv,
-    split_tsv,
+    suffix_of,
 )
+from .table_formats import READERS, Readers, conll_fields, read_conll
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,25 +99,7 @@ class TableOptions(Settings):
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as users pass it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
 in memory: a list of mappings or of `(text, label)`, a tuple `(texts, labels)`, a
-`datasets.Dataset`, or a table of pandas, Arrow or polars (see `tables.rows`)."""
-
-_SUFFIXES: dict[str, TableFormat] = {
-    ".tsv": "tsv",
-    ".txt": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".conll": "conll",
-    ".bio": "conll",
-    ".iob": "conll",
-    ".conllu": "conllu",
-}
-_COMPRESSION_SUFFIXES = (".gz", ".zst", ".zstd")
-_BLANKS = re.compile(r"[ \t]+")
-# Suffixes that do not settle the format: CoNLL files, among others, have them too.
-_BY_CONTENT = (".tsv", ".txt", ".jsonl", ".ndjson", "")
+`datasets.Dataset`, or a table of pandas, Arrow or polars (see `rows.row_of`)."""
 
 
 def read_rows(
@@ -159,15 +132,15 @@ def read_rows(
         names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
         return rows_in_memory(zip_inputs_and_labels(rows_of_dataframe(table)), class_names=names)
     path = os.fspath(table)
-    streams = dict(_STREAMS)
+    readers = dict(READERS)
     if document_starts:
-        streams["conll"] = partial(read_conll, document_starts=True)
+        readers["conll"] = partial(read_conll, document_starts=True)
     if path == "-":
-        return _open_stdin(columns, settings, streams)
+        return _open_stdin(columns, settings, readers)
     source = CorpusSource(path)
     if source.is_dataset:
         return rows_in_memory(open_dataset(source), path)
-    return _open_file(path, columns, settings, streams)
+    return _open_file(path, columns, settings, readers)
 
 
 def reiterable(table: Table) -> Table:
@@ -175,18 +148,18 @@ def reiterable(table: Table) -> Table:
     return list(table) if isinstance(table, Iterator) else table
 
 
-def _open_file(path: str, columns: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
+def _open_file(path: str, columns: Sequence[str], options: TableOptions, readers: Readers) -> Rows:
     if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         if Path(path).is_fifo():
             problem = "a pipe, but tables are read more than once: write it to a file"
         raise DataError(problem, where=path)
-    format = options.format if options.format != "auto" else _SUFFIXES.get(_suffix_of(path))
+    format = options.format if options.format != "auto" else SUFFIXES.get(suffix_of(path))
     if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
         _check_no_header(path, options, "parquet")
         return _open_parquet(path, options.max_line_bytes)
     lines = partial(read_lines, path, _reading(options))
-    return _open_lines(path, lines, columns, options, format, streams)
+    return _open_lines(path, lines, columns, options, format, readers)
 
 
 def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
@@ -204,49 +177,21 @@ def _reading(options: TableOptions) -> Reading:
     return Reading(encoding=options.encoding, max_line_bytes=options.max_line_bytes)
 
 
-def _suffix_of(path: str) -> str:
-    return [part for part in ["", *Path(path).suffixes] if part not in _COMPRESSION_SUFFIXES][-1]
-
-
-def _format_of_content(
-    path: str, lines: Sequence[str], suffix_format: TableFormat | None
-) -> TableFormat:
-    """Detect the format of a file from its first lines, if its suffix does not settle it."""
-    suffix = _suffix_of(path)
-    format = (
-        format_of_lines(lines) if suffix_format is None or suffix in _BY_CONTENT else suffix_format
-    )
-    if suffix_format == "jsonl":  # the suffix is also used for a single JSON document
-        format = format if format == "json" else suffix_format
-    if format is not None or suffix_format is not None or not suffix:
-        return format or suffix_format or "tsv"
-    nonblank = [line for line in lines if line.strip()]
-    if are_labelled_texts(nonblank):
-        fix = LABEL_TEXT_FIX
-    else:
-        formats = ", ".join(dict.fromkeys(_SUFFIXES.values()))
-        fix = f"Give --format F (format=F), F one of {formats}, label-text, text."
-    seen = f"; its first line is {truncate_repr(nonblank[0])}" if nonblank else ""
-    raise DataError(
-        f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
-    )
-
-
 def _open_lines(
     path: str,
     read: Callable[[], Lines],
     column_names: Sequence[str],
     options: TableOptions,
     format: TableFormat | None,
-    streams: _Streams,
+    readers: Readers,
 ) -> Rows:
     assert format != "parquet", "Parquet has no lines"
     header, limit = options.header, options.max_line_bytes
     if options.format == "auto" and (header is None or format is None):
-        format = _format_of_content(path, first_lines(read()), format)
+        format = format_of_content(path, first_lines(read()), format)
     if format == "json" and not holds_one_document(read()):
         format = "jsonl"
-    if format in streams:
+    if format in readers:
         num_headers = 0
         if format == "conll":
             num_headers = int(_has_word_header(path, read) if header is None else header)
@@ -254,56 +199,11 @@ def _open_lines(
             _check_no_header(path, options, format)
 
         def stream() -> Iterator[LocatedRow]:
-            return streams[format](islice(read(), num_headers, None), path, limit)
+            return readers[format](islice(read(), num_headers, None), path, limit)
 
         return _of_rows(path, stream, "the file is empty")
-    if format == "csv" and are_separated_by_tabs(first_lines(read())):
-        raise DataError(
-            "its fields are separated by tabs, not by commas",
-            where=path,
-            fix='--format tsv (format="tsv") reads them.',
-        )
-
-    def records() -> Iterator[Record]:
-        return split_csv(read(), path, limit) if format == "csv" else split_tsv(read())
-
-    first_records = sample(records(), lambda record: record[1])
-    some = [fields for _, fields in first_records]
-    if not some:
-        raise DataError("the file is empty", where=path)
-    check_separator(path, some, column_names, format or "tsv")
-    has_header = _has_header(path, some, column_names) if header is None else header
-    columns = _column_names(path, some[0], has_header)
-
-    def rows() -> Iterator[LocatedRow]:
-        for number, fields in _without_blank_end(islice(records(), int(has_header), None), columns):
-            if len(fields) != len(columns):
-                raise _wrong_number(
-                    f"{path}:{number}", fields, columns, has_header, format or "tsv"
-                )
-            yield LocatedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
-
-    return Rows(path, columns, has_header, sample_of(rows), rows)
-
-
-def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str]) -> bool:
-    """Return whether the first line is a header; warn if it could be either."""
-    one = len(sample[0]) == 1
-    is_header, is_certain = classify_first_line(sample[0], sample[1:], column_names)
-    if one and _suffix_of(path) == ".txt":  # one text a line, as in `texts.read_texts`
-        is_header, is_certain = False, not is_header
-    if not is_certain:
-        verb, name = ("is", "a column name") if one else ("are", "column names")
-        read = f"{verb} read as {name if is_header else 'data'}"
-        fix = (
-            f"If {'it is' if one else 'they are'} data, give --no-header (header=false)"
-            if is_header
-            else f"If {'it is' if one else 'they are'} {name}, give --header (header=true)"
-        )
-        warnings.warn(
-            f"{path}:1: {shorten_list(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
-        )
-    return is_header
+    separator: Literal["csv", "tsv"] = "csv" if format == "csv" else "tsv"
+    return open_separated(path, read, separator, column_names, header=header, limit=limit)
 
 
 def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
@@ -318,43 +218,6 @@ def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
     return True
 
 
-def _column_names(path: str, first: Sequence[str], has_header: bool) -> tuple[str, ...]:
-    numbers = [str(at) for at in range(1, len(first) + 1)]
-    if not has_header:
-        return tuple(numbers)
-    filled = {name.strip() for name in first}
-    names = [
-        name.strip() or (f"column {number}" if number in filled else number)
-        for name, number in zip(first, numbers, strict=True)
-    ]
-    check_distinct(names, f"{path}:1")
-    return tuple(names)
-
-
-def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Iterator[Record]:
-    """Drop blank lines at the end of a table of several columns; in one column, they are rows."""
-    blank: list[Record] = []
-    for record in records:
-        if record[1] == [""] and len(columns) > 1:
-            blank.append(record)
-            continue
-        yield from blank
-        blank.clear()
-        yield record
-
-
-def _wrong_number(
-    where: str, fields: Sequence[str], columns: Sequence[str], has_header: bool, format: str
-) -> DataError:
-    place = "header" if has_header else "first line"
-    fix = None
-    if len(columns) == 1 or len(fields) == 1:
-        fix = f"Are the fields separated by {'commas' if format == 'csv' else 'tabs'}?"
-    return DataError(
-        f"{len(fields)} field(s), where the {place} has {len(columns)}", where=where, fix=fix
-    )
-
-
 def _of_rows(
     name: str, rows: Callable[[], Iterator[LocatedRow]], empty: str, columns: Iterable[str] = ()
 ) -> Rows:
@@ -363,86 +226,6 @@ def _of_rows(
     if not sample:
         raise DataError(empty, where=name)
     return Rows(name, tuple(dict.fromkeys(chain(columns, *sample))), None, sample, rows)
-
-
-def _read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
-    for number, line in lines:
-        if line.strip():
-            where = f"{name}:{number}"
-            value = _json_object(line, where)
-            if holds_questions(value):
-                yield from questions_of(value, name, number)
-            else:
-                yield LocatedRow(where, value)
-
-
-def _read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
-    """Read lines of a label, blanks and a text; labels may have fastText's prefix."""
-    for number, line in lines:
-        label, text = _first_word(line.strip())
-        if not label:
-            continue
-        labels = [label]
-        while label.startswith(FASTTEXT_PREFIX) and text.startswith(FASTTEXT_PREFIX):
-            label, text = _first_word(text)
-            labels.append(label)
-        if not text.strip():
-            where = f"{name}:{number}"
-            raise DataError(f"there is no text after the label {truncate_repr(label)}", where=where)
-        names = [
-            WholeLabel(one.removeprefix(FASTTEXT_PREFIX))
-            if one.startswith(FASTTEXT_PREFIX)
-            else one
-            for one in labels
-        ]
-        values = {"label": names[0] if len(names) == 1 else names, "text": text.strip()}
-        yield LocatedRow(f"{name}:{number}", values)
-
-
-def _first_word(text: str) -> tuple[str, str]:
-    """Split a text at its first spaces or tabs, as fastText does."""
-    word, *rest = _BLANKS.split(text, maxsplit=1)
-    return word, "".join(rest)
-
-
-def _read_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
-    for number, line in lines:
-        yield LocatedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
-
-
-_Streams: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[LocatedRow]]]
-"""For each format whose rows name their columns: the function that reads its lines."""
-
-_STREAMS: _Streams = {
-    "jsonl": _read_json_lines,
-    "json": read_document,
-    "conll": read_conll,
-    "conllu": read_conllu,
-    "label-text": _read_label_text,
-    "text": _read_text,
-}
-
-
-_ONE_A_LINE = 'Each line must hold one object, like {"text": …, "label": …}.'
-
-
-def _json_object(line: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        what = f"not valid JSON: {error.msg} (column {error.colno})"
-        raise DataError(what, where=where, fix=_ONE_A_LINE) from None
-    except RecursionError:
-        raise DataError("JSON that cannot be read: nested too deeply", where=where) from None
-    except ValueError:  # Python's limit of digits in an integer
-        raise DataError("JSON that cannot be read: a number is too long", where=where) from None
-    if not isinstance(value, dict):
-        raise DataError(
-            f"a JSON {type(value).__name__}, not an object",
-            where=where,
-            fix=_ONE_A_LINE,
-        )
-    return value
 
 
 def _open_parquet(path: str, limit: int) -> Rows:
@@ -509,12 +292,12 @@ def rows_in_memory(
     return table_rows
 
 
-def _open_stdin(column_names: Sequence[str], options: TableOptions, streams: _Streams) -> Rows:
+def _open_stdin(column_names: Sequence[str], options: TableOptions, readers: Readers) -> Rows:
     name = "standard input"
     if options.format == "parquet":
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
     lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
     format = None if options.format == "auto" else options.format
-    rows = _open_lines(name, lines.__iter__, column_names, options, format, streams)
+    rows = _open_lines(name, lines.__iter__, column_names, options, format, readers)
     lines.close()
     return rows

@@ -19,7 +19,7 @@ import torch
 
 from ...checkpoints.locate import local_directory
 from ...data.lines import ReadCounts, Reading, read_lines
-from ...data.table_formats import split_tsv
+from ...data.separated_tables import split_tsv
 from ...errors import DataError, SettingsError, TrainingError
 from ...loading import load
 from ...model import Model
