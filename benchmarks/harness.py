@@ -309,7 +309,7 @@ class Work:
         amount: how much of `unit` a job does; the table then has rates instead of times.
         calls: how many a job makes; without `amount` the table has the time of one.
         operations: of the job's matrix products, for the share of the peak.
-        remarks: for each contestant, what else the table says of it.
+        notes: for each contestant, what else the table says of it.
     """
 
     name: str
@@ -318,7 +318,7 @@ class Work:
     amount: float = 0
     calls: int = 1
     operations: float = 0
-    remarks: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -388,17 +388,17 @@ def report(
     print("|---|---|---|---|---|---|")
     for work in works:
         for name, answer in work.summaries.items():
-            remarks = [work.remarks[name]] if name in work.remarks else []
+            notes = [work.notes[name]] if name in work.notes else []
             precision = (precisions or {}).get(name)
             if work.operations and precision:
                 rate = work.operations / answer[_KEYS[options.by]] / 1e9
-                remarks.append(f"{rate / best[precision]:.0%} of the {precision} peak")
+                notes.append(f"{rate / best[precision]:.0%} of the {precision} peak")
             least, most = answer["seconds_spread"]
             print(
                 f"| {work.name} | {name} | {_format_rate(work, answer['seconds'])} "
                 f"({_format_rate(work, most)}–{_format_rate(work, least)}) | "
                 f"{_format_rate(work, answer['processor'])} | {answer['peak_mb']:,.0f} MB | "
-                f"{', '.join(remarks)} |"
+                f"{', '.join(notes)} |"
             )
     if content["ratios"]:
         print(f"\n| by the {options.by} | peer | ours : peer | at least | aim | |")

@@ -326,7 +326,7 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
             "tokens",
             float(lengths.sum()),
             operations=operations(model, lengths),
-            remarks={
+            notes={
                 name: f"cosine {one.min():.5f} at worst, {one.mean():.5f} on average"
                 for name, one in all_cosines.items()
             },

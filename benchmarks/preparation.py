@@ -74,7 +74,7 @@ def main() -> None:
         manifests = {
             name: json.loads(Path(outs[name], "manifest.json").read_text()) for name in summaries
         }
-        remarks = {
+        notes = {
             name: f"{one['sentences']:,} sentences, {one['tokens']:,} tokens"
             for name, one in manifests.items()
         }
@@ -83,7 +83,7 @@ def main() -> None:
         Target("prepare", OURS, PEER, 1.3, 2),
         Target("prepare", OURS, PEER, 1, 2, quantity="memory"),
     ]
-    report([Work("prepare", summaries, "MB", size, remarks=remarks)], targets, options)
+    report([Work("prepare", summaries, "MB", size, notes=notes)], targets, options)
 
 
 if __name__ == "__main__":

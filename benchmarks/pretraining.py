@@ -139,8 +139,8 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
         tokens = sum(step["tokens"] for step in steps[PEER]) / options.rounds
         losses = [abs(a["loss"] - b["loss"]) for a, b in zip(steps[OURS], steps[PEER], strict=True)]
         last = steps[OURS][-1]["loss"], steps[PEER][-1]["loss"]
-        remark = f"loss {last[0]:.3f}, peer {last[1]:.3f}; at most {max(losses):.3f} apart"
-        works.append(Work(size, summaries, "tokens", tokens, remarks={OURS: remark}))
+        note = f"loss {last[0]:.3f}, peer {last[1]:.3f}; at most {max(losses):.3f} apart"
+        works.append(Work(size, summaries, "tokens", tokens, notes={OURS: note}))
     return works
 
 

@@ -123,8 +123,8 @@ def test_truncated_rows_are_reported(
             len(list(predict(network, task, read_rows(long), EngineSettings(window_rows=7)))) == 62
         )
     model = Model(task.tokenizer, task, network)
-    assert model.evaluate(long).remarks == [predicted]
-    assert model.evaluate(rows).remarks == []
+    assert model.evaluate(long).notes == [predicted]
+    assert model.evaluate(rows).notes == []
 
 
 def test_the_network_stays_as_it_is(
@@ -160,7 +160,7 @@ def test_an_evaluation_in_bfloat16_says_so(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
     model = Model(task.tokenizer, task, network)
-    assert model.evaluate(rows, precision="bf16").remarks == ["computed in bfloat16"]
+    assert model.evaluate(rows, precision="bf16").notes == ["computed in bfloat16"]
 
 
 def test_bad_rows_are_placed(

@@ -84,7 +84,7 @@ def check(network: Network, task: Task[Any], examples: Sequence[Any]) -> None:
         assert all(evaluation == every[0] for evaluation in every), "to the bit"
         evaluation = every[0]
         assert evaluation.metrics == pytest.approx(expected.metrics, rel=1e-12)
-        assert (evaluation.rows, evaluation.remarks) == (expected.rows, expected.remarks)
+        assert (evaluation.rows, evaluation.notes) == (expected.rows, expected.notes)
         ours, theirs = (one.breakdown.model_dump() for one in (evaluation, expected))
         for key in ("calibration", "tables"):  # means
             assert str(round_numbers(ours.pop(key))) == str(round_numbers(theirs.pop(key)))

@@ -195,7 +195,7 @@ def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
     """The journal's evaluations may have been computed in bfloat16."""
     _write_settings(run, task="classification", best_metric="accuracy")
     _write_lines(run / "journal.jsonl", [_eval(10, accuracy=0.5), _eval(20, accuracy=0.25)])
-    tree = {"data": "dev", "rows": 4, "metrics": {"accuracy": 0.515, "f1": None}, "remarks": []}
+    tree = {"data": "dev", "rows": 4, "metrics": {"accuracy": 0.515, "f1": None}, "notes": []}
     (run / "evaluation.json").write_text(json.dumps(with_checksum(tree)))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
     head = words[: words.index("Evaluations")]
@@ -318,7 +318,7 @@ def test_fine_tuning_data_are_told(run: Path) -> None:
 
 def _told(run: Path, **parts: Any) -> _Page:
     """The page of a run whose evaluation has these parts."""
-    tree = {"data": NASTY, "rows": 250, "metrics": {}, "remarks": [], "breakdown": parts}
+    tree = {"data": NASTY, "rows": 250, "metrics": {}, "notes": [], "breakdown": parts}
     (run / "evaluation.json").write_text(json.dumps(with_checksum(tree)))
     return _Page(write_report(run).read_text(encoding="utf-8"))
 

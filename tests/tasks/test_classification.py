@@ -164,14 +164,14 @@ def test_metrics_equal_those_by_hand(tokenizer: Tokenizer) -> None:
     assert result["macro_f1"] == pytest.approx((6 / 9 + 8 / 11) / 2)
     expected = (3 * 4 - 1 * 2) / math.sqrt(4 * 5 * 5 * 6)
     assert result["matthews_correlation"] == pytest.approx(expected)
-    assert evaluator.remarks() == []
+    assert evaluator.notes() == []
 
 
 def test_one_class_for_all_is_noticed(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer)
     evaluator = task.evaluator()
     evaluator.add({"logits": torch.tensor([[0.0, 1, 0]]).repeat(4, 1)}, batch_of(task, ROWS))
-    assert "every row is predicted to be 'pos'" in evaluator.remarks()[0]
+    assert "every row is predicted to be 'pos'" in evaluator.notes()[0]
     assert evaluator.result()["matthews_correlation"] == 0
     assert "f1" not in evaluator.result()
 

@@ -98,17 +98,17 @@ def test_marked_rows_are_left_out_of_training_with_a_warning(tmp_path: Path) -> 
         result = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "a", **FAST)
     assert result.model.labels == ("0", "1", "2")
     assert result.data.train.rows == 32
-    assert any("4 of 36 rows have no gold label" in remark for remark in result.remarks)
+    assert any("4 of 36 rows have no gold label" in note for note in result.notes)
     rest = rows_of(labels)
     rest = [row for row in rest if row["label"] != -1]
     same = bw.finetune(model(), train=rest, out=tmp_path / "b", **FAST)
     assert same.data.train.labels == result.data.train.labels
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # at its evaluation, a remark is enough
+        warnings.simplefilter("error")  # at its evaluation, a note is enough
         evaluation = result.model.evaluate(rows_of(labels))
     assert evaluation.rows == 32
     assert evaluation.metrics == result.model.evaluate(rest).metrics
-    assert "4 of 36 rows have no gold label ('-1') and are left out" in evaluation.remarks
+    assert "4 of 36 rows have no gold label ('-1') and are left out" in evaluation.notes
 
 
 def test_share_for_dev_is_taken_from_labelled_rows(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_score_leaves_out_rows_without_a_gold_label(mark: str) -> None:
     assert result.rows == 6
     assert result.metrics["accuracy"] == accuracy_score(gold, predicted)
     assert result.metrics == bw.score("classification", rows).metrics
-    assert f"1 of 7 rows have no gold label ('{mark}') and are left out" in result.remarks
+    assert f"1 of 7 rows have no gold label ('{mark}') and are left out" in result.notes
     kept = bw.score("classification", [*rows, {"label": mark, "prediction": 1}], no_label="")
     assert kept.rows == 7
 
@@ -247,7 +247,7 @@ def test_score_maps_unnamed_classes_to_their_numbers(side: str, prefix: str) -> 
     plain = bw.score("classification", rows)
     named = bw.score("classification", [{**row, side: f"{prefix}{row[side]}"} for row in rows])
     assert named.metrics == plain.metrics
-    assert any("labels are read by their number" in remark for remark in named.remarks)
+    assert any("labels are read by their number" in note for note in named.notes)
 
 
 def test_score_does_not_map_names_that_are_not_numbers() -> None:
@@ -261,8 +261,8 @@ def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) ->
     expected = trained.evaluate(rows_of(labels))
     evaluation = trained.evaluate(rows_of([n % 3 for n in range(12)]))
     assert evaluation.metrics == expected.metrics
-    assert any("labels are read by their number: 0 as LABEL_0" in one for one in evaluation.remarks)
-    assert expected.remarks == evaluation.remarks[: len(expected.remarks)]
+    assert any("labels are read by their number: 0 as LABEL_0" in one for one in evaluation.notes)
+    assert expected.notes == evaluation.notes[: len(expected.notes)]
 
 
 def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:

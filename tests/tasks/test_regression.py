@@ -54,7 +54,7 @@ def test_metrics_equal_those_by_hand():
     evaluator = regression().evaluator()
     evaluator.add({"values": torch.zeros(3)}, batch)
     assert evaluator.result()["pearson"] == 0
-    assert "every row is predicted to be 0" in evaluator.remarks()[0]
+    assert "every row is predicted to be 0" in evaluator.notes()[0]
 
 
 @pytest.mark.parametrize("value", ["x", None, math.nan, "inf", True, [1], 10**400])

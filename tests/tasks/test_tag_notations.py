@@ -187,7 +187,7 @@ def test_types_alone_are_spans_of_adjacent_words(rows):
         for side in (gold, predicted)
     )
     assert result.metrics["f1"] == pytest.approx(f1_score(gold_tags, predicted_tags))
-    assert "adjacent words of one are a span" in result.remarks[-1]
+    assert "adjacent words of one are a span" in result.notes[-1]
 
 
 def test_a_predicted_o_makes_no_spans_of_parts_of_speech():
@@ -210,7 +210,7 @@ def test_words_that_are_none_are_not_scored(spans_and_length, data):
         predicted += [other, *data.draw(st.permutations(["X", "O"]))[:some]]
     result = score_of([[*gold, "[SEP]"]], [[*predicted, "[SEP]"]])
     assert result.metrics == clean
-    assert any("'X', '[CLS]', '[SEP]' are left out" in remark for remark in result.remarks) or (
+    assert any("'X', '[CLS]', '[SEP]' are left out" in note for note in result.notes) or (
         "X" not in gold
     )
 
@@ -271,7 +271,7 @@ def test_tags_that_only_look_like_spans_are_warned_of(tags):
     with pytest.warns(BertworksWarning, match="tags are read one by one"):
         task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
     assert not task.settings.spans
-    assert any("tags are read one by one" in one for one in score_of([names], [names]).remarks)
+    assert any("tags are read one by one" in one for one in score_of([names], [names]).notes)
 
 
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])

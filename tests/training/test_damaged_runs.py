@@ -228,7 +228,7 @@ def test_leftovers_of_a_killed_process_are_deleted_by_the_next(model: Model, pat
     assert {*checkpoints.iterdir(), *best.iterdir()} == existing_files
 
 
-_RUN = b'{"run": "a", "seed": 0, "metrics": {"mcc": 0.5}, "error": null, "remarks": []}'
+_RUN = b'{"run": "a", "seed": 0, "metrics": {"mcc": 0.5}, "error": null, "notes": []}'
 _WITHOUT_METRICS = (
     b'{"metric": "f1", "lower_is_better": false, "points": [{"settings": {}, "runs": [%s]}]}' % _RUN
 )

@@ -33,7 +33,7 @@ def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     result = run(model, tmp_path / "run", progress=progress)
     assert result.metrics["accuracy"] > 0.9
-    assert not result.remarks
+    assert not result.notes
     assert result.history == list(result.run.lines())
     assert {line["kind"] for line in result.history} == {"train", "eval"}
     assert result.confusion.matrix.sum() == result.data.dev.rows
@@ -307,9 +307,9 @@ def test_one_predicted_class_for_all_rows_is_reported(model: Model, tmp_path: Pa
     progress = Lines()
     lopsided = [*TRAIN[:2], *TRAIN[::2]]
     result = run(model, tmp_path / "run", train=lopsided, epochs=1, progress=progress)
-    remark = "every row is predicted to be 'no': nothing has been learned yet"
-    assert remark in result.remarks
-    assert remark in progress.lines
+    note = "every row is predicted to be 'no': nothing has been learned yet"
+    assert note in result.notes
+    assert note in progress.lines
 
 
 @pytest.mark.long

@@ -114,7 +114,7 @@ def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     progress = Lines()
     result = run(model, tmp_path / "run", learning_rate=1e-9, epochs=2, progress=progress)
-    loss, accuracy, advice, one_class = result.remarks
+    loss, accuracy, advice, one_class = result.notes
     assert "nothing has been learned yet" in one_class
     assert accuracy.startswith("accuracy 0.500 is no better")
     assert loss.startswith("the run learned nothing: its loss (0.69")

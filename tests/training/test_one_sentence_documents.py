@@ -56,8 +56,8 @@ def test_documents_of_one_sentence_are_reported(
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join("\n".join([SENTENCE] * size) for size in sizes) + "\n")
     prepare([str(text)], tokenizer=tokenizer, out=tmp_path / "prepared")
-    remarks = Corpus.open(tmp_path / "prepared").remarks
-    assert [remark[: len(says or "")] for remark in remarks] == ([says] if says else [])
+    notes = Corpus.open(tmp_path / "prepared").notes
+    assert [note[: len(says or "")] for note in notes] == ([says] if says else [])
     settings = PretrainSettings.parse(
         {
             "data": str(tmp_path / "prepared"),

@@ -91,6 +91,6 @@ def test_report_begins_with_what_failed(tmp_path: Path) -> None:
     model = bw.Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     result = bw.finetune(model, out=tmp_path / "a", learning_rate=1e-9, **FAST)
     page = result.run.report.read_text(encoding="utf-8")
-    sign = result.remarks[0]
+    sign = result.notes[0]
     assert sign.startswith("the run learned nothing: its loss (0.")
     assert page.index("the run learned nothing") < page.index('class="figures"')

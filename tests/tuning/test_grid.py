@@ -531,11 +531,11 @@ def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_not_learned_is_told(run: Run) -> None:
     lines = Lines()
     result = run(grid={"learning_rate": [1e-9]}, progress=lines)
-    remarks = result.best.remarks
-    assert remarks[0] in " ".join(" ".join(lines.lines).split())
-    assert any("the run learned nothing: its loss" in remark for remark in remarks)
+    notes = result.best.notes
+    assert notes[0] in " ".join(" ".join(lines.lines).split())
+    assert any("the run learned nothing: its loss" in note for note in notes)
     evaluation = RunDirectory(result.best.directory).evaluation
-    assert json.loads(evaluation.read_text())["remarks"] == list(remarks)
+    assert json.loads(evaluation.read_text())["notes"] == list(notes)
 
 
 def test_an_interrupted_process_can_say_so() -> None:

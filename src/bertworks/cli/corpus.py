@@ -138,7 +138,7 @@ def prepare(
         facts["spans"] = f"{manifest.spans:,}"
     display.facts(facts)
     if part is None:
-        display.remarks(PreparedCorpus.open(out).remarks)
+        display.notes(PreparedCorpus.open(out).notes)
     display.read_counts(last.read)
     if last.new_tokens:
         rate = f"{format_duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"

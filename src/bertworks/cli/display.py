@@ -80,8 +80,8 @@ def facts(rows: Mapping[str, Any]) -> None:
         typer.echo(f"  {name:<{width}}  {value}")
 
 
-def remarks(lines: Iterable[str]) -> None:
-    """Print remarks."""
+def notes(lines: Iterable[str]) -> None:
+    """Print notes."""
     for line in lines:
         typer.echo(wrap_text(f"  {line}"))
 

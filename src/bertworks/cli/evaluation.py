@@ -92,9 +92,7 @@ def evaluate(
         right=("rows", *names),
         truncate="file",
     )
-    display.remarks(
-        dict.fromkeys(remark for evaluation in evaluations for remark in evaluation.remarks)
-    )
+    display.notes(dict.fromkeys(note for evaluation in evaluations for note in evaluation.notes))
 
 
 @verb(
@@ -183,9 +181,9 @@ def _show_evaluation(
         display.as_json(_facts(evaluation))
         return
     display.metrics({"rows": evaluation.rows, **evaluation.metrics})
-    display.remarks(evaluation.remarks)
+    display.notes(evaluation.notes)
     display.facts(display.evaluation_facts(evaluation.breakdown, report))
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
-    return {"rows": evaluation.rows, **evaluation.metrics, "remarks": evaluation.remarks}
+    return {"rows": evaluation.rows, **evaluation.metrics, "notes": evaluation.notes}

@@ -131,7 +131,7 @@ def lab(
         right="took",
     )
     if skipped_names:
-        display.remarks([f"no time left for {', '.join(skipped_names)}"])
+        display.notes([f"no time left for {', '.join(skipped_names)}"])
     display.facts({"page": page, "results": page.with_name("results.json")})
 
 
@@ -145,7 +145,7 @@ def _lineage(bench: Lab, minutes: float, seeds: Sequence[int], json: bool) -> No
     headings, rows = table(results)
     display.table(headings, rows, right=headings[1:])
     if results["skipped"]:
-        display.remarks([f"no data for {', '.join(results['skipped'])}"])
+        display.notes([f"no data for {', '.join(results['skipped'])}"])
     display.facts({"page": bench.out / "lineage.md"})
 
 
@@ -171,4 +171,4 @@ def _compare(
     headings = (*columns, "than first")
     rows = [(*row, one.difference_text) for row, one in zip(cells, comparisons, strict=True)]
     display.table(headings, rows, right=headings[1:], truncate="model")
-    display.remarks(["± is half of the 95 % confidence interval, over the evaluated rows"])
+    display.notes(["± is half of the 95 % confidence interval, over the evaluated rows"])

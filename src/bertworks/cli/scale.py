@@ -113,13 +113,13 @@ def estimate(
         }
     )
     if 0 < each.memory < total:
-        display.remarks(
+        display.notes(
             ["This does not fit: lower micro_batch_tokens, or set gradient_checkpointing=true."]
         )
     for size, chips in PAPER_CHIPS.items():
         flops = paper_flops(size)
         teraflops = flops / (chips * PAPER_DAYS * 86400) / 1e12
-        display.remarks(
+        display.notes(
             [
                 f"BERT-{size.title()} as published: {flops:.2e} FLOPs, {PAPER_DAYS} days on "
                 f"{chips} TPU chips ({teraflops:.1f} TFLOP/s each); "

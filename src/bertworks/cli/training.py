@@ -190,8 +190,8 @@ def finetune(
             **task_settings,
         )
         display.table(grid_result.columns, grid_result.rows(), right=" ".join(grid_result.columns))
-        display.remarks(grid_result.best.remarks)
-        display.remarks(
+        display.notes(grid_result.best.notes)
+        display.notes(
             f"failed: {failed.directory}: {failed.error}" for failed in grid_result.failed_runs
         )
         display.facts({"best": grid_result.best.directory, "model": grid_result.run.model})
@@ -211,7 +211,7 @@ def finetune(
     )
     if is_main_process():
         display.metrics(result.metrics)
-        display.remarks(result.remarks)
+        display.notes(result.notes)
         display.facts(
             {
                 "model": result.run.model,

@@ -135,7 +135,7 @@ class Corpus:
         )
 
     @property
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What a user who trains with next sentences should know about the corpus."""
         documents = self.sentence_counts > 0
         singles, total = int((self.sentence_counts == 1).sum()), int(documents.sum())

@@ -78,7 +78,7 @@ class TruncationCounts:
         self.num_truncated_rows += other.num_truncated_rows
         self.num_truncated_tokens += other.num_truncated_tokens
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """The counts as a message to the user; empty if nothing was truncated."""
         if not self.num_truncated_rows:
             return []
@@ -167,8 +167,8 @@ def predict(
             counts.merge(window_counts)
             for (row, _), prediction in zip(pending.popleft(), predictions, strict=True):
                 yield row.values, prediction
-    for remark in counts.remarks():
-        warnings.warn(remark, BertworksWarning, stacklevel=2)
+    for note in counts.notes():
+        warnings.warn(note, BertworksWarning, stacklevel=2)
 
 
 def threads_of_worker(workers: int | None, on: str | None) -> int | None:

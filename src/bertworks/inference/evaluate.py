@@ -71,9 +71,9 @@ def evaluate(
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
-    remarks = evaluator.remarks()
+    notes = evaluator.notes()
     if settings.precision == "int8":
-        remarks = [*remarks, "computed with 8-bit weights"]
+        notes = [*notes, "computed with 8-bit weights"]
     elif dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
-        remarks = [*remarks, "computed in bfloat16"]
-    return Evaluation(metrics, rows, remarks, evaluator.breakdown() if breakdown else Breakdown())
+        notes = [*notes, "computed in bfloat16"]
+    return Evaluation(metrics, rows, notes, evaluator.breakdown() if breakdown else Breakdown())

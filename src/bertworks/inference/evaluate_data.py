@@ -100,8 +100,8 @@ def _evaluate_table(
     examples = counts.add(engine.labelled_examples(task, rows))
     with counted_unlabelled(rows):
         evaluation = evaluate(network, task, examples, settings)
-    left_out = [] if gold is None else gold.remarks()
-    return replace(evaluation, remarks=[*evaluation.remarks, *left_out, *counts.remarks()])
+    left_out = [] if gold is None else gold.notes()
+    return replace(evaluation, notes=[*evaluation.notes, *left_out, *counts.notes()])
 
 
 class _Task(PretrainingTask):
@@ -188,7 +188,7 @@ def _evaluate_held_out(
 
     Args:
         data: the corpus; its tokenizer must be the model's.
-        held_out: which documents, and how many of their sequences. If its seed is omitted, a remark
+        held_out: which documents, and how many of their sequences. If its seed is omitted, a note
             reports the one that was used.
 
     Raises:
@@ -214,10 +214,10 @@ def _evaluate_held_out(
     plain = _Task(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
     examples = list(source.examples(limit=held_out.sequences))
     evaluation = evaluate(network, plain, examples, engine)
-    remarks = [*evaluation.remarks, f"{len(documents):,} documents are held out"]
+    notes = [*evaluation.notes, f"{len(documents):,} documents are held out"]
     if "seed" not in held_out.model_fields_set:
-        remarks.append(
+        notes.append(
             f"they are selected by seed={held_out.seed}, since the model is not in a run "
             "directory; give seed= if training used another"
         )
-    return replace(evaluation, remarks=remarks)
+    return replace(evaluation, notes=notes)

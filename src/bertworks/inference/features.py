@@ -98,7 +98,7 @@ class HiddenStateExtractor:
         encodings = self._tokenize(
             texts,
             max_length=self.limit,
-            truncation="error" if self.settings.truncation == "error" else "longest_first",
+            truncation=self.settings.truncation,
             where=where,
         )
         for place, encoding in zip(where, encodings, strict=True):

@@ -45,8 +45,8 @@ class LayerSettings(Settings):
         "concat", description="how several layers are combined: side by side, added or averaged"
     )
     max_seq_length: int | None = Field(None, ge=1, description="maximum tokens per text")
-    truncation: Literal["cut", "error"] = Field(
-        "cut", description="cut longer texts and report how many, or stop with an error"
+    truncation: Literal["longest_first", "error"] = Field(
+        "longest_first", description="truncate longer texts and report how many, or stop at them"
     )
 
 

@@ -67,7 +67,7 @@ def paragraph(text: str) -> str:
 
 
 def warning(text: str) -> str:
-    """A remark that is not to be overlooked."""
+    """A note that is not to be overlooked."""
     return f'<p role="note"><strong>{escape(text)}</strong></p>'
 
 

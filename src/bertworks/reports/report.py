@@ -71,7 +71,7 @@ def write_evaluation_report(
     """
     body = [
         page.headline(list(_metrics(evaluated.metrics, ""))),
-        "".join(map(page.paragraph, evaluated.remarks)),
+        "".join(map(page.paragraph, evaluated.notes)),
         *evaluation.sections(evaluated.breakdown, f"{data}, {evaluated.rows:,} rows"),
     ]
     text = page.page(

@@ -103,7 +103,7 @@ class _Evaluation(_Part):
     data: str
     rows: Count
     metrics: Metrics
-    remarks: list[str]
+    notes: list[str]
     breakdown: dict[str, JsonValue] = {}
 
 
@@ -129,7 +129,7 @@ class _GridRun(_Part):
     seed: int
     metrics: Metrics
     error: str | None
-    remarks: list[str]
+    notes: list[str]
 
 
 class _GridPoint(_Part):

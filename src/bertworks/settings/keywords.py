@@ -49,7 +49,7 @@ class LayerKeywords(TypedDict, total=False):
     layers: Sequence[int]
     combine: Literal["concat", "sum", "mean"]
     max_seq_length: int | None
-    truncation: Literal["cut", "error"]
+    truncation: Literal["longest_first", "error"]
 
 
 class VectorKeywords(LayerKeywords, total=False):
@@ -309,7 +309,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     drop_unlabelled: bool
     max_seq_length: int
     dropout: float | None
-    truncation: Literal["longest_first", "first", "second", "error", "windows", "cut"]
+    truncation: Literal["longest_first", "first", "second", "error", "windows"]
     stride: int | None
     window_pooling: Literal["mean", "max"]
     classifier_pooling: Literal["cls", "mean", "last"] | None

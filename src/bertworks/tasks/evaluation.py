@@ -17,7 +17,7 @@ class HasResults:
     """The results of an evaluation, under the names of scikit-learn."""
 
     metrics: Mapping[str, float]
-    remarks: list[str]
+    notes: list[str]
     breakdown: Breakdown
 
     @property
@@ -36,7 +36,7 @@ class HasResults:
         width = max(map(len, self.metrics), default=0)
         lines = [f"{name:<{width}}  {value:.4g}" for name, value in self.metrics.items()]
         tables = [str(table) for table in self.breakdown.tables]
-        return "\n\n".join(["\n".join([*lines, *self.remarks]), *tables])
+        return "\n\n".join(["\n".join([*lines, *self.notes]), *tables])
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,25 @@ class Evaluation(HasResults):
     Attributes:
         metrics: the metrics by name.
         rows: the number of evaluated examples.
-        remarks: warnings for the user, in addition to the metrics.
+        notes: for the user, in addition to the metrics.
         breakdown: confusions, calibration, mistakes.
     """
 
     metrics: dict[str, float]
     rows: int
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     breakdown: Breakdown = field(default_factory=Breakdown)
 
     @classmethod
     def from_measure(cls, measure: Measure, rows: int) -> Self:
         """Return the results of a measure over `rows` rows."""
-        return cls(measure.result(), rows, measure.remarks(), measure.breakdown())
+        return cls(measure.result(), rows, measure.notes(), measure.breakdown())
 
     def __repr__(self) -> str:
-        return f"<Evaluation of {self.rows:,} rows: {format_metrics(self.metrics, self.remarks)}>"
+        return f"<Evaluation of {self.rows:,} rows: {format_metrics(self.metrics, self.notes)}>"
 
     def _repr_html_(self) -> str:
-        return html_facts(f"Evaluation of {self.rows:,} rows", self.metrics, self.remarks)
+        return html_facts(f"Evaluation of {self.rows:,} rows", self.metrics, self.notes)
 
     def to_json(self, data: str) -> str:
         """Return the evaluation as JSON; `data` names the table. Non-finite numbers become null."""

@@ -37,8 +37,8 @@ class ScoredEvaluator(Evaluator, Generic[ScoresT]):
         scores = self._scores.result()
         return {"loss": self._loss / self._count, **scores}
 
-    def remarks(self) -> list[str]:
-        return self._scores.remarks()
+    def notes(self) -> list[str]:
+        return self._scores.notes()
 
     def breakdown(self) -> Breakdown:
         return self._scores.breakdown()

@@ -49,23 +49,23 @@ class GoldRows:
                 where=self._table.name,
             )
 
-    def remarks(self) -> list[str]:
-        """Return remarks on the last pass: rows left out, and labels read by their number."""
-        remarks = []
+    def notes(self) -> list[str]:
+        """Return notes on the last pass: rows left out, and labels read by their number."""
+        notes = []
         if self._unlabelled:
             count, marks = self._unlabelled.total(), shorten_list(list(self._unlabelled))
-            remarks.append(
+            notes.append(
                 f"{count:,} of {self._total:,} rows have no gold label ({marks}) and are left out"
             )
         if self._spellings:
             pairs = sorted(self._spellings.items())
             names = ", ".join(f"{name} as {label}" for name, label in pairs[:3])
             more = ", …" if len(pairs) > 3 else ""
-            remarks.append(f"labels are read by their number: {names}{more}")
-        return remarks
+            notes.append(f"labels are read by their number: {names}{more}")
+        return notes
 
     def warn(self) -> None:
-        """Warn the user about the remarks on the last pass."""
-        for remark in self.remarks():
-            advice = self._task.marks_advice if "no gold label" in remark else ""
-            warnings.warn(f"{self._table.name}: {remark}{advice}", BertworksWarning, stacklevel=3)
+        """Warn the user about the notes on the last pass."""
+        for note in self.notes():
+            advice = self._task.marks_advice if "no gold label" in note else ""
+            warnings.warn(f"{self._table.name}: {note}{advice}", BertworksWarning, stacklevel=3)

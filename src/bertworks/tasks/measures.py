@@ -44,13 +44,13 @@ class MergeableState:
 
 
 class Measure(MergeableState, ABC):
-    """Metrics over all rows, with remarks and a breakdown for the report."""
+    """Metrics over all rows, with notes and a breakdown for the report."""
 
     @abstractmethod
     def result(self) -> dict[str, float]:
         """Return the metrics by name, over everything added."""
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Return warnings for the user, such as that every row gets the same prediction."""
         return []
 

@@ -150,7 +150,7 @@ class SingleLabelScores(Measure):
             "accuracy": float(np.mean(gold == predicted)),
         }
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         gold, predicted = self.gold_and_predicted()
         if not self.names or len(np.unique(predicted)) > 1 or len(np.unique(gold)) == 1:
             return []
@@ -233,7 +233,7 @@ class RegressionScores(Measure):
             "spearman": float(self._stats.spearmanr(gold, predicted).statistic),
         }
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         gold, predicted = self._values()
         if np.ptp(predicted) == 0 and np.ptp(gold) > 0:
             value = predicted[0]

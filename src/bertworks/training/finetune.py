@@ -62,7 +62,7 @@ class FinetuneResult(HasResults):
         data: a summary of the tables.
         metrics: metrics of the model on dev, in the run's precision; empty without dev.
         best_step: the step of the model's weights; None without dev (then the last step).
-        remarks: remarks for the user, in addition to the metrics.
+        notes: for the user, in addition to the metrics.
         new_parameters: the newly initialised parameters, which the given model does not have.
         breakdown: details of the evaluation on dev.
     """
@@ -72,7 +72,7 @@ class FinetuneResult(HasResults):
     data: DataSummary
     metrics: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     new_parameters: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=Breakdown)
 
@@ -82,11 +82,11 @@ class FinetuneResult(HasResults):
         return list(self.run.lines())
 
     def __repr__(self) -> str:
-        return f"<FinetuneResult {self.run.model}: {format_metrics(self.metrics, self.remarks)}>"
+        return f"<FinetuneResult {self.run.model}: {format_metrics(self.metrics, self.notes)}>"
 
     def _repr_html_(self) -> str:
         facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
-        return html_facts("Fine-tuned", facts, self.remarks)
+        return html_facts("Fine-tuned", facts, self.notes)
 
 
 def finetune(
@@ -263,10 +263,8 @@ def _finetune(
     def compute_metrics(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
         evaluation = evaluate(network, data.reader, data.dev, engine, breakdown=False, group=group)
-        for remark in evaluation.remarks or filter(
-            None, [no_better_than_guessing(evaluation.metrics)]
-        ):
-            say(progress, remark)
+        for note in evaluation.notes or filter(None, [no_better_than_guessing(evaluation.metrics)]):
+            say(progress, note)
         return evaluation.metrics
 
     result = fit(
@@ -293,7 +291,7 @@ def _finetune(
         failure_signs = failures(final.metrics, run.lines(), prior, settings, width)
         for sign in failure_signs:
             run.log_session("failure", text=sign)
-        final = replace(final, remarks=[*failure_signs, *final.remarks, *data.remarks])
+        final = replace(final, notes=[*failure_signs, *final.notes, *data.notes])
         if data.summary.dev is not None:
             tree = json.loads(final.to_json(data.summary.dev.name))
             write_json(run.evaluation, with_checksum(tree), indent=1)
@@ -319,7 +317,7 @@ def _finetune(
         data=data.summary,
         metrics=final.metrics,
         best_step=result.state.best_step,
-        remarks=final.remarks,
+        notes=final.notes,
         new_parameters=start.new_parameters,
         breakdown=final.breakdown,
     )

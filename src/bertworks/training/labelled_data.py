@@ -44,7 +44,7 @@ class LabelledData:
     dev: list[LabelledExample] | None
     summary: DataSummary  # of both tables
     split: DevShare | None = None  # which training rows were split off for dev, if any were
-    remarks: Sequence[str] = ()  # about rows that were left out, and labels of other names
+    notes: Sequence[str] = ()  # about rows that were left out, and labels of other names
 
     @classmethod
     def read(
@@ -145,8 +145,8 @@ class LabelledData:
             (name, train_examples),
             None if dev_name is None or dev_examples is None else (dev_name, dev_examples),
         )
-        remarks = [f"{gold.name}: {remark}" for gold in golds for remark in gold.remarks()]
-        return cls(task, reader, train_examples, dev_examples, summary, split, remarks)
+        notes = [f"{gold.name}: {note}" for gold in golds for note in gold.notes()]
+        return cls(task, reader, train_examples, dev_examples, summary, split, notes)
 
     def lines(self) -> list[str]:
         """Return a description of the tables for the user."""

@@ -165,8 +165,8 @@ class PretrainingData:
         corpus = Corpus.open(settings.data, verify=True)
         tokenizer = corpus.load_tokenizer()
         if settings.instances.has_random_pairs:
-            for remark in corpus.remarks:
-                warnings.warn(remark, BertworksWarning, stacklevel=3)
+            for note in corpus.notes:
+                warnings.warn(note, BertworksWarning, stacklevel=3)
         masked = settings.objective != "causal"
         seed = settings.seed if settings.held_out.seed is None else settings.held_out.seed
         parts = split_held_out(corpus, settings.held_out.documents, seed=seed)

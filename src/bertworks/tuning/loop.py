@@ -183,7 +183,7 @@ class GridLoop:
         for folder in (directory.checkpoints, directory.best):
             shutil.rmtree(folder, ignore_errors=True)
         self.runs_done[run.directory.name] = replace(
-            run, metrics=outcome["metrics"], remarks=tuple(outcome["remarks"])
+            run, metrics=outcome["metrics"], notes=tuple(outcome["notes"])
         )
         return True
 
@@ -229,10 +229,8 @@ class GridLoop:
         if self.num_ended < len(self.places):  # the parallel runs end at about the same time
             left = 0.0
         parts = [f"{num_done}/{self.total} · {what}", name.replace(",", " ")]
-        remarks = run.remarks[:1]  # all remarks are shown only for the best run
-        self.progress.parts(
-            [*parts, *remarks, *([f"{format_duration(left)} left"] if left else [])]
-        )
+        notes = run.notes[:1]  # all notes are shown only for the best run
+        self.progress.parts([*parts, *notes, *([f"{format_duration(left)} left"] if left else [])])
 
 
 class _RunProgress(Progress):

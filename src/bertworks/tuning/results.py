@@ -30,7 +30,7 @@ class GridRun:
         directory: its run directory.
         metrics: of the model on dev; empty if the run failed.
         error: why it failed; None if it did not.
-        remarks: the remarks of its evaluation.
+        notes: the notes of its evaluation.
     """
 
     point: Point
@@ -38,7 +38,7 @@ class GridRun:
     directory: Path
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class GridResult:
                     path / run["run"],
                     run["metrics"],
                     run["error"],
-                    tuple(run["remarks"]),
+                    tuple(run["notes"]),
                 )
                 for run in point["runs"]
             ]
@@ -213,5 +213,5 @@ def _tree(run: GridRun) -> dict[str, Any]:
         "seed": run.seed,
         "metrics": dict(run.metrics),
         "error": run.error,
-        "remarks": list(run.remarks),
+        "notes": list(run.notes),
     }

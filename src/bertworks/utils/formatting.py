@@ -21,10 +21,10 @@ def format_names(names: Sequence[str], most: int = 6) -> str:
     return shown if len(names) <= most else f"{shown}, … ({len(names):,} in all)"
 
 
-def format_metrics(metrics: Mapping[str, float], remarks: Sequence[str] = ()) -> str:
-    """Format metrics and remarks on one line."""
+def format_metrics(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> str:
+    """Format metrics and notes on one line."""
     shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "not measured"
-    return "; ".join([shown, *remarks])
+    return "; ".join([shown, *notes])
 
 
 def format_count(number: int, noun: str) -> str:

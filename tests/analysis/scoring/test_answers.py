@@ -54,7 +54,7 @@ def test_version_1_is_scored_as_the_official_scorer_does(questions):
     expected = squad_oracle.compute_scores(answers, predictions, "1.1")
     assert found.metrics == pytest.approx(expected)
     missing = len(questions) - len(predictions)
-    assert [str(missing) in remark for remark in found.remarks] == [True] * bool(missing)
+    assert [str(missing) in note for note in found.notes] == [True] * bool(missing)
     nothing = sum(not any(map(squad_oracle.words_of, texts)) for texts in answers.values())
     lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
     assert lengths.get("no answer", 0) == nothing

@@ -73,7 +73,7 @@ def test_classes_that_are_floats_keep_their_names(tmp_path, suffix):
     found = bw.score("classification", file)
     assert found.metrics["accuracy"] == 0.8
     assert found.breakdown.confusion.labels == ("-1", "0", "1", "10")
-    assert found.remarks == []
+    assert found.notes == []
 
 
 def test_labels_whose_names_have_points_are_left_alone():
@@ -84,7 +84,7 @@ def test_labels_whose_names_have_points_are_left_alone():
 
 def test_labels_that_have_nothing_in_common_are_told():
     rows = [{"label": "good", "predicted": "1"}, {"label": "bad", "predicted": "0"}]
-    (remark,) = bw.score("classification", rows).remarks
-    assert "none in common: gold 'bad', 'good', predicted '0', '1'" in remark
+    (note,) = bw.score("classification", rows).notes
+    assert "none in common: gold 'bad', 'good', predicted '0', '1'" in note
     rows.append({"label": "1", "predicted": "0"})
-    assert bw.score("classification", rows).remarks == []
+    assert bw.score("classification", rows).notes == []

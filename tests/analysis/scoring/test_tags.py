@@ -67,15 +67,15 @@ def test_a_predicted_tag_that_marks_no_span_counts_as_none(tmp_path):
     found = bw.score("tagging", file)
     assert (found.metrics["precision"], found.metrics["recall"]) == (1 / 3, 1 / 2)
     assert found.metrics["accuracy"] == 1 / 2
-    assert found.remarks[-1] == "these predicted tags mark no span, and count as none: 'Q'"
+    assert found.notes[-1] == "these predicted tags mark no span, and count as none: 'Q'"
     file.write_text("\n".join(lines).replace("O Q", "O O"))
     clean = bw.score("tagging", file)
     assert clean.metrics["f1"] == found.metrics["f1"]
-    assert clean.remarks == found.remarks[:-1]
+    assert clean.notes == found.notes[:-1]
     file.write_text("\n".join(lines).replace("O Q", "Q O"))
     mixed = bw.score("tagging", file)
     assert "macro_f1" in mixed.metrics
-    assert mixed.remarks == ["tags are read one by one, not as spans, since these mark none: 'Q'"]
+    assert mixed.notes == ["tags are read one by one, not as spans, since these mark none: 'Q'"]
 
 
 def conlleval(lines: list[str]) -> tuple[float, float, float, float]:
@@ -123,7 +123,7 @@ def test_lines_that_begin_documents_count_as_in_conlleval(
     names = ("accuracy", "precision", "recall", "f1")
     assert [found.metrics[name] for name in names] == pytest.approx(conlleval(lines))
     assert found.rows == sum(map(len, documents))
-    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in found.remarks
+    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in found.notes
 
 
 def test_a_short_line_that_begins_a_document_is_no_word(tmp_path):

@@ -86,13 +86,13 @@ def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
     }
     assert evaluator.result() == pytest.approx(expected, abs=1e-9)
     assert 0 < expected["accuracy@1"] < expected["mrr@10"] < expected["recall@10"] < 1
-    assert evaluator.remarks() == []
+    assert evaluator.notes() == []
 
 
-def test_a_table_of_few_passages_is_remarked_on() -> None:
+def test_few_passages_are_noted() -> None:
     evaluator, vectors = task_of().evaluator(), torch.eye(10)
     evaluator.add({"queries": vectors[:5], "passages": vectors}, batch_of(task_of()))
-    assert evaluator.remarks() == ["recall@10 is uninformative: there are only 9 passages"]
+    assert evaluator.notes() == ["recall@10 is uninformative: there are only 9 passages"]
 
 
 def test_a_query_does_not_find_itself() -> None:

@@ -45,7 +45,7 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
         places.append(Location(total - 1, where))
     if not total:
         raise DataError("there are no rows", where=rows.name)
-    pairs, name_remarks = _unify_names(pairs)
+    pairs, name_notes = _unify_names(pairs)
     marks = _marks(pairs, no_label, rows.name)
     labelled_rows = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
     if not labelled_rows:
@@ -59,13 +59,11 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
     for at, pair in zip(labelled_rows, pairs, strict=True):
         if pair[0] != pair[1]:
             scores.add_mistake(places[at], texts[at], *pair)
-    remarks = [*scores.remarks(), *_disjoint_labels(pairs), *name_remarks]
+    notes = [*scores.notes(), *_disjoint_labels(pairs), *name_notes]
     if left_out := total - len(pairs):
         what = shorten_list(sorted(marks)) if marks else "-1"
-        remarks.append(
-            f"{left_out:,} of {total:,} rows have no gold label ({what}) and are left out"
-        )
-    return Evaluation(scores.result(), len(pairs), remarks, scores.breakdown())
+        notes.append(f"{left_out:,} of {total:,} rows have no gold label ({what}) and are left out")
+    return Evaluation(scores.result(), len(pairs), notes, scores.breakdown())
 
 
 def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
@@ -88,7 +86,7 @@ def _unify_names(
     """Give equal labels equal names, where only one side, gold or predicted, has others.
 
     Returns:
-        The pairs, and remarks for the user.
+        The pairs, and notes for the user.
     """
     pairs = _whole_numbers(pairs)
     gold, predicted = (side - {*MARKS} for side in _sides(pairs))
@@ -118,7 +116,7 @@ def _whole_numbers(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _disjoint_labels(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a remark if gold and predicted labels have none in common."""
+    """Return a note if gold and predicted labels have none in common."""
     gold, predicted = (sorted(set(side)) for side in zip(*pairs, strict=True))
     if not set(gold).isdisjoint(predicted):
         return []

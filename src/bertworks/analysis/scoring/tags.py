@@ -112,13 +112,13 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
     notation = find_notation(gold_counts)
     if notation is None and (_have_markers(counts) or {*gold_counts} <= {OUTSIDE_TAG}):
         notation = find_notation(counts)
-    remarks = [find_span_warning(counts)]
+    notes = [find_span_warning(counts)]
     if notation is not None:
         other = find_notation(predicted_counts)
         types = notation.types | (other or notation).types_in(predicted_counts)
         unread = [tag for tag in sorted(predicted_counts) if read_tag(tag, types) is None]
         none = f"these predicted tags mark no span, and count as none: {shorten_list(unread)}"
-        remarks = [notation.remark, none if unread else None]
+        notes = [notation.note, none if unread else None]
         sentences = [_as_spans(sentence, types) for sentence in sentences]
     labels = sorted({tag for _, _, *sides in sentences for side in sides for tag in side})
     numbers = {label: number for number, label in enumerate(labels)}
@@ -131,8 +131,8 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
     result = Evaluation.from_measure(scores, len(sentences) - num_starts)
     if num_starts:
-        remarks.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
-    return replace(result, remarks=[*result.remarks, *filter(None, remarks)])
+        notes.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
+    return replace(result, notes=[*result.notes, *filter(None, notes)])
 
 
 def _as_spans(sentence: Sentence, types: frozenset[str]) -> Sentence:

@@ -26,4 +26,4 @@ def score_values(rows: Rows, label: str, prediction: str) -> Evaluation:
     if not count:
         raise DataError("there are no rows", where=rows.name)
     metrics = {"mean_squared_error": scores.mean_squared_error(), **scores.result()}
-    return Evaluation(metrics, count, scores.remarks(), scores.breakdown())
+    return Evaluation(metrics, count, scores.notes(), scores.breakdown())

@@ -154,7 +154,7 @@ class AnsweringScores(Measure):
             result |= {"best_f1": best, "best_null_threshold": threshold}
         return result
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         missing = sum(row.predicted is None for row in self._questions)
         if not missing:
             return []

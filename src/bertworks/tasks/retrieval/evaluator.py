@@ -118,7 +118,7 @@ class RankingEvaluator(Evaluator):
             worst.add(margin, *query_row, excerpts[best], excerpts[ranking[0]], size_field="margin")
         return Breakdown(mistakes=worst.result())
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         count = len(self._passages)
         if count > DEPTH:
             return []

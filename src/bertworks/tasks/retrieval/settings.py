@@ -44,8 +44,8 @@ class _SharedSettings(Settings):
     chunk_tokens: int | None = Field(
         None, ge=1, description="tokens encoded at once; saves memory, takes longer"
     )
-    truncation: Literal["cut", "error"] = Field(
-        "cut", description="whether longer texts are truncated, or an error"
+    truncation: Literal["longest_first", "error"] = Field(
+        "longest_first", description="whether longer texts are truncated, or an error"
     )
 
     @model_validator(mode="after")

@@ -211,7 +211,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         encodings = self.tokenizer.encode_batch(
             [text for parts in texts for text in parts],
             max_length=self.settings.max_seq_length,
-            truncation="error" if self.settings.truncation == "error" else "longest_first",
+            truncation=self.settings.truncation,
             where=locations,
         )
         edges = pairwise(accumulate(map(len, texts), initial=0))

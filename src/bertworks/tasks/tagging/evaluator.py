@@ -39,7 +39,7 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
                 gold_spans=example.spans,
             )
 
-    def remarks(self) -> list[str]:
-        """The remarks on the scores, and how the table writes its tags if that is unusual."""
+    def notes(self) -> list[str]:
+        """The notes on the scores, and how the table writes its tags if that is unusual."""
         notation = self._task.settings.notation
-        return super().remarks() + ([] if notation is None else [notation])
+        return super().notes() + ([] if notation is None else [notation])

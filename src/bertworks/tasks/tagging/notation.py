@@ -95,7 +95,7 @@ class Notation:
         return text
 
     @property
-    def remark(self) -> str | None:
+    def note(self) -> str | None:
         """What was recognised, unless tags are written as usual: `B-PER`, `I-PER`."""
         return None if self.is_usual else f"tags mark spans: {self.text}"
 
@@ -195,7 +195,7 @@ def drop_unlabelled_words(
 
 
 def find_span_warning(counts: Mapping[str, int]) -> str | None:
-    """A remark that tags which are read as plain tags look like spans; None if they do not.
+    """A note that tags which are read as plain tags look like spans; None if they do not.
 
     Args:
         counts: how often each tag occurs.

@@ -106,10 +106,10 @@ class TaggingScores(SingleLabelScores):
         precision, recall, f1, _ = self._rates.total
         return {**result, "precision": precision, "recall": recall, "f1": f1}
 
-    def remarks(self) -> list[str]:
-        """One line per type of span; only the base class's remark if nothing has been learned."""
+    def notes(self) -> list[str]:
+        """One line per type of span; only the base class's note if nothing has been learned."""
         by_type = self._rates.by_type if self._spans else {}
-        return super().remarks() or [
+        return super().notes() or [
             f"{kind}: precision {p:.1%}, recall {r:.1%}, F1 {f1:.1%}, {format_count(count, 'span')}"
             for kind, (p, r, f1, count) in by_type.items()
             if kind  # an empty type is the only one, or nearly: the total says the same

@@ -96,7 +96,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return {
             "labels": labels,
             "spans": notation is not None,
-            "notation": None if notation is None else notation.remark,
+            "notation": None if notation is None else notation.note,
             "spellings": find_spellings(words),
             "columns": {**columns, "document": document},
         }
@@ -112,7 +112,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             {
                 "labels": labels,
                 "spans": notation is not None,
-                "notation": None if notation is None else notation.remark,
+                "notation": None if notation is None else notation.note,
                 "columns": WordColumns(word="words", tag="tags"),
                 "max_seq_length": checkpoint.max_length,
                 "dropout": checkpoint.dropout(cls.head),
@@ -332,7 +332,7 @@ def _notation_of(rows: Rows, column: str | None) -> str | None:
         return None
     tags = {tag for row in rows.sample for tag in read_strings(row, column, rows.name)}
     notation = find_notation(tags)
-    return None if notation is None else notation.remark
+    return None if notation is None else notation.note
 
 
 def _warn(warning: str | None, where: str) -> None:
