@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,27 @@ def test_a_run_is_not_overwritten_by_several_processes(
 
     with pytest.raises(OutputError, match="several processes"):
         RunDirectory.open(world.pretrained, {}, overwrite=True)
+
+
+def test_foreign_directories_are_refused_before_they_are_listed(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign, out = tmp_path / "foreign", tmp_path / "out.tsv"
+    (foreign / "folder").mkdir(parents=True)
+    (foreign / "folder" / "file.txt").write_text("a")
+    walk = Path.rglob
+
+    def listed(path: Path, pattern: str) -> Any:
+        assert not path.is_relative_to(foreign), "the directory is listed"
+        return walk(path, pattern)
+
+    monkeypatch.setattr(Path, "rglob", listed)
+    monkeypatch.setattr(os, "walk", lambda *_, **__: pytest.fail("a directory is listed"))
+    for words, message in [
+        (("extend", foreign, "--positions", 64, "--out", out), "there is no config.json"),
+        (("predict", world.finetuned, "--data", foreign, "--out", out), "a folder, not a table"),
+        (("extend", world.pretrained, "--positions", 64, "--out", foreign), "already exists"),
+    ]:
+        result = bertworks(*words)
+        assert result.exit_code == 1, (result.output, result.exception)
+        assert message in result.stderr

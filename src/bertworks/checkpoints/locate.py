@@ -12,6 +12,8 @@ from ..utils.remote import fetch_folder, is_remote
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
+_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json")
+"""Files of which each model has one: also the original release's, and static models'."""
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -82,6 +84,21 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
     raise _no_model(problem, name)
+
+
+def check_model(directory: Path) -> None:
+    """Check that a local directory holds a model, without reading its files.
+
+    Raises:
+        CheckpointError: it has no configuration; or it is that of a run that has no model yet.
+    """
+    _check_finished(directory)
+    if not any((directory / name).exists() for name in _CONFIGURATIONS):
+        raise CheckpointError(
+            f"there is no {_CONFIGURATIONS[0]}",
+            where=str(directory),
+            fix="Is it a model's directory?",
+        )
 
 
 def _check_finished(directory: Path) -> None:

@@ -253,7 +253,14 @@ def shrink(
     from ..convert.model_editing import shrink as keep_used
 
     corpus_input = CorpusInput(corpus, reading)
-    with output(out, corpus_input.paths, model=model, kind="whole directory", overwrite=overwrite):
+    with output(
+        out,
+        corpus_input.paths,
+        model=model,
+        folders=True,
+        kind="whole directory",
+        overwrite=overwrite,
+    ):
         large = load_model(model, "cpu")
         with display.bar("reading") as read:
             small = keep_used(large, corpus_input.paragraphs(read))

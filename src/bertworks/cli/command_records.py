@@ -38,7 +38,8 @@ def command_digest(
     Args:
         options: all arguments and options of the verb.
         settings: its settings, as `key=value` words.
-        inputs: files and directories that the verb reads, in addition to files that are options.
+        inputs: files and directories that the verb reads, in addition to files that are options;
+            all files of these directories are listed.
         output: the output.
 
     Returns:
@@ -67,7 +68,9 @@ def is_finished(output: str | Path, command: str) -> bool:
     """Whether a command has written an output, which has not changed since."""
     with suppress(OSError, ValueError):
         record = parse_json(read_bytes(_record_path(output)))
-        return bool(record == {"command": command, "output": _digest(_state(Path(output)))})
+        # The output is read only if this command wrote it: it could be any directory.
+        is_same = isinstance(record, dict) and record.get("command") == command
+        return is_same and bool(record.get("output") == _digest(_state(Path(output))))
     return False
 
 

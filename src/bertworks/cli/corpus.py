@@ -54,7 +54,7 @@ def vocab(
         exclude=SharedSequences(exclude, encoding=encoding) if exclude else None,
     )
     with (
-        output(out, corpus_input.paths, kind="whole directory", overwrite=overwrite),
+        output(out, corpus_input.paths, folders=True, kind="whole directory", overwrite=overwrite),
         display.stopwatch() as seconds,
     ):
         with display.bar("reading") as read, display.bar("learning", "pieces") as learning:

@@ -30,6 +30,7 @@ def output(
     inputs: Iterable[object] = (),
     *,
     model: str | None = None,
+    folders: bool = False,
     kind: OutputKind = "file",
     overwrite: bool | None = None,
     marks: Iterable[str] = (),
@@ -39,8 +40,9 @@ def output(
 
     Args:
         path: the output; None and "-" are standard output, which is not locked.
-        inputs: the files and directories that are read.
+        inputs: the files and prepared corpora that are read.
         model: the model that is read: its directory, or its name on the hub.
+        folders: whether inputs may be other directories, of which all files are read.
         kind: the kind of the output.
         overwrite: whether an existing output may be replaced; None: the block decides. If this
             command has written the output before, nothing is done.
@@ -50,7 +52,7 @@ def output(
     Yields:
         Whether the block may replace the output.
     """
-    from ..checkpoints.locate import local_directory
+    from ..checkpoints.locate import check_model, local_directory
 
     inputs = list(inputs)
     check_present(inputs)
@@ -58,10 +60,16 @@ def output(
         yield False
         return
     assert path is not None
-    sources = [*inputs, model and local_directory(model)]
+    model_directory = None if model is None else local_directory(model)
+    sources = [*inputs, model_directory]
     verb = current_verb.get()
     command = None
     if overwrite is not None and kind != "directory" and verb is not None:
+        # The digest lists all files of directories: first of all, they must be what they should.
+        if model_directory is not None:
+            check_model(model_directory)
+        if not folders:
+            _check_no_folder(inputs)
         command = command_records.command_digest(
             verb.info_name, verb.params, verb.meta.get("settings", ()), sources, path
         )
@@ -89,6 +97,19 @@ def check_present(inputs: Iterable[object]) -> None:
         path = os.path.expanduser(str(name))
         if not path.startswith("hf:") and not os.path.exists(path):
             raise DataError("no such file", where=str(name))
+
+
+def _check_no_folder(inputs: Iterable[object]) -> None:
+    """Check that no input is a directory other than a prepared corpus.
+
+    Raises:
+        DataError: one is.
+    """
+    from ..data.manifest import is_corpus
+
+    for name in inputs:
+        if name is not None and os.path.isdir(str(name)) and not is_corpus(name):
+            raise DataError("a folder, not a table", where=str(name))
 
 
 def check_page(report: Path | None, *, suffixes: Sequence[str] = ("", *PAGE_SUFFIXES)) -> None:

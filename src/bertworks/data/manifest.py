@@ -259,6 +259,11 @@ class Journal:
         self._file.path.unlink(missing_ok=True)
 
 
+def is_corpus(data: object) -> bool:
+    """Whether `data` is a directory made by `prepare`."""
+    return isinstance(data, str | Path) and (Path(data) / MANIFEST).is_file()
+
+
 def remove_unfinished(directory: Path) -> None:
     """Remove files that a killed run left incomplete."""
     for path in directory.glob(".*.new"):

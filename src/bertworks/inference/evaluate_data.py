@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoints.locate import local_directory
+from ..data.manifest import is_corpus
 from ..data.shards import Corpus
 from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
@@ -134,11 +135,6 @@ class _Evaluator(PretrainingEvaluator):
         if self._num_masks:
             metrics["mlm_mask_accuracy"] = self._num_correct / self._num_masks
         return metrics
-
-
-def is_corpus(data: Any) -> bool:
-    """Whether `data` is a directory made by `prepare`."""
-    return isinstance(data, str | Path) and (Path(data) / "manifest.json").is_file()
 
 
 def _held_out_of_run(source: str | None) -> dict[str, Any]:
