@@ -83,12 +83,48 @@ def test_damaged_settings_of_a_run_are_named(
     assert error.value.where == str(tmp_path / "settings.yaml")
 
 
-def test_a_run_in_another_format_is_refused(prepared_data: Path, run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "files", "number"),
+    [
+        ("held_out: {documents: 5}\n", (), "none"),
+        ("held_out_share: 5\n", ("journal.jsonl",), "none"),
+        ("format_version: 99\nheld_out_share: 5\n", (), "99"),
+    ],
+)
+def test_a_run_in_another_format_is_refused(
+    prepared_data: Path,
+    run: Path,
+    tmp_path: Path,
+    settings: str,
+    files: tuple[str, ...],
+    number: str,
+) -> None:
     shutil.copytree(run / "model", tmp_path / "model")
-    settings = (run / "settings.yaml").read_text()
-    (tmp_path / "settings.yaml").write_text(settings.removeprefix(FORMAT))
-    with pytest.raises(DataError, match=r"settings\.yaml: written in another format \(none, not"):
+    (tmp_path / "settings.yaml").write_text(settings)
+    for name in files:
+        (tmp_path / name).touch()
+    message = rf"settings\.yaml: written in another format \({number}, not"
+    with pytest.raises(DataError, match=message):
         bw.load(tmp_path).evaluate(prepared_data)
+
+
+def test_a_settings_file_of_another_program_is_ignored(
+    prepared_data: Path, run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run / "model", tmp_path / "model")
+    (tmp_path / "settings.yaml").write_text("theme: dark\n")
+    notes = bw.load(tmp_path).evaluate(prepared_data, precision="fp32", **HELD_OUT).notes
+    assert any("seed=0" in note for note in notes)
+
+
+def test_a_table_is_evaluated_whatever_the_format_of_the_run(tmp_path: Path) -> None:
+    """Only the model is read, which has a format of its own."""
+    rows = [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]
+    model = tiny("classification")
+    model.save(tmp_path / "model")
+    (tmp_path / "settings.yaml").write_text("format_version: 99\n")
+    (tmp_path / "journal.jsonl").touch()
+    assert bw.load(tmp_path).evaluate(rows).metrics == model.evaluate(rows).metrics
 
 
 def test_masked_tokens_alone(prepared_data: Path, run: Path) -> None:

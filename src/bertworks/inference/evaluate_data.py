@@ -156,9 +156,12 @@ def _held_out_of_run(source: str | None) -> dict[str, Any]:
     if file is None or not file.is_file():
         return {}
     run = read_yaml(file)
+    is_run = (file.parent / "journal.jsonl").is_file()
+    if not is_run and {"format_version", "held_out"}.isdisjoint(run):
+        return {}  # a file of another program
+    run = without_format_version(run, file)
     if "held_out" not in run:
         return {}
-    run = without_format_version(run, file)
     try:
         held_out = {**run["held_out"], "max_seq_length": run["phases"][0]["max_seq_length"]}
         if held_out.get("seed") is None:
