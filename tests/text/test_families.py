@@ -15,7 +15,7 @@ import tokenizers
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
-from bertworks.text.readers import (
+from bertworks.text.sentencepiece_model import (
     CONTROL,
     NORMAL,
     UNKNOWN,

@@ -67,6 +67,15 @@ class Frame:
     between: tuple[str, ...] = (SEP,)  # between two texts
     end: tuple[str, ...] = (SEP,)  # after the last text
     second_type: int = 1  # the token type of the second text and what follows it
+    # special pieces with a token type of their own, wherever they are
+    special_types: tuple[tuple[str, int], ...] = ()
+
+    def description(self) -> dict[str, Any]:
+        """All settings, as JSON values; without special types if there are none."""
+        entries = asdict(self)
+        if not self.special_types:
+            del entries["special_types"]
+        return entries
 
 
 class Definition(ABC):
@@ -170,13 +179,14 @@ class WordPieceDefinition(Definition):
     normalization: Normalization = field(default_factory=Normalization)
     max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
     frame: Frame = Frame()  # the special pieces around texts
-
-    # A vocabulary may lack [PAD] and [MASK], as that of the original code's tests does.
-    roles: Roles = field(init=False, repr=False, compare=False)
+    # The special piece of each role. A vocabulary may lack those of pad and mask, as that of the
+    # original code's tests does; then the tokenizer has none.
+    roles: Roles = Roles(PAD, UNK, CLS, SEP, MASK)
 
     def __post_init__(self) -> None:
-        pad, mask = (piece if piece in self.ids else None for piece in (PAD, MASK))
-        object.__setattr__(self, "roles", Roles(pad, UNK, CLS, SEP, mask))
+        roles = self.roles
+        pad, mask = (piece if piece in self.ids else None for piece in (roles.pad, roles.mask))
+        object.__setattr__(self, "roles", replace(roles, pad=pad, mask=mask))
         self.check()
 
     @cached_property
@@ -215,12 +225,15 @@ class WordPieceDefinition(Definition):
         return None if crossing else breaks
 
     def description(self) -> Mapping[str, Any]:
+        usual = {None, *SPECIAL_PIECES}
+        names_others = not usual.issuperset(asdict(self.roles).values())
         return {
             "pieces": self.pieces,
             "added": [asdict(piece) for piece in self.added],
             "normalization": asdict(self.normalization),
             "max_word_characters": self.max_word_characters,
-            "frame": asdict(self.frame),
+            "frame": self.frame.description(),
+            **({"roles": asdict(self.roles)} if names_others else {}),
         }
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
@@ -230,7 +243,7 @@ class WordPieceDefinition(Definition):
         del split  # a word has the same pieces alone and within a text
         model = models.WordPiece(
             {piece: number for number, piece in enumerate(self.base_pieces)},
-            unk_token=UNK,
+            unk_token=self.roles.unk,
             max_input_chars_per_word=self.max_word_characters,
         )
         library = tokenizers.Tokenizer(model)
@@ -241,7 +254,7 @@ class WordPieceDefinition(Definition):
             library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
             assert library.token_to_id(content) == self.ids[piece.content]
         if typed_mask:
-            library.add_tokens([tokenizers.AddedToken(MASK, normalized=False)])
+            library.add_tokens([tokenizers.AddedToken(self.roles.mask, normalized=False)])
         library.encode_special_tokens = True
         return library
 

@@ -9,27 +9,26 @@ from typing import Any
 from ..errors import DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
-from ..utils.regular_files import read_content
 from .added_pieces import read_added, with_added
-from .definition import Definition, Roles, WordPieceDefinition
+from .bpe_files import read_bpe
+from .definition import Definition, WordPieceDefinition
 from .file_names import (
     ALBERT,
     BPE_VOCAB,
     CONFIG,
     IN_ORDER,
     MERGES,
-    SPECIAL,
     TOKENIZER,
     VOCAB,
-    VOCABULARY_FILES,
     read_optional,
 )
-from .readers import read_albert, read_bpe, read_fairseq
-from .special_pieces import USUAL_PIECES, check_roles, find_role, named_roles
+from .sentencepiece_files import read_albert, read_fairseq
+from .special_pieces import named_roles
 from .static_tokenizer import read_static_tokenizer, static_directory
-from .tokenizer_classes import BERTS, BPES, PREFIXING, check_class, find_class
-from .tree import NO_LIMITS, TreeDefinition, find_frame
-from .wordpiece_files import read_wordpiece, tokenizer_class, tokenizer_json, vocabulary_text
+from .tokenizer_classes import GENERAL_CLASS, TokenizerClass, check_algorithm, find_class
+from .tree import TreeDefinition
+from .tree_files import algorithms_of, is_berts, read_tree
+from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
 
 def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
@@ -45,26 +44,26 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         raise DataError(what, where=str(path))
     config = read_optional(path / CONFIG)
     try:
+        opener = find_class(path, config)
         if file.suffix == ".model":
-            definition = _read_sentencepiece(file, config, lowercase)
+            check_algorithm(opener, ("Unigram",), file)
+            definition = _read_sentencepiece(file, config, lowercase, opener)
             added_tokens, source = read_added(path, config)
             # SentencePiece tokenises the text before an added piece separately, without a last ▁.
             added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
             return with_added(definition, added_tokens, source)
         if file.name in (MERGES, BPE_VOCAB):
-            check_class(path, config, BPES)
             _keep_case(lowercase, file)
-            definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config)
+            definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
             return with_added(definition, *read_added(path, config))
         if file.suffix == ".json":
             tree = read_json(file, DataError)
-            model = tree.get("model")
-            if isinstance(model, dict) and model.get("type") not in ("WordPiece", None):
+            if not is_berts(tree, opener):
+                check_algorithm(opener, algorithms_of(tree), file)
                 _keep_case(lowercase, file)
-                return _read_tree(file, tree, config, find_class(path, config))
-        check_class(path, config, BERTS)
-        check_roles(path, config)
-        return read_wordpiece(file, config, lowercase, directory=path)
+                return read_tree(file, tree, config, opener)
+        check_algorithm(opener, ("WordPiece",), file)
+        return read_wordpiece(file, config, lowercase, directory=path, opener=opener)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
@@ -79,43 +78,15 @@ def _keep_case(lowercase: bool | None, file: Path) -> None:
 
 
 def _read_sentencepiece(
-    file: Path, config: dict[str, Any], lowercase: bool | None
+    file: Path, config: dict[str, Any], lowercase: bool | None, opener: TokenizerClass | None
 ) -> TreeDefinition:
-    """Read a SentencePiece model of one of three families, by its name and `config.json`."""
-    if file.name == ALBERT:
+    """Read a SentencePiece model as its class does; without a class, by the file's name."""
+    is_albert = file.name == ALBERT if opener is None else opener.name == "AlbertTokenizer"
+    if is_albert:
         return read_albert(file, config, lowercase=lowercase)
     _keep_case(lowercase, file)
-    family = read_optional(file.with_name("config.json")).get("model_type")
-    camembert = family == "camembert" or config.get("tokenizer_class") == "CamembertTokenizer"
-    return read_fairseq(file, config, camembert=camembert)
-
-
-def _read_tree(
-    file: Path, tree: dict[str, Any], config: dict[str, Any], opener: str | None
-) -> TreeDefinition:
-    """Read any other `tokenizer.json`; `opener` is the result of `find_class`."""
-    try:
-        missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
-        if missing:
-            raise DataError(f"{min(missing)} is missing")
-        tree = {**tree, **NO_LIMITS}
-        splitter = tree["pre_tokenizer"]
-        if opener in PREFIXING and splitter is not None and splitter["type"] == "ByteLevel":
-            prefix = bool(config.get("add_prefix_space", False))
-            tree["pre_tokenizer"] = {**splitter, "add_prefix_space": prefix}
-        if opener is None and "tokenizer_class" in config:
-            # Else a copy saved without the model's `config.json` would be read as another class.
-            config = {**config, "tokenizer_class": "PreTrainedTokenizerFast"}
-        known = {entry["content"] for entry in tree["added_tokens"]}
-        said = {**read_optional(file.with_name(SPECIAL)), **config}
-        roles = Roles(**{role: find_role(role, said, known) for role in USUAL_PIECES})
-        others = {name: file.with_name(name) for name in sorted(VOCABULARY_FILES)}
-        files = {
-            name: read_content(path, DataError) for name, path in others.items() if path.exists()
-        }
-        return TreeDefinition(tree, roles, find_frame(tree), config, files)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is not a tokenizer ({error!r})") from None
+    is_camembert = opener is not None and opener.name == "CamembertTokenizer"
+    return read_fairseq(file, config, camembert=is_camembert)
 
 
 def write_definition(
@@ -127,7 +98,7 @@ def write_definition(
     if isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
         config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": GENERAL_CLASS,
             **definition.config,
             **named_roles(definition.roles),
         }
@@ -136,7 +107,7 @@ def write_definition(
         contents = {VOCAB: vocabulary_text(definition)}
         tree = tokenizer_json(definition)
         config = {
-            "tokenizer_class": tokenizer_class(definition),
+            "tokenizer_class": class_name(definition),
             "do_lower_case": definition.normalization.lowercase,
             "strip_accents": definition.normalization.strip_accents,
             "tokenize_chinese_chars": definition.normalization.split_ideographs,

@@ -23,7 +23,7 @@ class _PreTokenizer(BaseModel):
 
 class _WordPiece(BaseModel):
     type: Literal["WordPiece"]
-    unk_token: Literal["[UNK]"]
+    unk_token: str
     continuing_subword_prefix: Literal["##"]
     max_input_chars_per_word: int
     vocab: dict[str, int]

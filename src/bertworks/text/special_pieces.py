@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
 from .definition import CLS, MASK, PAD, SEP, UNK, Roles
 from .file_names import SPECIAL, read_optional
 
@@ -38,18 +37,24 @@ def named_roles(roles: Roles) -> dict[str, str]:
     return {f"{role}_token": piece for role, piece in asdict(roles).items() if piece is not None}
 
 
-def check_roles(directory: Path, config: dict[str, Any]) -> None:
-    """Check that a WordPiece tokenizer has BERT's special pieces.
+def named_pieces(
+    directory: Path,
+    config: Mapping[str, Any],
+    usual: Roles,
+    vocabulary: Container[str] | None = None,
+) -> Roles:
+    """The special pieces of a class's tokenizer: those that its settings name, else the usual.
 
-    Raises:
-        DataError: its settings name another piece.
+    Args:
+        directory: the directory of its files.
+        config: `tokenizer_config.json`.
+        usual: the class's pieces.
+        vocabulary: a name that is not in it is not used; None: all names are used.
     """
     entries = {**read_optional(directory / SPECIAL), **config}
-    for role, (usual, *_) in USUAL_PIECES.items():
-        piece = piece_of_entry(entries.get(f"{role}_token"))
-        if piece not in (None, usual):
-            raise DataError(
-                f"{role}_token is {piece!r}: WordPiece tokenizers are supported with BERT's "
-                f"{usual} only",
-                where=str(directory),
-            )
+    roles = asdict(usual)
+    for role in roles:
+        named = piece_of_entry(entries.get(f"{role}_token"))
+        if named is not None and (vocabulary is None or named in vocabulary):
+            roles[role] = named
+    return Roles(**roles)

@@ -57,6 +57,7 @@ class Tokenizer(TokenizerPieces):
             [definition.ids[piece] for piece in part]
             for part in (frame.start, frame.between, frame.end)
         )
+        self._special_types = [(definition.ids[piece], n) for piece, n in frame.special_types]
         self._segmenter = Segmenter(definition)
 
     @classmethod
@@ -229,12 +230,16 @@ class Tokenizer(TokenizerPieces):
         types = np.zeros(sum(lengths), np.int8)
         if second is not None:
             types[sum(lengths[:3]) :] = self.definition.frame.second_type
+        input_ids = np.concatenate([part.input_ids for part in parts])
+        special_tokens_mask = np.repeat(special, lengths)
+        for number, kind in self._special_types:
+            types[special_tokens_mask & (input_ids == number)] = kind
         return Encoding(
-            input_ids=np.concatenate([part.input_ids for part in parts]),
+            input_ids=input_ids,
             token_type_ids=types,
             offsets=np.concatenate([part.offsets for part in parts]),
             word_ids=np.concatenate([part.word_ids for part in parts]),
-            special_tokens_mask=np.repeat(special, lengths),
+            special_tokens_mask=special_tokens_mask,
             truncated_tokens=truncated_tokens,
         )
 

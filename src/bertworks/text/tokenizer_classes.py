@@ -1,74 +1,247 @@
-"""The `transformers` classes of tokenizers: which of them opens a directory."""
+"""The `transformers` classes of tokenizers: how each reads its files, in one table.
+
+A directory names its class in `tokenizer_config.json` or `config.json`, or the class follows from
+its `model_type`. A class that is not in the table is an error: its files may look like another
+class's, but their ids would be others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import DataError
-from .file_names import read_optional
+from ..utils.regular_files import read_content
+from .definition import CLS, MASK, PAD, SEP, UNK, Frame, Roles
+from .file_names import TOKENIZER, read_optional
 
-# The `transformers` class of a family, if no file names one.
-_CLASSES = {
-    **dict.fromkeys(("bert", "distilbert", "electra", "ernie"), "BertTokenizer"),
-    "mpnet": "MPNetTokenizer",
-    "roformer": "RoFormerTokenizer",
-    "roberta": "RobertaTokenizer",
-    "gpt2": "GPT2Tokenizer",
-}
-# The classes that read BERT's files as BERT's class does.
-BERTS = {
-    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ErnieTokenizer"),
-    *("MobileBertTokenizer", "SqueezeBertTokenizer", "ConvBertTokenizer", "LayoutLMTokenizer"),
-    *("LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
+Algorithm = Literal["WordPiece", "byte-level BPE", "BPE of words", "Unigram"]
+"""How a class splits words into pieces."""
+
+
+@dataclass(frozen=True)
+class FrameOfRoles:
+    """The special pieces around one text or two, by their roles."""
+
+    start: tuple[str, ...]
+    middle: tuple[str, ...]
+    end: tuple[str, ...]
+    second_type: int
+    cls_type: int = 0  # the token type of the piece with the role cls
+
+    def frame_for(self, roles: Roles) -> Frame:
+        """The frame with a tokenizer's pieces."""
+        start, middle, end = (
+            tuple(getattr(roles, role) or "" for role in part)
+            for part in (self.start, self.middle, self.end)
+        )
+        special_types = ((roles.cls, self.cls_type),) if self.cls_type and roles.cls else ()
+        return Frame(start, middle, end, self.second_type, special_types)
+
+
+_BERT_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
+# Of RoBERTa, and of all models trained with fairseq.
+_FAIRSEQ_ROLES = Roles("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+_BERT_FRAME = FrameOfRoles(("cls",), ("sep",), ("sep",), 1)
+_ROBERTA_FRAME = FrameOfRoles(("cls",), ("sep", "sep"), ("sep",), 0)
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """How a class reads its files."""
+
+    name: str
+    algorithm: Algorithm
+    roles: Roles = _BERT_ROLES  # if its settings name no others
+    frame: FrameOfRoles = _BERT_FRAME
+    model_types: tuple[str, ...] = ()  # the families that use it if no file names a class
+    other_frames: tuple[FrameOfRoles, ...] = ()  # those that its tokenizer.json may have instead
+    reads_prefix_space: bool = False  # whether `add_prefix_space` is only read from its settings
+
+
+# Those that read BERT's files as BERT's class does.
+_LIKE_BERT = (
+    *("DistilBertTokenizer", "ElectraTokenizer", "ErnieTokenizer", "MobileBertTokenizer"),
+    *("SqueezeBertTokenizer", "ConvBertTokenizer", "LayoutLMTokenizer", "LxmertTokenizer"),
+    *("RetriBertTokenizer", "RealmTokenizer", "NezhaTokenizer", "DPRReaderTokenizer"),
     *("DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
+)
+_BERT_TYPES = (
+    *("bert", "distilbert", "electra", "ernie", "convbert", "layoutlm", "lxmert", "megatron-bert"),
+    *("mobilebert", "nezha", "nomic_bert", "qdqbert", "realm", "retribert", "squeezebert", "dpr"),
+    *("bros", "visual_bert"),
+)
+_ROBERTA_TYPES = (
+    *("roberta", "roberta-prelayernorm", "data2vec-text", "ibert", "lilt", "longformer", "mega"),
+    *("mra", "bart"),
+)
+_XLM_ROBERTA_TYPES = ("xlm-roberta", "xmod", "gte", "jina_embeddings_v3")
+_FAIRSEQ: dict[str, Any] = {"roles": _FAIRSEQ_ROLES, "frame": _ROBERTA_FRAME}
+_ROBERTA: dict[str, Any] = {**_FAIRSEQ, "reads_prefix_space": True}
+_ALBERT_ROLES = Roles("<pad>", "<unk>", CLS, SEP, MASK)
+
+CLASSES: Mapping[str, TokenizerClass] = {
+    entry.name: entry
+    for entry in (
+        TokenizerClass("BertTokenizer", "WordPiece", model_types=_BERT_TYPES),
+        *(TokenizerClass(name, "WordPiece") for name in _LIKE_BERT),
+        TokenizerClass(
+            "MPNetTokenizer",
+            "WordPiece",
+            Roles("<pad>", UNK, "<s>", "</s>", "<mask>"),
+            _ROBERTA_FRAME,
+            ("mpnet",),
+        ),
+        TokenizerClass(
+            "FunnelTokenizer",
+            "WordPiece",
+            Roles("<pad>", "<unk>", "<cls>", "<sep>", "<mask>"),
+            FrameOfRoles(("cls",), ("sep",), ("sep",), 1, cls_type=2),
+            ("funnel",),
+        ),
+        TokenizerClass(
+            "RobertaTokenizer", "byte-level BPE", model_types=_ROBERTA_TYPES, **_ROBERTA
+        ),
+        TokenizerClass("BartTokenizer", "byte-level BPE", **_ROBERTA),
+        TokenizerClass("LongformerTokenizer", "byte-level BPE", **_ROBERTA),
+        TokenizerClass("LEDTokenizer", "byte-level BPE", model_types=("led",), **_ROBERTA),
+        TokenizerClass("GPT2Tokenizer", "byte-level BPE", model_types=("gpt2",), **_ROBERTA),
+        TokenizerClass(
+            "DebertaTokenizer",
+            "byte-level BPE",
+            model_types=("deberta",),
+            # Since version 5, `transformers` puts two separators between texts.
+            other_frames=(_ROBERTA_FRAME,),
+            reads_prefix_space=True,
+        ),
+        TokenizerClass(
+            "OpenAIGPTTokenizer",
+            "BPE of words",
+            Roles(unk="<unk>"),
+            FrameOfRoles((), (), (), 0),
+            ("openai-gpt",),
+        ),
+        TokenizerClass(
+            "HerbertTokenizer", "BPE of words", _FAIRSEQ_ROLES, model_types=("herbert",)
+        ),
+        TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_ROLES, model_types=("albert", "yoso")),
+        TokenizerClass(
+            "XLMRobertaTokenizer", "Unigram", model_types=_XLM_ROBERTA_TYPES, **_FAIRSEQ
+        ),
+        TokenizerClass("CamembertTokenizer", "Unigram", model_types=("camembert",), **_FAIRSEQ),
+    )
 }
-# The classes that read `vocab.json` and `merges.txt` as GPT-2's, RoBERTa's or the first GPT's do.
-BPES = {
-    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
-    *("GPT2Tokenizer", "OpenAIGPTTokenizer"),
-}
-# Classes that use `tokenizer.json` unchanged.
+"""The classes that are read, by name."""
+
+GENERAL_CLASS = "PreTrainedTokenizerFast"
+"""The class that uses `tokenizer.json` unchanged, in every version of `transformers`."""
+
 _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
-# Classes that read `add_prefix_space` only from `tokenizer_config.json`.
-PREFIXING = {
-    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"),
-    "GPT2Tokenizer",
+"""The names of that class."""
+
+_UNSUPPORTED_TYPES = {
+    "bert-generation": "BertGenerationTokenizer",
+    "bert-japanese": "BertJapaneseTokenizer",
+    "bertweet": "BertweetTokenizer",
+    "big_bird": "BigBirdTokenizer",
+    "canine": "CanineTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "esm": "EsmTokenizer",
+    "esmc": "EsmcTokenizer",
+    "flaubert": "FlaubertTokenizer",
+    "fnet": "FNetTokenizer",
+    "layoutlmv2": "LayoutLMv2Tokenizer",
+    "layoutlmv3": "LayoutLMv3Tokenizer",
+    "layoutxlm": "LayoutXLMTokenizer",
+    "luke": "LukeTokenizer",
+    "markuplm": "MarkupLMTokenizer",
+    "mluke": "MLukeTokenizer",
+    "perceiver": "PerceiverTokenizer",
+    "phobert": "PhobertTokenizer",
+    "prophetnet": "ProphetNetTokenizer",
+    "reformer": "ReformerTokenizer",
+    "rembert": "RemBertTokenizer",
+    "roc_bert": "RoCBertTokenizer",
+    "roformer": "RoFormerTokenizer",
+    "splinter": "SplinterTokenizer",
+    "tapas": "TapasTokenizer",
+    "xlm": "XLMTokenizer",
+    "xlnet": "XLNetTokenizer",
 }
+"""The classes of other families of encoders, which are refused."""
+
+_CLASS_OF_TYPE = {
+    **_UNSUPPORTED_TYPES,
+    **{kind: entry.name for entry in CLASSES.values() for kind in entry.model_types},
+}
+# The files of these families often name a wrong class; their `tokenizer.json` is used unchanged.
+_MISNAMING_TYPES = {"modernbert", "modernbert-decoder"}
+_LLAMA_NAMES = {"LlamaTokenizer", "LlamaTokenizerFast"}  # with a byte-level file
+_MISNAMING_MODELS = {"camembertv2-base", "camembertav2-base"}  # by the entry `model_name`
 
 
-def find_class(directory: Path, config: dict[str, Any]) -> str | None:
+def find_class(directory: Path, config: Mapping[str, Any]) -> TokenizerClass | None:
     """The `transformers` class that opens a directory.
 
     None: a class that uses `tokenizer.json` unchanged, as for a single file.
+
+    Raises:
+        DataError: a class is named that is not in the table.
     """
     model = read_optional(directory / "config.json")
     family = model.get("model_type")
-    if family == "modernbert":  # its files often name a wrong class
+    if family in _MISNAMING_TYPES or model.get("model_name") in _MISNAMING_MODELS:
         return None
-    class_name = config.get("tokenizer_class") or model.get("tokenizer_class")
-    if isinstance(class_name, str):
-        class_name = class_name.removesuffix("Fast")
-        return None if class_name in _GENERAL else class_name
-    return _CLASSES.get(family, family) if isinstance(family, str) else None
+    for file, entries in (("tokenizer_config.json", config), ("config.json", model)):
+        name = entries.get("tokenizer_class")
+        if name in _LLAMA_NAMES and _is_byte_level(directory / TOKENIZER):
+            return None
+        if isinstance(name, str) and name:
+            return _class_of_name(name, f"{directory / file}")
+    if "word_tokenizer_type" in config:  # older files of this class name no class
+        return _class_of_name("BertJapaneseTokenizer", str(directory))
+    name = _CLASS_OF_TYPE.get(family) if isinstance(family, str) else None
+    return None if name is None else _class_of_name(name, str(directory))
 
 
-def check_class(directory: Path, config: dict[str, Any], supported: Container[str]) -> None:
-    """Check that a directory's files are those of a class that reads them as it is done here.
+def _is_byte_level(file: Path) -> bool:
+    return file.exists() and b'"ByteLevel"' in read_content(file, DataError)
 
-    BERT's files are also those of classes that first split words otherwise
-    (`BertJapaneseTokenizer`) or put other pieces around texts (`MPNetTokenizer`).
+
+def _class_of_name(class_name: str, where: str) -> TokenizerClass | None:
+    name = class_name.removesuffix("Fast")
+    if name in _GENERAL:
+        return None
+    if name not in CLASSES:
+        raise DataError(
+            f"the tokenizer class {name} is not supported",
+            where=where,
+            fix="Its ids would be others. If tokenizer.json holds the whole tokenizer, set "
+            "tokenizer_class to PreTrainedTokenizerFast in tokenizer_config.json; if the files "
+            "are BERT's, to BertTokenizer.",
+        )
+    return CLASSES[name]
+
+
+def check_algorithm(
+    opener: TokenizerClass | None, algorithms: tuple[Algorithm, ...], file: Path
+) -> None:
+    """Check that a file is of a kind that its directory's class reads.
+
+    Args:
+        opener: the class of the directory; None: a class that reads any file.
+        algorithms: those that the file may be of.
 
     Raises:
-        DataError: another class is named.
+        DataError: the class reads another kind of file.
     """
-    opener = find_class(directory, config)
-    is_named = opener in _CLASSES.values() or (opener or "")[:1].isupper()
-    if opener is not None and is_named and opener not in supported:
+    if opener is not None and opener.algorithm not in algorithms:
         raise DataError(
-            f"the tokenizer class {opener} is not supported",
-            where=str(directory),
-            fix="Its ids would be others. If the files are BERT's, set tokenizer_class to "
-            "BertTokenizer in tokenizer_config.json.",
+            f"is {' or '.join(algorithms)}, but the tokenizer class {opener.name} reads "
+            f"{opener.algorithm}",
+            where=str(file),
+            fix="Set tokenizer_class in tokenizer_config.json to the class of this file, or to "
+            "PreTrainedTokenizerFast if tokenizer.json holds the whole tokenizer.",
         )

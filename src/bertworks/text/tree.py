@@ -1,8 +1,9 @@
 """Tokenizers other than BERT's: byte-level BPE, SentencePiece, and all others of the library.
 
 Such a tokenizer is described by the tree in a `tokenizer.json`, the format of the `tokenizers`
-library: a normaliser, a splitter, a model, a decoder. Readers of other files (`readers.py`) build
-the same tree. Only one thing in it is changed: special pieces never match text.
+library: a normaliser, a splitter, a model, a decoder. Readers of other files (`bpe_files.py`,
+`sentencepiece_files.py`) build the same tree. Only one thing in it is changed: special pieces never
+match text.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class TreeDefinition(Definition):
         return frozenset(self.ids[mark] for mark in _SPACE_MARKS if mark in self.ids)
 
     def description(self) -> Mapping[str, Any]:
-        parts = {"tree": self.tree, "roles": asdict(self.roles), "frame": asdict(self.frame)}
+        parts = {"tree": self.tree, "roles": asdict(self.roles), "frame": self.frame.description()}
         return parts if self.unknown_id is None else {**parts, "unknown_id": self.unknown_id}
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
@@ -205,7 +206,18 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
         t for t, special in zip(two.tokens, two.special_tokens_mask, strict=True) if special
     ]
     between = specials[len(first) : len(specials) - len(last)]
-    return Frame(tuple(start), tuple(between), tuple(end), two.type_ids[-1])
+    places = [at for at, special in enumerate(two.special_tokens_mask) if not special]
+    second_type = two.type_ids[places[-1]]
+    special_types: dict[str, int] = {}
+    for encoding, second_place in ((one, len(one.ids)), (two, places[-1])):
+        for place, piece in enumerate(encoding.tokens):
+            kind = encoding.type_ids[place]
+            usual = second_type if place > second_place else 0
+            if encoding.special_tokens_mask[place] and kind != usual:
+                special_types[piece] = kind
+    return Frame(
+        tuple(start), tuple(between), tuple(end), second_type, tuple(sorted(special_types.items()))
+    )
 
 
 def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
@@ -215,8 +227,10 @@ def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
         if piece not in ids:
             raise DataError(f"the vocabulary has no {piece}")
 
+    special_types = dict(frame.special_types)
+
     def special(piece: str, kind: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": piece, "type_id": kind}}
+        return {"SpecialToken": {"id": piece, "type_id": special_types.get(piece, kind)}}
 
     def text(name: str, kind: int) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": kind}}

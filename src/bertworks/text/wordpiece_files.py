@@ -14,59 +14,93 @@ from .added_pieces import check_added, read_added
 from .definition import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
-    SPECIAL_PIECES,
-    UNK,
     AddedPiece,
     Frame,
+    Roles,
     WordPieceDefinition,
 )
 from .file_names import CONFIG, TOKENIZER, VOCAB
 from .normalization import Normalization
 from .schemas import ConfigFile, TokenizerFile, parse
-from .tokenizer_classes import find_class
+from .special_pieces import find_role, named_pieces
+from .tokenizer_classes import CLASSES, GENERAL_CLASS, TokenizerClass
 from .tree import NO_LIMITS, find_frame, template
 from .wordpiece_vocabulary import is_cased, number_pieces, read_vocabulary
 
 
 def read_wordpiece(
-    file: Path, config_tree: dict[str, Any], lowercase: bool | None, *, directory: Path
+    file: Path,
+    settings: dict[str, Any],
+    lowercase: bool | None,
+    *,
+    directory: Path,
+    opener: TokenizerClass | None,
 ) -> WordPieceDefinition:
-    """Read BERT's tokenizer from `tokenizer.json` or `vocab.txt`."""
+    """Read BERT's tokenizer, or one that differs in its special pieces only.
+
+    Args:
+        file: `tokenizer.json` or `vocab.txt`.
+        settings: `tokenizer_config.json`.
+        lowercase: overrides the files.
+        directory: the directory of the file, or the file itself if it is read alone.
+        opener: the class of the directory; None: one that uses `tokenizer.json` unchanged.
+    """
     added_pieces: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
-    frame = Frame()
-    uses_config = True  # whether to use the settings next to the file
-    if file.suffix == ".json":
+    is_json = file.suffix == ".json"
+    uses_settings = not is_json or opener is not None
+    entry = opener or CLASSES["BertTokenizer"]
+    roles = named_pieces(directory, settings, entry.roles)
+    frame = entry.frame.frame_for(roles)
+    if is_json:
         whole = read_json(file, DataError)
         tree = parse(TokenizerFile, whole, where=str(file))
-        uses_config = (
-            find_class(directory, config_tree) is not None
-        )  # BERT's class uses BERT's frame
-        if not uses_config:
-            frame = _find_wordpiece_frame(whole, config_tree)
+        if opener is None:
+            frame = _find_wordpiece_frame(whole, settings)
+            roles = _find_roles(tree, frame, directory, settings)
         pieces, added_pieces = number_pieces(tree.model.vocab, tree.added_tokens, where=str(file))
         limit = tree.model.max_input_chars_per_word
         normalization = Normalization(**tree.normalizer.model_dump(exclude={"type"}))
     else:
         ids = read_vocabulary(file)
-        tokens, source = read_added(directory, config_tree)
+        tokens, source = read_added(directory, settings)
         check_added(tokens, ids, source)
         pieces, added_pieces = number_pieces(ids, tokens, where=source)
         normalization = Normalization(lowercase=not is_cased(pieces))
-    if uses_config:
-        config = parse(ConfigFile, config_tree, where=str(directory / CONFIG))
+    if uses_settings:
+        config = parse(ConfigFile, settings, where=str(directory / CONFIG))
         entries = config.model_dump(exclude_unset=True)
-        if file.suffix == ".json" and lowercase is None:
+        if is_json and lowercase is None:
             _compare_settings(file, normalization, entries)
         normalization = replace(normalization, **entries)
     if lowercase is not None:
         normalization = replace(normalization, lowercase=lowercase)
     definition = WordPieceDefinition(
-        tuple(pieces), tuple(added_pieces), normalization, limit, frame
+        tuple(pieces), tuple(added_pieces), normalization, limit, frame, roles
     )
-    if file.suffix == ".json" and file.with_name(VOCAB).is_file():
+    if is_json and file.with_name(VOCAB).is_file():
         _compare_vocabularies(file, tree.model.vocab, definition)
     return definition
+
+
+def _find_roles(
+    tree: TokenizerFile, frame: Frame, directory: Path, settings: Mapping[str, Any]
+) -> Roles:
+    """The special pieces of a file that is used unchanged.
+
+    They are those that the settings name, or those of the frame, or usual ones: first of the pieces
+    that the file lists as special, then of the vocabulary.
+    """
+    special_pieces = {token.content for token in tree.added_tokens}
+    framing = {"cls": frame.start[:1], "sep": frame.end[:1]}
+    setting_pieces = asdict(named_pieces(directory, settings, Roles()))
+
+    def find(role: str) -> str | None:
+        usual = (find_role(role, {}, known) for known in (special_pieces, set(tree.model.vocab)))
+        return next(filter(None, (setting_pieces[role], *framing.get(role, ()), *usual)), None)
+
+    roles = {role: find(role) for role in ("pad", "cls", "sep", "mask")}
+    return Roles(unk=tree.model.unk_token, **roles)
 
 
 def _compare_vocabularies(
@@ -139,34 +173,49 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame
     """
     if tree.get("post_processor") is None:
         return Frame((), (), ()) if config else Frame()
-    few = {**tree, "added_tokens": [], "model": {**tree["model"], "vocab": {UNK: 0}}}  # for speed
-    return find_frame(few)
+    model = tree["model"]
+    few = {**model, "vocab": {model["unk_token"]: 0}}  # for speed
+    return find_frame({**tree, "added_tokens": [], "model": few})
 
 
 def vocabulary_text(definition: WordPieceDefinition) -> str:
     return "".join(f"{piece}\n" for piece in definition.pieces)
 
 
-def tokenizer_class(definition: WordPieceDefinition) -> str:
+def class_name(definition: WordPieceDefinition) -> str:
     """The `transformers` class that gives the same ids.
 
-    Since version 5, `BertTokenizer` builds a new tokenizer from the vocabulary, with a limit of 100
+    Since version 5, BERT's classes build a new tokenizer from the vocabulary, with a limit of 100
     characters per word; the general class uses `tokenizer.json` unchanged.
     """
-    plain = definition.normalization.clean_text and not definition.added
-    same = plain and definition.max_word_characters == 100 and definition.frame == Frame()
-    return "BertTokenizer" if same else "PreTrainedTokenizerFast"
+    if not definition.normalization.clean_text or definition.added:
+        return GENERAL_CLASS
+    if definition.max_word_characters != 100:
+        return GENERAL_CLASS
+    own = definition.roles
+    for entry in CLASSES.values():
+        # A vocabulary may lack the pieces of pad and mask.
+        roles = replace(
+            entry.roles, pad=own.pad and entry.roles.pad, mask=own.mask and entry.roles.mask
+        )
+        same = roles == own and entry.frame.frame_for(own) == definition.frame
+        if entry.algorithm == "WordPiece" and same:
+            return entry.name
+    return GENERAL_CLASS
 
 
 def tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The tokenizer in the format of the `tokenizers` library."""
     base = len(definition.base_pieces)
-    special = {piece: definition.ids[piece] for piece in SPECIAL_PIECES if piece in definition.ids}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    frame, roles = definition.frame, definition.roles
+    special = {piece for piece in asdict(roles).values() if piece is not None}
+    special |= {*frame.start, *frame.between, *frame.end}
+    plain = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     added_tokens = [
-        {"id": number, "content": piece, **plain, "special": True}
-        for piece, number in special.items()
-        if number < base
+        # As in RoBERTa, a mask of this name includes the space before it.
+        {"id": number, "content": piece, "lstrip": piece == roles.mask == "<mask>", **plain}
+        for piece in special
+        if (number := definition.ids[piece]) < base
     ]
     added_tokens += [
         {"id": base + place, **asdict(piece)} for place, piece in enumerate(definition.added)
@@ -177,11 +226,11 @@ def tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
         "added_tokens": sorted(added_tokens, key=lambda entry: int(entry["id"])),
         "normalizer": {"type": "BertNormalizer", **definition.normalization.options},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": template(definition.frame, definition.ids),
+        "post_processor": template(frame, definition.ids),
         "decoder": {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True},
         "model": {
             "type": "WordPiece",
-            "unk_token": UNK,
+            "unk_token": roles.unk,
             "continuing_subword_prefix": CONTINUATION,
             "max_input_chars_per_word": definition.max_word_characters,
             "vocab": {piece: number for number, piece in enumerate(definition.base_pieces)},

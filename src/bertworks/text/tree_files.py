@@ -1,0 +1,108 @@
+"""Read a `tokenizer.json` of any kind that the `tokenizers` library supports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..utils.regular_files import read_content
+from .definition import Frame, Roles
+from .file_names import SPECIAL, VOCABULARY_FILES, read_optional
+from .special_pieces import USUAL_PIECES, find_role, named_pieces, piece_of_entry
+from .tokenizer_classes import GENERAL_CLASS, Algorithm, TokenizerClass
+from .tree import NO_LIMITS, TreeDefinition, find_frame
+
+
+def is_berts(tree: Mapping[str, Any], opener: TokenizerClass | None) -> bool:
+    """Whether a tree is BERT's WordPiece, with BERT's splitting of texts into words.
+
+    Args:
+        tree: the content of `tokenizer.json`; it may be of any kind, or damaged.
+        opener: the class of the directory; one of BERT's kind splits words itself.
+    """
+    model = tree.get("model")
+    if not isinstance(model, dict):
+        return True  # damaged: its reader says what is missing
+    if model.get("type") not in ("WordPiece", None):
+        return False
+    steps = [tree.get(name) for name in ("normalizer", "pre_tokenizer")]
+    kinds = [step.get("type") if isinstance(step, dict) else None for step in steps]
+    is_other = "normalizer" in tree and kinds != ["BertNormalizer", "BertPreTokenizer"]
+    return opener is not None or not is_other
+
+
+def algorithms_of(tree: Mapping[str, Any]) -> tuple[Algorithm, ...]:
+    """What a tree is to the classes of the table; empty: nothing that one of them reads."""
+    model = tree["model"]
+    if model["type"] == "Unigram":
+        return ("Unigram",)
+    if model["type"] == "BPE" and model.get("end_of_word_suffix"):
+        return ("BPE of words",)
+    if model["type"] == "BPE" and '"ByteLevel"' in json.dumps(tree.get("pre_tokenizer")):
+        return ("byte-level BPE",)
+    return ()
+
+
+def read_tree(
+    file: Path, tree: dict[str, Any], config: dict[str, Any], opener: TokenizerClass | None
+) -> TreeDefinition:
+    """Read any other `tokenizer.json`; `opener` is the result of `find_class`."""
+    try:
+        missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
+        if missing:
+            raise DataError(f"{min(missing)} is missing")
+        tree = {**tree, **NO_LIMITS}
+        splitter = tree["pre_tokenizer"]
+        reads_prefix = opener is not None and opener.reads_prefix_space
+        if reads_prefix and splitter is not None and splitter["type"] == "ByteLevel":
+            prefix = bool(config.get("add_prefix_space", False))
+            tree["pre_tokenizer"] = {**splitter, "add_prefix_space": prefix}
+        if opener is None and "tokenizer_class" in config:
+            # Else a copy saved without the model's `config.json` would be read as another class.
+            config = {**config, "tokenizer_class": GENERAL_CLASS}
+        frame, roles = _find_frame_and_roles(file, tree, config, opener)
+        others = {name: file.with_name(name) for name in sorted(VOCABULARY_FILES)}
+        files = {
+            name: read_content(path, DataError) for name, path in others.items() if path.exists()
+        }
+        return TreeDefinition(tree, roles, frame, config, files)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is not a tokenizer ({error!r})") from None
+
+
+def _find_frame_and_roles(
+    file: Path, tree: dict[str, Any], config: Mapping[str, Any], opener: TokenizerClass | None
+) -> tuple[Frame, Roles]:
+    """The special pieces around texts, and those of the roles.
+
+    Raises:
+        DataError: the file has another frame than its class.
+    """
+    known = {entry["content"] for entry in tree["added_tokens"]}
+    entries = {**read_optional(file.with_name(SPECIAL)), **config}
+    roles = {role: find_role(role, entries, known) for role in USUAL_PIECES}
+    frame = find_frame(tree)
+    if opener is not None:
+        own = opener.frame.frame_for(named_pieces(file.parent, config, opener.roles))
+        if frame not in (own, *(other.frame_for(Roles(**roles)) for other in opener.other_frames)):
+            raise DataError(
+                f"puts {_describe(frame)} around texts, but the tokenizer class {opener.name} "
+                f"{_describe(own)}",
+                where=str(file),
+                fix=f"Set tokenizer_class in tokenizer_config.json to {GENERAL_CLASS} if "
+                "tokenizer.json is right.",
+            )
+    # Llama's tokenizers, for one, name the pieces that begin and end each text bos and eos.
+    for role, name, part in (("cls", "bos", frame.start), ("sep", "eos", frame.end)):
+        piece = piece_of_entry(entries.get(f"{name}_token"))
+        if roles[role] is None and part == (piece,):
+            roles[role] = piece
+    return frame, Roles(**roles)
+
+
+def _describe(frame: Frame) -> str:
+    """A frame as a pair of texts has it."""
+    return " ".join([*frame.start, "A", *frame.between, "B", *frame.end])
