@@ -46,6 +46,7 @@ TITLES = {
     "megatron-bert": "Megatron-BERT",
     "roberta-prelayernorm": "RoBERTa-PreLayerNorm",
     "xlm-roberta-xl": "XLM-RoBERTa-XL",
+    "mpnet": "MPNet",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

@@ -43,6 +43,7 @@ CONFIG_CLASSES = {
     "megatron-bert": "MegatronBertConfig",
     "roberta-prelayernorm": "RobertaPreLayerNormConfig",
     "xlm-roberta-xl": "XLMRobertaXLConfig",
+    "mpnet": "MPNetConfig",
 }
 
 

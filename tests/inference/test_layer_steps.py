@@ -96,6 +96,9 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
             expected[f"rotated_{name}"] = _rotate(steps[name], theta)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
+    if config.score_bias is not None:
+        expected["score_bias"] = _score_bias(encoder, distance)
+        scores = scores + expected["score_bias"].transpose(1, 0, 2)
     window = config.window(number)
     if config.attention == "causal":
         scores = np.where(distance > 0, -np.inf, scores)
@@ -136,6 +139,15 @@ def _apply_norm(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
     scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
     result: np.ndarray = scaled * weight + (0 if bias is None else bias)
     return result
+
+
+def _score_bias(encoder, distance: np.ndarray) -> np.ndarray:
+    """MPNet's: 32 buckets for distances up to 128 (Raffel et al. 2020, §2.1)."""
+    assert encoder.config.score_bias.kind == "buckets"
+    size = np.abs(distance)
+    far = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
+    buckets = np.where(size < 8, size, np.minimum(far, 15)) + 16 * (distance > 0)
+    return encoder.score_bias.table.weight.detach().double().numpy()[buckets].transpose(0, 2, 1)
 
 
 def _rotate(x: np.ndarray, theta: float) -> np.ndarray:

@@ -285,5 +285,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "megatron-bert": wordpiece("megatron-bert", "uncased"),
     "roberta-prelayernorm": roberta,
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
+    "mpnet": wordpiece("bert", "uncased"),  # the same pieces, in another frame
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

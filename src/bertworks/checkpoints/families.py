@@ -11,6 +11,7 @@ from .electra import ELECTRA
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
+from .mpnet import MPNET
 from .other_families import TITLES, correct_spelling
 from .roberta import (
     CAMEMBERT,
@@ -39,6 +40,7 @@ FAMILIES = {
         MEGATRON_BERT,
         ROBERTA_PRELAYERNORM,
         XLM_ROBERTA_XL,
+        MPNET,
     )
 }
 """The published families."""
@@ -67,12 +69,13 @@ _BERTWORKS = Family(
             **bert_keys("bert"),
             **_layer_keys(),
             "encoder.final_norm": "bert.final_norm",
+            "encoder.score_bias.table": "bert.score_bias.table",
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
         }
     ),
     prefix="bert.",
-    bare_prefixes=("embeddings.", "encoder.", "pooler.", "final_norm."),
+    bare_prefixes=("embeddings.", "encoder.", "pooler.", "final_norm.", "score_bias."),
     classes=bert_classes("Bertworks"),
     unused_tensors=bert_unused_tensors("bert"),
 )

@@ -59,7 +59,8 @@ class Family:
 
     Attributes:
         name: its `model_type` in `config.json`.
-        settings: their names of the settings that its `config.json` has, by our names.
+        settings: their names of the settings that its `config.json` has, by our names; the name of
+            a setting of a part has a dot, such as `score_bias.num_buckets`.
         keys: maps our tensors' names to theirs.
         prefix: the beginning of the encoder's tensor names in a checkpoint with a head; a bare
             encoder's names lack it.
@@ -110,13 +111,12 @@ class Family:
                 raise CheckpointError(f"{key}={values[key]!r} is not supported", where=where)
         settings = {POOLING: POOLING, **self.settings}
         values_by_name = {ours: values[key] for ours, key in settings.items() if key in values}
+        values_by_name |= {**self.fixed_settings, "family": self.name}
         for name in ("hidden_act", "mlm_act"):
             if isinstance(activation := values_by_name.get(name), str):
                 values_by_name[name] = ACTIVATIONS.get(activation, activation)
         try:
-            return EncoderConfig.parse(
-                {**values_by_name, **self.fixed_settings, "family": self.name}, where=where
-            )
+            return EncoderConfig.parse(_nest(values_by_name), where=where)
         except SettingsError as error:
             raise CheckpointError(error.what, where=where) from None
 
@@ -129,7 +129,7 @@ class Family:
         values = config.model_dump(mode="json")
         for name in HEAD_DROPOUTS & self.settings.keys():
             values[name] = config.head_dropout(name)
-        raw = {theirs: values[ours] for ours, theirs in self.settings.items()}
+        raw = {theirs: _nested_value(values, ours) for ours, theirs in self.settings.items()}
         raw |= {"model_type": self.name, **self.extra(config)}
         if not self.pools_as_published(config):  # no entry for the default
             raw[POOLING] = config.classifier_pooling
@@ -179,6 +179,26 @@ class Family:
             if re.fullmatch(pattern, name):
                 return reason
         return None
+
+
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of values from dotted names."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *groups, last = name.split(".")
+        place = tree
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return tree
+
+
+def _nested_value(tree: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a dotted name; None if its group is None."""
+    value: Any = tree
+    for part in name.split("."):
+        value = None if value is None else value[part]
+    return value
 
 
 def same_names(*more: str) -> dict[str, str]:

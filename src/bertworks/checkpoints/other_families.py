@@ -32,7 +32,6 @@ TITLES = {
     "markuplm": "MarkupLM",
     "mobilebert": "MobileBERT",
     "modernvbert": "ModernVBERT",
-    "mpnet": "MPNet",
     "mra": "MRA",
     "neobert": "NeoBERT",
     "neomme": "NeoMME",

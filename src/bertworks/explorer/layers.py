@@ -30,7 +30,8 @@ Matrix = Literal[
 Coding = Callable[[Tensor], dict[str, Any]]
 
 _STEPS = (
-    *("input", "query", "key", "value", "rotated_query", "rotated_key", "attention_output"),
+    *("input", "query", "key", "value", "rotated_query", "rotated_key", "score_bias"),
+    "attention_output",
     *("intermediate", "gate", "feed_forward_output", "output"),
 )
 """The steps that a view has; the others follow from them, the norms' parameters and the config."""
@@ -126,6 +127,7 @@ def _describe(
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
         "head_size": config.head_size,
+        "score_divisor": config.score_divisor,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "activation": config.hidden_act,

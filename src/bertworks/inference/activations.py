@@ -26,6 +26,7 @@ from ..nn.embeddings import sinusoids
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.encoder_layers import AttentionScope, SelfAttention
 from ..nn.kv_cache import KeyValueCache
+from ..nn.score_bias import scale_of
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite_error
@@ -172,7 +173,9 @@ class _RecordingAttention(SelfAttention):
         query, key, value = (
             part[:tokens].unflatten(0, (-1, length)).transpose(1, 2) for part in (query, key, value)
         )
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = query @ key.transpose(-1, -2) * scale_of(query, scope.bias)
+        if scope.bias is not None:
+            scores = scores + scope.bias.of_group(query, key)
         masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)

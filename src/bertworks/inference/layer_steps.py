@@ -16,7 +16,7 @@ from ..nn.attention_masks import make_pair_mask
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
-from ..nn.rotary import Rotation
+from ..nn.score_bias import scale_of
 from ..packed import Packed
 
 
@@ -39,6 +39,8 @@ def layer_steps(
         - `input`; with `norm_first`, `attention_input`: normalised
         - `query`, `key`, `value` `[tokens, heads, head_size]`; with rotary positions,
           `rotated_query` and `rotated_key`
+        - `score_bias` `[tokens, heads, tokens]`, if there is one: what is added to the scores, for
+          each query
         - `scores`, `weights` `[heads, tokens, tokens]`: before and after the softmax; a masked
           score is -inf
         - `context`: the heads' results, joined; `attention_output`: after the output map
@@ -72,23 +74,23 @@ def _attention(
     encoder: Encoder, packed: Packed, number: int, hidden: Float[Tensor, "tokens hidden_size"]
 ) -> dict[str, Tensor]:
     """The steps from the three maps of the input to the output map."""
-    config, attention = encoder.config, layer_of(encoder, number).attention
+    attention = layer_of(encoder, number).attention
     assert attention is not None
     query, key, value = attention.query_key_value(hidden).view(-1, *attention.heads_shape).unbind(1)
     steps = {"query": query, "key": key, "value": value}
-    if config.positions == "rotary":
-        rotation = Rotation.from_positions(
-            packed.position_ids,
-            rows=len(hidden),
-            head_size=config.head_size,
-            theta=rope_theta(encoder, number),
-            dtype=torch.promote_types(hidden.dtype, torch.float32),
-        )
-        query = steps["rotated_query"] = rotation.rotate(query)
-        key = steps["rotated_key"] = rotation.rotate(key)
-    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(config.head_size)
-    causal, window = config.attention == "causal", config.window(number)
-    masked = make_pair_mask(len(hidden), len(hidden), causal, window, hidden.device)
+    scope = encoder.attention_scopes(packed, hidden)[number]
+    if scope.rotation is not None:
+        query = steps["rotated_query"] = scope.rotation.rotate(query)
+        key = steps["rotated_key"] = scope.rotation.rotate(key)
+    bias = scope.bias
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale_of(query, bias)
+    if bias is not None:
+        pair = (part.transpose(0, 1).unsqueeze(0) for part in (query, key))
+        terms = bias.of_group(*pair).squeeze(0)
+        steps["score_bias"] = terms.transpose(0, 1)
+        scores = scores + terms
+    length = len(hidden)
+    masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
     steps["scores"] = scores if masked is None else scores.masked_fill(masked, -math.inf)
     steps["weights"] = torch.softmax(steps["scores"], -1)
     steps["context"] = torch.einsum("hqk,khd->qhd", steps["weights"], value).flatten(1)

@@ -1,8 +1,8 @@
 """Scaled dot-product attention within each sequence: softmax(Q Kᵀ / √d) V.
 
 Three backends take the same arguments and compute the same result. Queries and keys may have
-different layouts; attention may be causal or not, limited to a window or not; dropout may be
-applied to the probabilities.
+different layouts; attention may be causal or not, limited to a window or not; terms that depend
+on distances may be added to the scores; dropout may be applied to the probabilities.
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
@@ -17,18 +17,23 @@ Source: Vaswani et al. (2017), equation 1.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..native import attention_fp32
 from ..packed import Layout, Padded
-from .attention_masks import make_pack_mask, make_padded_mask
+from .attention_masks import (
+    make_pack_distances,
+    make_pack_mask,
+    make_padded_distances,
+    make_padded_mask,
+)
 from .grouped_attention import grouped_attention, infer_grouped, pair_groups
+from .score_bias import ScoreBias, scale_of
 
 Backend = Literal["grouped", "varlen", "dense"]
 
@@ -44,6 +49,7 @@ def attention(
     window: int | None = None,
     dropout: float = 0.0,
     backend: Backend | None = None,
+    bias: ScoreBias | None = None,
 ) -> Float[Tensor, "queries heads head_size"]:
     """Let each token attend to the tokens of its sequence.
 
@@ -60,30 +66,41 @@ def attention(
         dropout: the probability that a weight is dropped (zero in evaluation).
         backend: by default the fastest that the device, the dtype and the dropout allow; dense for
             a padded batch.
+        bias: terms that are added to the scores.
     """
     if isinstance(layout, Padded):
-        return _dense(query, key, value, make_padded_mask(layout, causal, window), dropout)
+        masked = make_padded_mask(layout, causal, window)
+        terms = None if bias is None else (bias, make_padded_distances(layout))
+        return _dense(query, key, value, masked, dropout, terms)
     if key_layout is None:
         key_layout = layout
     if backend is None:
         has_varlen = (
-            query.is_cuda and dropout == 0 and query.dtype in (torch.bfloat16, torch.float16)
+            query.is_cuda
+            and dropout == 0
+            and bias is None
+            and query.dtype in (torch.bfloat16, torch.float16)
         )
         backend = "varlen" if has_varlen else "grouped"
     if backend == "dense":
         masked = make_pack_mask(layout, key_layout, causal, window, query.device)
-        return _dense(query, key, value, masked, dropout)
+        terms = None
+        if bias is not None:
+            terms = bias, make_pack_distances(layout, key_layout, query.device)
+        return _dense(query, key, value, masked, dropout, terms)
     if backend == "varlen":
+        if bias is not None:
+            raise ValueError("variable-length attention has no score bias")
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
-    if is_inferred and not causal and window is None:
+    if is_inferred and not causal and window is None and bias is None:
         inputs = (query, key, value, layout, key_layout)
         if attention_fp32.can_attend(*inputs):
             return attention_fp32.attention(*inputs)
     pairs = tuple(pair_groups(layout, key_layout))
     if is_inferred:
-        return infer_grouped(query, key, value, pairs, causal, window)
-    return grouped_attention(query, key, value, pairs, causal, window, dropout)
+        return infer_grouped(query, key, value, pairs, causal, window, bias)
+    return grouped_attention(query, key, value, pairs, causal, window, dropout, bias)
 
 
 # ------------------------------------------------------------------------------------------ dense
@@ -95,12 +112,17 @@ def _dense(
     value: Tensor,
     masked: Bool[Tensor, "rows 1 #queries keys"],
     dropout: float,
+    terms: tuple[ScoreBias, Int64[Tensor, "queries keys"]] | None = None,
 ) -> Tensor:
+    """Compute the formula; `terms` are the score bias and the distances of keys from queries."""
     rows = masked.shape[0]
     q, k, v = (
         part.reshape(rows, -1, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
     )
-    scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+    bias, distances = terms or (None, None)
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale_of(query, bias)
+    if bias is not None and distances is not None:
+        scores = scores + bias.of_distances(q, k, distances)
     # Not minus infinity: all keys of a pad token may be masked, which would give NaN.
     weights = torch.softmax(scores.masked_fill(masked, torch.finfo(scores.dtype).min), -1)
     if dropout:

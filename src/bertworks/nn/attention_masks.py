@@ -1,4 +1,4 @@
-"""Masks of attention: True for each key that a query must not attend to."""
+"""Masks of attention (True for each key that a query must not attend to), and distances."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ..packed import Layout, Padded
@@ -26,14 +26,21 @@ def make_pair_mask(
     """
     if not causal and window is None:
         return None
-    query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
-    distances = torch.arange(keys, device=device)[None, :] - query_positions
+    distances = make_pair_distances(queries, keys, device)
     masked = torch.zeros_like(distances, dtype=torch.bool)
     if causal:
         masked |= distances > 0
     if window is not None:
         masked |= distances.abs() > window
     return masked
+
+
+def make_pair_distances(
+    queries: Any, keys: Any, device: torch.device
+) -> Int64[Tensor, "queries keys"]:
+    """Return the distance of each key from each query; see `make_pair_mask`."""
+    query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
+    return torch.arange(keys, device=device)[None, :] - query_positions
 
 
 def make_pack_mask(
@@ -56,3 +63,19 @@ def make_padded_mask(
     masked = ~padded.mask[:, None, None, :]
     pairs = make_pair_mask(length, length, causal, window, padded.mask.device)
     return masked if pairs is None else masked | pairs
+
+
+def make_pack_distances(
+    layout: Layout, key_layout: Layout, device: torch.device
+) -> Int64[Tensor, "queries keys"]:
+    """Return the distance of each key of a pack from each query of the same sequence; else 0."""
+    edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
+    distances = torch.zeros(edges[-1], key_edges[-1], dtype=torch.int64, device=device)
+    for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
+        distances[q0:q1, k0:k1] = make_pair_distances(q1 - q0, k1 - k0, device)
+    return distances
+
+
+def make_padded_distances(padded: Padded) -> Int64[Tensor, "length length"]:
+    """Return the distance of each key of a row from each query."""
+    return make_pair_distances(padded.max_seqlen, padded.max_seqlen, padded.mask.device)

@@ -26,6 +26,9 @@ ClassifierPooling = Literal["cls", "mean", "last"]
 """A classifier's input: the vector of the first token, the mean of all tokens, special ones
 included, or the vector of the last token."""
 
+ScoreBiasKind = Literal["buckets", "alibi"]
+"""The terms that depend on distances in attention's scores; see `score_bias.py`."""
+
 # The bytes of a matrix of this size can still be counted in 64 bits.
 MAX_ROWS = 2**26
 MAX_COLUMNS = 2**20
@@ -49,6 +52,31 @@ STATIC_SETTINGS = {
 
 HEAD_DROPOUTS = frozenset({"classifier_dropout", "tagging_dropout", "answering_dropout"})
 """Settings of the heads that tasks add; the encoder does not depend on them."""
+
+
+class ScoreBiasSettings(Settings):
+    """Terms that depend on the distance of two tokens, in attention's scores."""
+
+    kind: ScoreBiasKind = Field(
+        description="buckets: a learned number for each head and bucket of distances (Raffel et "
+        "al. 2020, T5); alibi: minus the distance times a fixed slope of each head (Press et al. "
+        "2022)"
+    )
+    num_buckets: int = Field(
+        32, ge=4, le=MAX_ROWS, multiple_of=4, description="number of buckets of distances"
+    )
+    max_distance: int = Field(
+        128, ge=2, le=MAX_ROWS, description="distance from which all are in the last bucket"
+    )
+
+    @model_validator(mode="after")
+    def _ranges_grow(self) -> Self:
+        if self.max_distance <= self.num_buckets // 4:
+            raise ValueError(
+                f"max_distance={self.max_distance}: must be more than a quarter of num_buckets="
+                f"{self.num_buckets}, each of which holds one distance"
+            )
+        return self
 
 
 class EncoderConfig(Settings):
@@ -171,6 +199,9 @@ class EncoderConfig(Settings):
         gt=0,
         description="base of the rotations in local layers",
     )
+    score_bias: ScoreBiasSettings | None = Field(
+        None, description="terms that depend on distances, in attention's scores; null: none"
+    )
     norm_first: bool = Field(
         False,
         description="normalise the input of each half of a layer, not its output; a norm "
@@ -267,6 +298,12 @@ class EncoderConfig(Settings):
                 raise ValueError("attention=two-way needs norm_first=false")
         return self
 
+    @model_validator(mode="after")
+    def _score_bias_has_scores(self) -> Self:
+        if self.score_bias is not None and not self.has_heads:
+            raise ValueError("score_bias needs mixer=attention, and not attention=two-way")
+        return self
+
     @property
     def has_heads(self) -> bool:
         """Whether the layers have attention heads that all see the same tokens."""
@@ -309,6 +346,11 @@ class EncoderConfig(Settings):
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def score_divisor(self) -> int:
+        """The number whose square root divides the products of queries and keys."""
+        return self.head_size
 
     @property
     def embedding_width(self) -> int:

@@ -31,6 +31,7 @@ from .encoder_layers import AttentionScope, Layer, TwoWayLayer, layer_norm
 from .kv_cache import KeyValueCache
 from .layers import Linear, initialize
 from .rotary import Rotation
+from .score_bias import ScoreBias, make_score_bias, round_up_length
 
 
 class Pooler(nn.Module):
@@ -82,14 +83,21 @@ class Encoder(nn.Module):
         numbers = range(len(set(config.layer_groups)))
         kind = TwoWayLayer if config.attention == "two-way" else Layer
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
+        self.score_bias = make_score_bias(config)
         self.final_norm = layer_norm(config) if config.norm_first else None
         self.pooler = Pooler(config) if pooler else None
         initialize(self, config.initializer_range)
 
     @property
     def parts(self) -> list[nn.Module]:
-        """The embeddings, then each layer from the bottom (shared layers once)."""
-        return [self.embeddings, *self.layers]
+        """The embeddings, then each layer from the bottom (shared layers once).
+
+        The terms of distances, which all layers share, are part of the embeddings.
+        """
+        lowest: nn.Module = self.embeddings
+        if self.score_bias is not None:
+            lowest = nn.ModuleList((self.embeddings, self.score_bias))
+        return [lowest, *self.layers]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         """The last layer's vector of each token, in the order of the pack.
@@ -147,7 +155,7 @@ class Encoder(nn.Module):
         if cache is None and isinstance(packed, Packed):
             hidden = align_rows(rows)
         has_more = hidden is not rows
-        scopes = self._scopes(packed, hidden, cache)
+        scopes = self.attention_scopes(packed, hidden, cache)
         layers = list(self.layers)
         for group, scope in zip(config.layer_groups[layer:], scopes[layer:], strict=True):
             compute: Callable[..., Tensor] = layers[group]
@@ -158,8 +166,8 @@ class Encoder(nn.Module):
                 hidden = self.final_norm(hidden)
             yield hidden[: packed.num_tokens] if has_more else hidden
 
-    def _scopes(
-        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None
+    def attention_scopes(
+        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None = None
     ) -> list[AttentionScope]:
         """Return which tokens the tokens of each layer attend to."""
         config = self.config
@@ -175,6 +183,7 @@ class Encoder(nn.Module):
                 )
                 for theta in (config.rope_theta, config.local_rope_theta)
             ]
+        bias = self._make_score_bias(packed, hidden, cache)
         is_two_way = config.attention == "two-way"
         reversed_index = _reverse_index(packed, len(hidden)) if is_two_way else None
         return [
@@ -186,9 +195,24 @@ class Encoder(nn.Module):
                 cache,
                 layer,
                 reversed_index,
+                bias,
             )
             for layer in range(config.num_hidden_layers)
         ]
+
+    def _make_score_bias(
+        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None
+    ) -> ScoreBias | None:
+        if self.score_bias is None:
+            return None
+        layout = packed if cache is None or cache.layout is None else cache.layout
+        length = layout.max_seqlen
+        if isinstance(length, int):
+            length = round_up_length(length)
+        like = hidden.new_empty(0, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        bias: ScoreBias = self.score_bias(length, like)
+        # A layer that is computed again in the backward pass must not make the matrix.
+        return bias.in_graph() if torch.is_grad_enabled() else bias
 
     def pool(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences

@@ -23,6 +23,7 @@ from .config import EncoderConfig
 from .kv_cache import KeyValueCache
 from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, add_and_norm
 from .rotary import Rotation
+from .score_bias import ScoreBias
 
 
 class AttentionScope(NamedTuple):
@@ -36,6 +37,7 @@ class AttentionScope(NamedTuple):
     cache: KeyValueCache | None  # keys and values of earlier tokens, if there are any
     layer: int  # the number of the layer
     reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
+    bias: ScoreBias | None = None  # added to the scores of attention
 
 
 class SelfAttention(nn.Module):
@@ -80,6 +82,7 @@ class SelfAttention(nn.Module):
             causal=scope.causal,
             window=scope.window,
             dropout=dropout,
+            bias=scope.bias,
         )
         return context.flatten(1)
 
@@ -94,6 +97,7 @@ class SelfAttention(nn.Module):
             and scope.window is None
             and scope.rotation is None
             and scope.cache is None
+            and scope.bias is None
             and native.can_attend(self.heads_shape[2], scope.packed.max_seqlen)
         )
 

@@ -7,7 +7,7 @@ fused attention is used where it is fastest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from ..packed import Group, Layout
 from .attention_masks import make_pair_mask
 from .layers import apply_dropout_mask, dropout_mask
+from .score_bias import ScoreBias, ScoreBiasGradients, scale_of
 
 _CALL_COST = 50_000  # time of a block's calls, in units of one score or one copied number
 _MULTIPLE_OF_LENGTH = 8  # padded lengths are multiples of it: products are faster
@@ -195,21 +196,27 @@ class _GroupedAttention(torch.autograd.Function):
         causal: bool,
         window: int | None,
         dropout: float,
+        bias: ScoreBias | None,
+        *_: Tensor | None,  # the bias's matrix, keys and queries, which get gradients
     ) -> Tensor:
-        scale = 1 / math.sqrt(query.shape[-1])
+        scale = scale_of(query, bias)
         result = _empty_like(query, pairs[-1][0])
         blocks = divide_into_blocks(pairs, *query.shape[1:], query.device)
         saved_tensors: list[Tensor] = []
         for queries, keys in blocks:
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
             scores = _product(q, k.transpose(1, 2), scale)
+            if bias is not None:
+                _by_sequence(scores, queries).add_(
+                    bias.of_group(_by_sequence(q, queries), _by_sequence(k, keys))
+                )
             masked = make_pair_mask(
                 scores.shape[-2], scores.shape[-1], causal, window, query.device
             )
             if keys.padding is not None:
                 # Not minus infinity: a pad token may see only padding, which would give NaN.
-                by_sequence = scores.view(queries.group.sequences, -1, *scores.shape[1:])
-                by_sequence.masked_fill_(keys.padding, torch.finfo(scores.dtype).min)
+                minimum = torch.finfo(scores.dtype).min
+                _by_sequence(scores, queries).masked_fill_(keys.padding, minimum)
             if masked is not None:
                 scores.masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
@@ -223,6 +230,7 @@ class _GroupedAttention(torch.autograd.Function):
             queries.write(result, context)
         ctx.save_for_backward(query, key, value, *saved_tensors)
         ctx.blocks, ctx.last, ctx.scale, ctx.dropout = blocks, pairs[-1], scale, dropout
+        ctx.bias = bias
         return result
 
     @staticmethod
@@ -232,6 +240,7 @@ class _GroupedAttention(torch.autograd.Function):
         saved_tensors = iter(rest)
         d_query = _empty_like(query, ctx.last[0])
         d_key, d_value = _empty_like(key, ctx.last[1]), _empty_like(value, ctx.last[1])
+        bias_gradients = None if ctx.bias is None else ScoreBiasGradients(ctx.bias)
         for queries, keys in ctx.blocks:
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
             d_context = queries.by_head(gradient)
@@ -245,13 +254,46 @@ class _GroupedAttention(torch.autograd.Function):
             if ctx.dropout:
                 d_weights = apply_dropout_mask(d_weights, keep)
             d_scores = torch.ops.aten._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-            queries.write(d_query, _product(d_scores, k, ctx.scale))
-            keys.write(d_key, _product(d_scores.transpose(1, 2), q, ctx.scale))
-        return d_query, d_key, d_value, None, None, None, None
+            d_q = _product(d_scores, k, ctx.scale)
+            d_k = _product(d_scores.transpose(1, 2), q, ctx.scale)
+            if bias_gradients is not None:
+                d_query_terms, d_key_terms = bias_gradients.add_group(
+                    _by_sequence(d_scores, queries),
+                    _by_sequence(q, queries),
+                    _by_sequence(k, keys),
+                )
+                for total, terms in ((d_q, d_query_terms), (d_k, d_key_terms)):
+                    if terms is not None:
+                        _by_sequence(total, queries).add_(terms)
+            queries.write(d_query, d_q)
+            keys.write(d_key, d_k)
+        of_bias = () if bias_gradients is None else bias_gradients.tensors
+        return d_query, d_key, d_value, None, None, None, None, None, *of_bias
 
 
-grouped_attention: Callable[..., Tensor] = _GroupedAttention.apply
-"""Attention with its gradient; the arguments are those of `_GroupedAttention.forward`."""
+_grouped_attention: Callable[..., Tensor] = _GroupedAttention.apply
+
+
+def grouped_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pairs: tuple[tuple[Group, Group], ...],
+    causal: bool,
+    window: int | None,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """Compute attention with its gradients, also those of a bias."""
+    tensors = () if bias is None else (bias.matrix, bias.keys, bias.queries)
+    return _grouped_attention(query, key, value, pairs, causal, window, dropout, bias, *tensors)
+
+
+def _by_sequence(
+    values: Float[Tensor, "batch rows columns"], block: _Block
+) -> Float[Tensor, "sequences heads rows columns"]:
+    """Return a view of a block's values, of each head of each sequence."""
+    return values.view(block.group.sequences, -1, *values.shape[1:])
 
 
 def _product(
@@ -271,6 +313,7 @@ def infer_grouped(
     pairs: tuple[tuple[Group, Group], ...],
     causal: bool,
     window: int | None,
+    bias: ScoreBias | None = None,
 ) -> Tensor:
     """Compute the same formula without gradients, in the fastest way.
 
@@ -283,9 +326,12 @@ def infer_grouped(
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
         masked = make_pair_mask(q_group.length, k_group.length, causal, window, query.device)
-        if is_half and masked is None and k_group.length <= _MAX_FLOAT32_KEYS:
+        contexts: Iterable[Tensor]
+        if bias is not None:
+            contexts = _attend_with_bias(q, k, v, bias, masked)
+        elif is_half and masked is None and k_group.length <= _MAX_FLOAT32_KEYS:
             context = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
-            contexts: Sequence[Tensor] = [context.to(query.dtype)]
+            contexts = [context.to(query.dtype)]
         elif is_half and masked is None and k_group.length <= _MAX_EXPLICIT_KEYS:
             scores = q.shape[1] * q_group.length * k_group.length  # per sequence
             chunk = max(1, _CHUNK_SCORES // scores)
@@ -300,6 +346,23 @@ def infer_grouped(
     if num_extra:
         parts.append(query.new_zeros(num_extra, *query.shape[1:]))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend_with_bias(
+    query: Float[Tensor, "sequences heads queries head_size"],
+    key: Float[Tensor, "sequences heads keys head_size"],
+    value: Float[Tensor, "sequences heads keys head_size"],
+    bias: ScoreBias,
+    masked: Bool[Tensor, "queries keys"] | None,
+) -> Iterator[Float[Tensor, "sequences heads queries head_size"]]:
+    """Yield the results of some sequences at a time; a bias may have terms of each sequence."""
+    scores = query.shape[1] * query.shape[2] * key.shape[2]  # per sequence
+    chunk = max(1, _CHUNK_SCORES // scores) if bias.has_vectors else len(query)
+    for q, k, v in zip(*(torch.split(part, chunk) for part in (query, key, value)), strict=True):
+        terms = bias.of_group(q, k)
+        if masked is not None:
+            terms = terms.masked_fill(masked, -math.inf)
+        yield F.scaled_dot_product_attention(q, k, v, terms, scale=scale_of(q, bias))
 
 
 def _attend_with_padding(

@@ -104,6 +104,14 @@ class PrepareKeywords(TypedDict, total=False):
     shard_bytes: int
 
 
+class ScoreBiasKeywords(TypedDict, total=False):
+    """Settings of the group `score_bias`."""
+
+    kind: Literal["buckets", "alibi"]
+    num_buckets: int
+    max_distance: int
+
+
 class EncoderKeywords(TypedDict, total=False):
     """Geometry of an encoder."""
 
@@ -131,6 +139,7 @@ class EncoderKeywords(TypedDict, total=False):
     global_attention_every: int
     rope_theta: float
     local_rope_theta: float
+    score_bias: ScoreBiasKeywords | None
     norm_first: bool
     first_layer_norm: bool
     embedding_norm: bool

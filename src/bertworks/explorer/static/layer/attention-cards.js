@@ -115,8 +115,8 @@ const rotation = (data, steps, token) => [
 ];
 
 function scoreCard({ data, steps, pieces, token, piece }) {
-  const root = Math.sqrt(data.head_size);
-  const rootText = `√${data.head_size}${Number.isInteger(root) ? ` = ${root}` : ""}`;
+  const root = Math.sqrt(data.score_divisor);
+  const rootText = `√${data.score_divisor}${Number.isInteger(root) ? ` = ${root}` : ""}`;
   return {
     title: "Scores: the query times every key",
     name: "Scores",
@@ -126,9 +126,11 @@ function scoreCard({ data, steps, pieces, token, piece }) {
         `The query of ${piece} is multiplied by the key of every piece, number by number (the ` +
           `strips), and added up: q · k. Divided by ${rootText}, the scores do not grow with ` +
           "the size of the vectors.",
+        steps.score_bias &&
+          " A term b, which depends on how far apart the two pieces are, is added.",
       ),
       formula(
-        `score(j) = q · k_j / √${data.head_size}`,
+        `score(j) = q · k_j / √${data.score_divisor}${steps.score_bias ? " + b_j" : ""}`,
         steps.rotated_query ? "q and k rotated" : "",
       ),
       table(
@@ -136,6 +138,7 @@ function scoreCard({ data, steps, pieces, token, piece }) {
           "Piece j",
           { text: addSubscripts("q × k_j") },
           { text: addSubscripts("q · k_j"), number: true },
+          ...(steps.score_bias ? [{ text: addSubscripts("b_j"), number: true }] : []),
           { text: "score", number: true },
         ],
         scoreRows(data, steps, pieces, token),
@@ -151,14 +154,15 @@ function scoreRows(data, steps, pieces, token) {
   const scale = findLargest(...products);
   const scoreCells = (name, target) => [
     strip(products[target], scale, `q × k of ${name}`),
-    formatShort(steps.scores[target] * Math.sqrt(data.head_size)),
+    formatShort(products[target].reduce((sum, value) => sum + value, 0)),
+    ...(steps.score_bias ? [formatShort(steps.score_bias[target])] : []),
     formatShort(steps.scores[target]),
   ];
   return pieces.map((name, target) => [
     h("span", { class: "mono" }, name),
     ...(canAttend(data, token, target)
       ? scoreCells(name, target)
-      : [h("span", { class: "soft" }, "not seen"), "", "−∞"]),
+      : [h("span", { class: "soft" }, "not seen"), "", ...(steps.score_bias ? [""] : []), "−∞"]),
   ]);
 }
 

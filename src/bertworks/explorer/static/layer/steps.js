@@ -47,14 +47,21 @@ function computeAttention(data, token, head) {
   const isRotary = "rotated_query" in data.numbers;
   const [query, key] = isRotary ? ["rotated_query", "rotated_key"] : ["query", "key"];
   const tokens = data.pieces.tokens.map((_, index) => index);
-  const scale = Math.sqrt(data.head_size);
-  const computeScores = (other) =>
-    tokens.map((target) =>
+  const scale = Math.sqrt(data.score_divisor);
+  const readBias = (other) =>
+    "score_bias" in data.numbers
+      ? sliceHead(readRow(data, "score_bias", token), other, tokens.length)
+      : null;
+  const computeScores = (other) => {
+    const bias = readBias(other);
+    return tokens.map((target) =>
       canAttend(data, token, target)
         ? dotProduct(readHead(data, query, token, other), readHead(data, key, target, other)) /
-          scale
+            scale +
+          (bias ? bias[target] : 0)
         : -Infinity,
     );
+  };
 
   const steps = { input: readRow(data, "input", token) };
   if (data.norm_first) steps.attention_input = normalize(data, "attention_input", steps.input);
@@ -64,6 +71,7 @@ function computeAttention(data, token, head) {
   steps.values = tokens.map((target) => readHead(data, "value", target, head));
   const scores = Array.from({ length: data.heads }, (_, other) => computeScores(other));
   steps.scores = scores[head];
+  if ("score_bias" in data.numbers) steps.score_bias = readBias(head);
   steps.all_weights = scores.map(softmax);
   steps.weights = steps.all_weights[head];
   steps.context = steps.all_weights.flatMap((weights, other) =>

@@ -158,6 +158,8 @@ function layerNotice(data) {
     theta !== null &&
       "Positions are rotary: queries and keys are rotated, and no position is " +
         "added to the embeddings.",
+    "score_bias" in data.numbers &&
+      "A term that depends on the distance of two pieces is added to their score.",
     isPreNorm &&
       "This model normalises before each half of a layer (pre-norm), where BERT " +
         "normalises after it.",
