@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as PeerPo
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentencePooling, SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
+from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.pooling import pool
 from bertworks.packed import Packed, Padded
@@ -26,10 +27,10 @@ TEXTS = ["a", "a b c", "c d e f g h a b", "b a"]
 PEERS = {"mean-sqrt": "mean_sqrt_len_tokens", "weighted-mean": "weightedmean", "sep": "lasttoken"}
 
 
-def encoder(**sentence) -> bw.Model:
+def encoder(config: EncoderConfig | None = None, **sentence) -> bw.Model:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     torch.manual_seed(0)
-    bare = bw.Model.fresh(geometry("bert", vocab_size=len(PIECES)), tokenizer)
+    bare = bw.Model.fresh(config or geometry("bert", vocab_size=len(PIECES)), tokenizer)
     network = BareEncoder(Encoder(bare.encoder.config, pooler=False))
     network.encoder.load_state_dict(bare.encoder.state_dict(), strict=False)
     return bw.Model(tokenizer, None, network.eval(), sentence=SentenceSettings(**sentence))
@@ -93,3 +94,20 @@ def test_onnx_runtime_gives_the_vectors_of_embed(tmp_path, pooling: str, normali
         np.testing.assert_allclose(vectors, expected[rows], atol=1e-4)
     modules = json.loads((tmp_path / "onnx" / "modules.json").read_text())
     assert len(modules) == 2 + normalize
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["buckets", "alibi"])
+def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
+    import onnxruntime
+
+    values = {"family": "bertworks", "vocab_size": len(PIECES), "initializer_range": 0.3}
+    config = geometry("bert").with_values(**values, score_bias={"kind": kind})
+    model = encoder(config, pooling="mean")
+    write_onnx(model, tmp_path / "onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    inputs = {name: tensor.numpy() for name, tensor in padded_inputs(model).items()}
+    (vectors,) = session.run(["sentence_embedding"], inputs)
+    np.testing.assert_allclose(vectors, model.embed(TEXTS, precision="fp32"), atol=1e-4)
+    plain = encoder(config.with_values(score_bias=None), pooling="mean")
+    assert np.abs(vectors - plain.embed(TEXTS, precision="fp32")).max() > 0.01

@@ -13,12 +13,11 @@ from torch import Tensor
 from bertworks.inference.activations import activations
 from bertworks.inference.frozen_layers import FrozenLayer
 from bertworks.inference.frozen_network import frozen_form
-from bertworks.model import BareEncoder
 from bertworks.nn import grouped_attention
 from bertworks.nn.attention import attention
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
-from bertworks.nn.encoder import Encoder
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.grouped_attention import divide_into_blocks
 from bertworks.nn.score_bias import BucketBias, LinearBias, ScoreBias, round_up_length
 from bertworks.packed import Layout, Packed, Padded
@@ -243,9 +242,9 @@ def sequences() -> Packed:
     return Packed.from_arrays([random.integers(0, 40, n) for n in LENGTHS]).to("cpu")
 
 
-def encoder_of(kind: str) -> Encoder:
+def encoder_of(kind: str) -> BareEncoder:
     torch.manual_seed(0)
-    encoder = BareEncoder(config_of(kind), pooler=False).eval()
+    encoder = BareEncoder(Encoder(config_of(kind), pooler=False)).eval()
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.add_(torch.randn_like(weight) * 0.3).copy_(weight.bfloat16())

@@ -209,8 +209,8 @@ class Encoder(nn.Module):
         length = layout.max_seqlen
         if isinstance(length, int):
             length = round_up_length(length)
-        like = hidden.new_empty(0, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        bias: ScoreBias = self.score_bias(length, like)
+        template = hidden.new_empty(0, dtype=torch.promote_types(hidden.dtype, torch.float32))
+        bias: ScoreBias = self.score_bias(length, template)
         # A layer that is computed again in the backward pass must not make the matrix.
         return bias.in_graph() if torch.is_grad_enabled() else bias
 

@@ -218,9 +218,9 @@ class BucketBias(nn.Module):
         self.max_distance = settings.max_distance
         self.table = nn.Embedding(settings.num_buckets, config.num_attention_heads)
 
-    def forward(self, length: int, like: Tensor) -> ScoreBias:
+    def forward(self, length: int, template: Tensor) -> ScoreBias:
         """Return the terms of sequences of up to `length` tokens."""
-        weight = self.table.weight.to(like.dtype)
+        weight = self.table.weight.to(template.dtype)
         return ScoreBias(length, weight[self.buckets(length)].t())
 
     def buckets(self, length: int) -> Int64[Tensor, " distances"]:
@@ -250,10 +250,10 @@ class LinearBias(nn.Module):
         fine = [2 ** (-4 * head / power) for head in range(1, 2 * power + 1)]
         self.slopes = [*fine[1::2], *fine[: 2 * (heads - power) : 2]]
 
-    def forward(self, length: int, like: Tensor) -> ScoreBias:
+    def forward(self, length: int, template: Tensor) -> ScoreBias:
         """Return the terms of sequences of up to `length` tokens."""
-        slopes = torch.tensor(self.slopes, dtype=like.dtype, device=like.device)
-        return ScoreBias(length, -slopes[:, None] * distances_up_to(length, like.device).abs())
+        slopes = torch.tensor(self.slopes, dtype=template.dtype, device=template.device)
+        return ScoreBias(length, -slopes[:, None] * distances_up_to(length, template.device).abs())
 
 
 KINDS: dict[str, Callable[[EncoderConfig, ScoreBiasSettings], nn.Module]] = {
