@@ -77,9 +77,9 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
     from bertworks.packed import Batch
     from bertworks.tasks.pretraining.task import PretrainingTask
     from bertworks.training.optimizer import parameter_groups
+    from bertworks.training.plan import batch_of
     from bertworks.training.pretrain import PretrainingData
     from bertworks.training.recipe import PretrainSettings
-    from bertworks.training.state import batch_of
     from bertworks.training.stream import stream
 
     def padded(batch: Batch) -> dict[str, torch.Tensor]:

@@ -24,7 +24,8 @@ from bertworks.runs.run_directory import RunDirectory
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit
 from bertworks.training.labelled_data import RowSource
-from bertworks.training.state import FitSettings, Phase
+from bertworks.training.plan import Phase
+from bertworks.training.settings import FitSettings
 
 from .hard_cases import (
     CONFIG,

@@ -16,8 +16,8 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
 from bertworks.training.fit import BestMetric, FitSettings, Phase
+from bertworks.training.plan import Plan
 from bertworks.training.settings import OptimizerSettings
-from bertworks.training.state import Plan
 
 from .letters import CONFIG, PIECES, TRAIN, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, train, weights

@@ -33,9 +33,9 @@ from ..training import operations
 from ..training.freezing import frozen_parameters
 from ..training.objective import Objective, with_geometry
 from ..training.optimizer import build_optimizer
+from ..training.plan import batch_of
 from ..training.precision import activation_checkpointing
 from ..training.recipe import PhaseSettings, PretrainSettings, find_recipe, read_recipe
-from ..training.state import batch_of
 
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
 """The paper's runs (§A.2): days, and TPU chips by size."""

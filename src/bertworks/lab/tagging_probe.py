@@ -45,10 +45,10 @@ from ..tasks.tagging.windows import TaggingExample, Window
 from ..training.checkpoint import load_weights
 from ..training.fit import fit
 from ..training.labelled_data import RowSource
+from ..training.plan import Phase
 from ..training.progress import Progress
 from ..training.random_state import seed_everything
 from ..training.settings import FitSettings, TrainingSettings
-from ..training.state import Phase
 from ..utils.atomic_writes import atomic_write
 
 

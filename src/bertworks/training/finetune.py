@@ -45,11 +45,12 @@ from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
 from .labelled_data import LabelledData, RowSource
+from .plan import Phase, Plan
 from .precision import resolve_precision
 from .progress import Progress, say, usual_progress
 from .random_state import seed_everything
 from .settings import FinetuneSettings, FitSettings, settings_of
-from .state import Phase, Plan, find_plan_conflict
+from .state import find_plan_conflict
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from .checkpoint import save_weights
 from .distributed import ProcessGroup, check_can_split, process_group
 from .freezing import frozen_parameters, unfreeze
 from .optimizer import Average, build_optimizer, set_step
+from .plan import Phase, Plan, batch_of
 from .precision import activation_checkpointing, determinism
 from .progress import Progress
 from .random_state import unchanged_random_state
@@ -54,7 +55,7 @@ from .sharding import (
     shard,
 )
 from .signals import RunInterrupted, StopRequest, stop_request
-from .state import Checkpointer, FitResult, Phase, Plan, TrainState, batch_of
+from .state import Checkpointer, FitResult, TrainState
 from .stream import GlobalBatch, Position, stream
 
 __all__ = ["BestMetric", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]

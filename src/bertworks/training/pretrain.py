@@ -47,12 +47,13 @@ from .objective import (
     load_initial,
     with_geometry,
 )
+from .plan import Phase, Plan, batch_of
 from .precision import resolve_precision
 from .progress import Progress, say, usual_progress
 from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .settings import suitable_rate
-from .state import Phase, Plan, batch_of, find_plan_conflict
+from .state import find_plan_conflict
 
 # Data are identified by their checksum, not by their path.
 _MAY_CHANGE = MAY_CHANGE | {"data"}

@@ -26,7 +26,8 @@ from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
 from bertworks.training.labelled_data import RowSource
-from bertworks.training.state import FitSettings, Phase
+from bertworks.training.plan import Phase
+from bertworks.training.settings import FitSettings
 from tests.checkpoints import published
 from tests.checkpoints.published import error, geometry
 
