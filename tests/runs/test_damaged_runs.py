@@ -22,7 +22,7 @@ from bertworks.training.checkpoint import ResumeWarning, list_checkpoints
 from bertworks.tuning.results import GridResult
 from bertworks.utils.json_files import verify_checksum, with_checksum
 
-from .letters import CONFIG, DEV, PIECES, TRAIN, run
+from ..training.letters import CONFIG, DEV, PIECES, TRAIN, run
 
 FILES = (
     *("settings.yaml", "journal.jsonl", "sessions.jsonl", "data.json", "evaluation.json"),

@@ -38,7 +38,7 @@ def test_lines_come_back_exactly_and_without_nan(tmp_path: Path) -> None:
     assert lines[1]["loss"] is None
 
 
-def test_a_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_not_read(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, SETTINGS).close()
     (tmp_path / "journal.jsonl").write_text(json.dumps(STOP) + '\n{"kind": "st')
     assert list(read_run(tmp_path).lines()) == [STOP]
@@ -120,7 +120,7 @@ def test_files_of_a_run_killed_at_its_start_are_ignored(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path, SETTINGS).close()
 
 
-def test_two_at_once_are_refused(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     with pytest.raises(OutputError, match=rf"run: is being written by process {os.getpid()} on "):
         RunDirectory.open(tmp_path / "run", SETTINGS)
@@ -166,7 +166,7 @@ def test_a_full_disk_is_an_output_error(tmp_path: Path) -> None:
     run.close()
 
 
-def test_sessions_are_noted_with_their_time(tmp_path: Path) -> None:
+def test_sessions_are_recorded_with_their_time(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)
     run.log_session("start", step=0, threads=2)
     run.close()
