@@ -41,6 +41,7 @@ from .inference.settings import (
     GenerateSettings,
 )
 from .inference.similarity import similarities
+from .inference.static_vectors import StaticEmbedder, make_embedder
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .nn.config import EncoderConfig
 from .nn.encoder import BareEncoder, Encoder
@@ -440,6 +441,11 @@ class Model:
             source = not_empty(as_texts(source))
             if source is None:
                 return np.empty((0, embedder.width), np.float32)
+            is_plain = isinstance(source, list) and isinstance(source[0], str)
+            if is_plain and isinstance(embedder, StaticEmbedder) and not (options or column):
+                # For the same reason.
+                warn_of_file(source[0])
+                return embedder.embed_all(source, progress)
         rows = read_texts(source, column=column, **options)
         return embed_all(embedder, rows, progress)
 
@@ -578,7 +584,7 @@ class Model:
             defaults = self.sentence.model_dump(exclude={"entries"})
             defaults["prompt"] = self.sentence.prompt()
         embedding_settings = EmbeddingSettings.from_values({**defaults, **settings})
-        return Embedder(self.network, self.tokenizer, embedding_settings, embedding_settings)
+        return make_embedder(self.network, self.tokenizer, embedding_settings, embedding_settings)
 
     def fill_mask(
         self,

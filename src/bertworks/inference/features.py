@@ -53,6 +53,8 @@ class HiddenStateExtractor:
         SettingsError: a layer does not exist, or the limit exceeds the encoder's positions.
     """
 
+    may_be_empty = False
+
     def __init__(
         self,
         network: HasEncoder,
@@ -72,7 +74,6 @@ class HiddenStateExtractor:
                 f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
             )
         self.num_texts = self.num_truncated = 0
-        self.may_be_empty = False
 
     @property
     def width(self) -> int:
@@ -168,8 +169,6 @@ class HiddenStateExtractor:
 class Embedder(HiddenStateExtractor):
     """Computes vectors of texts; see `HiddenStateExtractor` for the arguments, and `EmbedSettings`.
 
-    A static model's vector of a text without known pieces is zero, and a warning counts such texts.
-
     Raises:
         SettingsError: the pooler is requested, but the model has none, or other layers than the
             last are.
@@ -185,8 +184,6 @@ class Embedder(HiddenStateExtractor):
         super().__init__(network, tokenizer, settings, engine)
         self.pooling, self.normalize = settings.pooling, settings.normalize
         self.prompt = settings.prompt
-        self.is_static = self.config.is_static and self.pooling == "mean" and self.is_of_last
-        self.may_be_empty = self.is_static
         if self.pooling == "pooler":
             if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
@@ -241,8 +238,6 @@ class Embedder(HiddenStateExtractor):
         Raises:
             CheckpointError: a vector is not finite.
         """
-        if self.is_static:
-            return self._means_of_rows(texts, place, progress)
         result = np.empty((len(texts), self.width), np.float32)
         num_done = 0
         for part, packed in self.batches(texts):
@@ -254,39 +249,6 @@ class Embedder(HiddenStateExtractor):
             if progress is not None:
                 progress(num_done)
         return result
-
-    def _means_of_rows(
-        self,
-        texts: Sequence[EncodedText],
-        place: Callable[[int], str],
-        progress: Callable[[int], None] | None,
-    ) -> Float[np.ndarray, "texts width"]:
-        """The vectors of a static model: each text's mean of rows of the table, in one operation.
-
-        They are computed in float32, whatever the precision.
-        """
-        lengths = np.fromiter((text.num_tokens for text in texts), np.int64, len(texts))
-        if not len(texts):
-            return np.empty((0, self.width), np.float32)
-        if num_empty := int((lengths == 0).sum()):
-            what = f"{num_empty:,} of {len(texts):,} texts have no known piece; their vectors are 0"
-            warnings.warn(what, BertworksWarning, stacklevel=2)
-        ids = np.concatenate([text.encoding.input_ids for text in texts]).astype(np.int64)
-        offsets = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        table = self.network.encoder.embeddings.word_embeddings.weight
-        with torch.inference_mode():
-            vectors = nn.functional.embedding_bag(
-                torch.from_numpy(ids).to(table.device),
-                table.float(),
-                torch.from_numpy(offsets).to(table.device),
-                mode="mean",
-            )
-            check_finite(vectors, lambda at: place(texts[at].index))
-            if self.normalize:
-                vectors = nn.functional.normalize(vectors, dim=-1)
-        if progress is not None:
-            progress(len(texts))
-        return vectors.cpu().numpy()
 
     def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
         encoder = self.frozen_encoder()
@@ -316,10 +278,15 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
     for window in chunks(texts, embedder.engine.window_rows):
         places, encodings = zip(*window, strict=True)
         yield embedder.embed(encodings, places)
+    warn_of_truncation(embedder)
+
+
+def warn_of_truncation(embedder: Embedder) -> None:
+    """Warn if texts were truncated, with their number."""
     if embedder.num_truncated:
         counts = f"{embedder.num_truncated} of {embedder.num_texts}"
         what = f"{counts} texts were truncated to {embedder.limit} tokens"
-        warnings.warn(what, BertworksWarning, stacklevel=2)
+        warnings.warn(what, BertworksWarning, stacklevel=3)
 
 
 def embed_all(

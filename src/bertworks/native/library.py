@@ -12,7 +12,17 @@ import ctypes
 import os
 import warnings
 import zlib
-from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +36,11 @@ PANEL = 32  # outputs computed together: widths and head sizes are multiples of 
 _AVX512, _EIGHT_BITS = 1, 2  # the first includes bfloat16
 
 
+def is_enabled() -> bool:
+    """Whether there is native code, for any processor, and the user has not disabled it."""
+    return os.environ.get("BERTWORKS_NATIVE") != "0" and library() is not None
+
+
 def has_kernels(precision: Literal["fp32", "bf16", "int8"]) -> bool:
     """Whether there is native code that is faster than PyTorch on this processor.
 
@@ -33,7 +48,7 @@ def has_kernels(precision: Literal["fp32", "bf16", "int8"]) -> bool:
     of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code.
     """
     required_bits = _EIGHT_BITS if precision == "int8" else _AVX512
-    code = None if os.environ.get("BERTWORKS_NATIVE") == "0" else library()
+    code = library() if is_enabled() else None
     if code is None or (precision != "fp32" and torch.cpu._is_amx_tile_supported()):
         return False
     return bool(code.bertworks_kernels() & required_bits)
@@ -132,6 +147,25 @@ class Entropy(Structure):
     )
 
 
+class PiecesTable(Structure):
+    """The struct `pieces_table` of wordpiece.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("bytes", "starts", "ids", "slots")),
+        *((name, c_int64) for name in ("mask", "pieces", "longest")),
+    )
+
+
+class WordPiece(Structure):
+    """The struct `wordpiece` of wordpiece.c."""
+
+    _fields_ = (
+        ("first", PiecesTable),
+        ("later", PiecesTable),
+        *((name, c_int64) for name in ("unknown", "drops_unknown", "lowercase", "longest_word")),
+    )
+
+
 @cache
 def library() -> Any:
     """Return the compiled library; None if it is missing or was compiled from other sources."""
@@ -181,6 +215,18 @@ def library() -> Any:
     code.bertworks_add_and_norm.restype = None
     code.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
     code.bertworks_entropy.restype = None
+    code.bertworks_wordpiece_fill.argtypes = (POINTER(PiecesTable),)
+    code.bertworks_wordpiece_fill.restype = None
+    code.bertworks_wordpiece.argtypes = (
+        *(POINTER(WordPiece), c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    code.bertworks_wordpiece.restype = c_int64
+    code.bertworks_mean_of_rows.argtypes = (
+        *(c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    code.bertworks_mean_of_rows.restype = c_int
     three = (c_void_p, c_void_p, c_void_p)
     code.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
     code.bertworks_gelu.restype = None

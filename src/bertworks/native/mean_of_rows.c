@@ -1,0 +1,69 @@
+/* Means of rows of a table: the vectors of texts of a static model. */
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define TEXTS_OF_ITEM 64
+#define FEW_TEXTS 256 /* for which waking other threads takes longer than the work */
+#define SUMS 16       /* of squares, side by side, so that the compiler uses vectors */
+
+typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
+
+typedef struct {
+    const float *table;
+    int64_t width;
+    const int32_t *ids;
+    const int64_t *starts;
+    int64_t texts, unit;
+    float *means;
+    atomic_long next;
+} mean_job;
+
+static void mean_of_text(const mean_job *all, int64_t text) {
+    int64_t width = all->width, start = all->starts[text], end = all->starts[text + 1];
+    float *restrict mean = all->means + text * width;
+    float squares[SUMS] = {0}, total = 0, count = end > start ? (float)(end - start) : 1;
+    int64_t whole = width / SUMS * SUMS;
+    for (int64_t at = 0; at < width; at++) mean[at] = 0;
+    for (int64_t token = start; token < end; token++) {
+        const float *restrict row = all->table + all->ids[token] * width;
+        for (int64_t at = 0; at < width; at++) mean[at] += row[at];
+    }
+    for (int64_t at = 0; at < width; at++) mean[at] /= count;
+    if (!all->unit) return;
+    for (int64_t at = 0; at < whole; at += SUMS)
+        for (int side = 0; side < SUMS; side++) squares[side] += mean[at + side] * mean[at + side];
+    for (int64_t at = whole; at < width; at++) squares[at - whole] += mean[at] * mean[at];
+    for (int side = 0; side < SUMS; side++) total += squares[side];
+    float length = sqrtf(total);
+    if (length < 1e-12f) length = 1e-12f; /* NaN stays */
+    for (int64_t at = 0; at < width; at++) mean[at] /= length;
+}
+
+static void mean_work(void *given) {
+    mean_job *all = given;
+    int64_t first;
+    while ((first = atomic_fetch_add(&all->next, TEXTS_OF_ITEM)) < all->texts)
+        for (int64_t text = first; text < first + TEXTS_OF_ITEM && text < all->texts; text++)
+            mean_of_text(all, text);
+}
+
+/* The mean of each text's rows, [texts, width]; zero for a text without rows; with `unit`, of
+   length 1. Text `i` has the rows `ids[starts[i]]` up to `ids[starts[i + 1]]`. Returns 0; 1 if
+   an id is not in the table of `rows` rows. */
+int bertworks_mean_of_rows(const float *table, int64_t rows, int64_t width, const int32_t *ids,
+                           const int64_t *starts, int64_t texts, int64_t unit, float *means,
+                           int64_t threads, parallel_fn parallel) {
+    mean_job all = {.table = table, .width = width, .ids = ids, .starts = starts};
+    all.texts = texts;
+    all.unit = unit;
+    all.means = means;
+    for (int64_t at = 0; at < starts[texts]; at++)
+        if (ids[at] < 0 || ids[at] >= rows) return 1;
+    if (parallel && threads > 1 && texts >= FEW_TEXTS)
+        parallel(mean_work, &all, (unsigned)threads, 0);
+    else
+        mean_work(&all);
+    return 0;
+}
