@@ -441,11 +441,12 @@ class Model:
             source = not_empty(as_texts(source))
             if source is None:
                 return np.empty((0, embedder.width), np.float32)
-            is_plain = isinstance(source, list) and isinstance(source[0], str)
-            if is_plain and isinstance(embedder, StaticEmbedder) and not (options or column):
-                # For the same reason.
-                warn_of_file(source[0])
-                return embedder.embed_all(source, progress)
+            is_list = isinstance(source, list) and not options and column is None
+            if is_list and isinstance(embedder, StaticEmbedder):
+                texts_in_memory: list[Any] = [*source]
+                if isinstance(texts_in_memory[0], str):
+                    warn_of_file(texts_in_memory[0])
+                    return embedder.embed_all(texts_in_memory, progress)
         rows = read_texts(source, column=column, **options)
         return embed_all(embedder, rows, progress)
 

@@ -71,8 +71,9 @@ class StaticEmbedder(Embedder):
             names = None if where is None else where[start : start + _WINDOW]
             ids, lengths = self._ids(window, names)
 
-            def place(at: int, start: int = start) -> str:
-                return f"text {first + start + at + 1}" if where is None else where[start + at]
+            def place(index: int, start: int = start) -> str:
+                row = start + index
+                return f"text {first + row + 1}" if where is None else where[row]
 
             self._write_means(ids, lengths, result[start : start + _WINDOW], place)
             if progress is not None:
@@ -206,7 +207,7 @@ def native_wordpiece(definition: Definition) -> NativeWordPiece | None:
     if isinstance(definition, WordPieceDefinition):
         is_plain = definition.normalization.clean_text and not definition.added
         ids, limit = definition.ids, definition.max_word_characters
-        unknown, lowercase = definition.ids[UNK], definition.lowercase
+        unknown_id, lowercase = definition.ids[UNK], definition.lowercase
     else:
         assert isinstance(definition, TreeDefinition)
         model: Any = definition.tree["model"]
@@ -214,12 +215,12 @@ def native_wordpiece(definition: Definition) -> NativeWordPiece | None:
         if not is_plain:
             return None
         ids, limit = model["vocab"], model["max_input_chars_per_word"]
-        unknown, lowercase = definition.ids[model["unk_token"]], definition.lowercase
+        unknown_id, lowercase = definition.ids[model["unk_token"]], definition.lowercase
     if not is_plain or limit > MAX_WORD_CHARACTERS:
         return None
     return NativeWordPiece(
         ids,
-        unknown,
+        unknown_id,
         drops_unknown=definition.unknown_id is not None,
         lowercase=lowercase,
         max_word_characters=limit,
