@@ -7,6 +7,7 @@ import pytest
 from bertworks.checkpoints.families import FAMILIES
 from tests import families_table
 from tests.families_table import COLUMNS, PAGE
+from tests.text.peers import PEERS
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,10 @@ def test_the_page_is_what_the_command_writes(page):
 def test_every_figure_is_within_the_tolerance(page, family):
     rows, _ = families_table.read_page(page)
     for column, figures in zip(COLUMNS, rows[family], strict=True):
-        assert column.is_good(*figures), (column.heading, figures)
+        if column.heading == "tokenizer" and family not in PEERS:
+            assert figures == ()
+        else:
+            assert column.is_good(*figures), (column.heading, figures)
 
 
 @pytest.mark.parametrize(

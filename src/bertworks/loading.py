@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .checkpoints.families import family_of
-from .checkpoints.heads import PublishedCheckpoint
+from .checkpoints.heads import PublishedCheckpoint, is_published
 from .checkpoints.locate import locate
 from .checkpoints.network_weights import load_weights
 from .checkpoints.sentence import (
@@ -115,7 +115,8 @@ def load(
             network = build()
     except SettingsError as error:  # the task and the encoder do not fit together
         raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
-    if any(True for _ in network.buffers()):  # a task's constants, which are in no file
+    if not all(is_published(name) for name, _ in network.named_buffers()):
+        # A task's constants are in no file.
         network = build()
     report = load_weights(
         network,

@@ -66,6 +66,10 @@ class Rough(NamedTuple):
 
 def geometries_of(family: str) -> dict[str, dict[str, Any]]:
     """Those that the reference has: the first GPT's activations are relu, silu and tanh-GELU."""
+    if family == "esm":  # which has one activation, and two kinds of positions
+        gelu = {k: v for k, v in GEOMETRIES.items() if v.get("hidden_act", "gelu") == "gelu"}
+        absolute = {"positions": "learned", "zeroed_token_id": None}
+        return {**gelu, "learned-positions": {**absolute, "embedding_norm": True}}
     if family != "openai-gpt":
         return GEOMETRIES
     known = {name: values for name, values in GEOMETRIES.items() if name != "tanh"}
@@ -209,11 +213,13 @@ def _gradients(
     pair: Pair, theirs: nn.Module, family: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Ours and theirs, under their names; each of their parameters is among them."""
-    own = FAMILIES[family].keys.export({n: p.grad for n, p in pair.ours.named_parameters()})
+    gradients = {n: p.grad for n, p in pair.ours.named_parameters() if p.grad is not None}
+    own = FAMILIES[family].keys.export(gradients)
     # A tied parameter of theirs goes by either of its names.
     found = dict(theirs.named_parameters(remove_duplicate=False))
     others = {name: found[name].grad for name in own}
-    unreached = {id(p) for p in theirs.parameters()} - {id(found[name]) for name in others}
+    trained = {id(p) for p in theirs.parameters() if p.grad is not None}
+    unreached = trained - {id(found[name]) for name in others}
     assert not unreached
     return own, others
 

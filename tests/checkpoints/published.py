@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.models.esm import modeling_esm
 from transformers.models.modernbert import modeling_modernbert
 
 from bertworks.checkpoints.families import FAMILIES
@@ -44,7 +45,18 @@ CONFIG_CLASSES = {
     "roberta-prelayernorm": "RobertaPreLayerNormConfig",
     "xlm-roberta-xl": "XLMRobertaXLConfig",
     "mpnet": "MPNetConfig",
+    "rembert": "RemBertConfig",
+    "roformer": "RoFormerConfig",
+    "esm": "EsmConfig",
+    "big_bird": "BigBirdConfig",
 }
+
+OF_KNOWN_PARTS = {
+    *("data2vec-text", "megatron-bert", "roberta-prelayernorm", "xlm-roberta-xl"),
+    *("rembert", "big_bird"),
+}
+"""Families all of whose parts are others', in other places or under other names: only the slow
+tests have their further geometries."""
 
 
 def geometry(family: str, **values: Any) -> EncoderConfig:
@@ -55,6 +67,10 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
         known["embedding_size"] = 24
     if family == "ernie":  # what it has and BERT has not, which `config.json` must switch on
         known["task_type_vocab_size"] = 3
+    if family == "rembert":
+        known["output_embedding_size"] = 40
+    if family == "esm":
+        known |= {"positions": "rotary", "zeroed_token_id": 7}
     if family == "modernbert":
         known["local_attention"] = 8
     if family == "openai-gpt":
@@ -142,14 +158,17 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 
 @contextmanager
 def exact_rotation(exact: bool = True) -> Iterator[None]:
-    """Have their ModernBERT rotate without its detour over float32, to be compared in float64."""
-    own = modeling_modernbert.apply_rotary_pos_emb
+    """Have their models rotate without a detour over float32, to be compared in float64."""
+    modules = (modeling_modernbert, modeling_esm)
+    functions = [module.apply_rotary_pos_emb for module in modules]
     if exact:
-        modeling_modernbert.apply_rotary_pos_emb = _rotate_exactly
+        for module in modules:
+            module.apply_rotary_pos_emb = _rotate_exactly
     try:
         yield
     finally:
-        modeling_modernbert.apply_rotary_pos_emb = own
+        for module, function in zip(modules, functions, strict=True):
+            module.apply_rotary_pos_emb = function
 
 
 def _rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:

@@ -17,14 +17,25 @@ from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from tests.checkpoints import measures, published
 from tests.checkpoints.measures import TOLERANCE
-from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
+from tests.checkpoints.published import CONFIG_CLASSES, OF_KNOWN_PARTS, error, geometry
 
 ALL = list(CONFIG_CLASSES)
 BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 FAMILY = pytest.mark.parametrize("family", ALL)
+
+
+def is_of_known_parts(family: str, name: str) -> bool:
+    """Whether other families' tests in the geometry `name` test this family's parts."""
+    return name != "small" and family in OF_KNOWN_PARTS
+
+
 IN_GEOMETRIES = pytest.mark.parametrize(
     ("family", "name"),
-    [(family, name) for family in ALL for name in measures.geometries_of(family)],
+    [
+        pytest.param(family, name, marks=[pytest.mark.slow] * is_of_known_parts(family, name))
+        for family in ALL
+        for name in measures.geometries_of(family)
+    ],
 )
 
 
@@ -42,7 +53,12 @@ def test_every_layer_and_the_logits(family, name, dtype):
     ("family", "name"),
     [
         # A large vocabulary takes a second each and says nothing new: the slow tests have it.
-        pytest.param(family, name, marks=[pytest.mark.slow] * name.startswith("large-vocabulary"))
+        pytest.param(
+            family,
+            name,
+            marks=[pytest.mark.slow]
+            * (name.startswith("large-vocabulary") or is_of_known_parts(family, name)),
+        )
         for family in ALL
         for name in measures.geometries_of(family)
     ],
@@ -83,7 +99,9 @@ def test_a_classifier_has_the_same_logits(family, values, dtype):
 def test_every_activation_is_compared(family):
     """Of those that the family's `config.json` can name, in the reference's implementation."""
     compared = {geometry(family, **v).hidden_act for v in measures.geometries_of(family).values()}
-    known = {"relu", "silu", "gelu_new"} if family == "openai-gpt" else set(ACTIVATIONS)
+    known = {"openai-gpt": {"relu", "silu", "gelu_new"}, "esm": {"gelu"}}.get(
+        family, set(ACTIVATIONS)
+    )
     assert compared == known
 
 

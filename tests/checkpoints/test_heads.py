@@ -29,7 +29,13 @@ from tests.checkpoints import journeys, measures, published
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
 
-ALL = [family for family in CONFIG_CLASSES if "tagging" in FAMILIES[family].classes]
+
+def families_with(kind: str) -> list[str]:
+    """The families that have a published class for a kind of models."""
+    return [family for family in CONFIG_CLASSES if kind in FAMILIES[family].classes]
+
+
+ALL = families_with("tagging")
 DTYPES = [torch.float64, torch.float32]
 
 
@@ -131,7 +137,7 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize("family", families_with("answering"))
 def test_an_answering_model_has_the_same_outputs(family, dtype):
     config = geometry(family)
     theirs = published.theirs_of(config, "answering", dtype)
@@ -158,7 +164,10 @@ def test_an_answering_model_has_the_same_outputs(family, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("family", "values"),
-    [*((family, {}) for family in CONFIG_CLASSES), ("modernbert", {"classifier_pooling": "mean"})],
+    [
+        *((family, {}) for family in families_with("choice")),
+        ("modernbert", {"classifier_pooling": "mean"}),
+    ],
 )
 def test_a_choice_model_has_the_same_outputs(family, values, dtype):
     config = geometry(family, **values)
@@ -225,8 +234,15 @@ def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
         assert torch.equal(reloaded.network.predict(Batch(packed))["logits"], own)
 
 
-@pytest.mark.parametrize("kind", ["tagging", "answering", "choice"])
-@pytest.mark.parametrize("family", ALL)
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        (family, kind)
+        for kind in ("tagging", "answering", "choice")
+        for family in families_with(kind)
+        if family != "openai-gpt"
+    ],
+)
 def test_a_published_checkpoint_is_the_task_that_it_was_trained_for(family, kind, tmp_path):
     journeys.saved_by_them(family, kind, tmp_path)
     model = bw.load(tmp_path, device="cpu")

@@ -30,6 +30,7 @@ from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Roles, WordPieceDefinition
 from bertworks.text.tree import TreeDefinition, find_frame
 from tests.checkpoints import published
+from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry
 from tests.checkpoints.test_store import tiny
 
@@ -246,6 +247,16 @@ def test_words_of_a_byte_level_model(bytes_model, tmp_path):
     assert small.tokenizer.vocab_size < model.tokenizer.vocab_size
     small.save(tmp_path / "s")
     assert torch.equal(hidden(bw.load(tmp_path / "s", device="cpu"), text), before)
+
+
+def test_a_zeroed_mask_keeps_its_place_in_a_smaller_vocabulary():
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    config = geometry("esm", vocab_size=len(PIECES), zeroed_token_id=tokenizer.id_of("mask"))
+    model = bw.Model.fresh(config, tokenizer)
+    small = shrink(model, ["a b c"])
+    assert small.encoder.config.zeroed_token_id == small.tokenizer.id_of("mask")
+    assert small.tokenizer.id_of("mask") != config.zeroed_token_id
+    assert torch.equal(hidden(small, "a [MASK] c"), hidden(model, "a [MASK] c"))
 
 
 def test_positions_begin_as_copies():

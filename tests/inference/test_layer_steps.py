@@ -93,7 +93,8 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
         query, key = "rotated_query", "rotated_key"
         theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
         for name in ("query", "key"):
-            expected[f"rotated_{name}"] = _rotate(steps[name], theta)
+            has_neighbours = config.rope_tensors == "table"
+            expected[f"rotated_{name}"] = _rotate(steps[name], theta, has_neighbours)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
     if config.score_bias is not None:
@@ -150,9 +151,13 @@ def _score_bias(encoder, distance: np.ndarray) -> np.ndarray:
     return encoder.score_bias.table.weight.detach().double().numpy()[buckets].transpose(0, 2, 1)
 
 
-def _rotate(x: np.ndarray, theta: float) -> np.ndarray:
+def _rotate(x: np.ndarray, theta: float, has_neighbours: bool) -> np.ndarray:
     """Pairs of features as complex numbers, turned by the angle of their position."""
     half = x.shape[-1] // 2
     angles = np.arange(LENGTH)[:, None] * theta ** (-np.arange(half) / half)
-    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)[:, None]
+    turns = np.exp(1j * angles)[:, None]
+    if has_neighbours:
+        pairs = (x[..., ::2] + 1j * x[..., 1::2]) * turns
+        return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape)
+    pairs = (x[..., :half] + 1j * x[..., half:]) * turns
     return np.concatenate([pairs.real, pairs.imag], -1)

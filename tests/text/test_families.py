@@ -50,8 +50,12 @@ def peers_of(data_dir: Path, tmp_path_factory):
     return find
 
 
-def test_every_family_has_a_peer():
-    assert list(peers.PEERS) == list(FAMILIES)
+WITHOUT_PEER = {"rembert", "roformer", "esm", "big_bird"}
+"""Families whose tokenizers have no independent implementation here."""
+
+
+def test_every_other_family_has_a_peer():
+    assert list(peers.PEERS) == [family for family in FAMILIES if family not in WITHOUT_PEER]
 
 
 @pytest.mark.long

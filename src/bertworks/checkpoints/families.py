@@ -6,13 +6,16 @@ from ..errors import CheckpointError, truncate_repr
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys, bert_unused_tensors
+from .bigbird import BIG_BIRD
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
+from .esm import ESM
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
 from .other_families import TITLES, correct_spelling
+from .rembert import REMBERT
 from .roberta import (
     CAMEMBERT,
     DATA2VEC,
@@ -21,6 +24,7 @@ from .roberta import (
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
 )
+from .roformer import ROFORMER
 from .static import STATIC
 
 FAMILIES = {
@@ -41,6 +45,10 @@ FAMILIES = {
         ROBERTA_PRELAYERNORM,
         XLM_ROBERTA_XL,
         MPNET,
+        REMBERT,
+        ROFORMER,
+        ESM,
+        BIG_BIRD,
     )
 }
 """The published families."""
@@ -72,10 +80,16 @@ _BERTWORKS = Family(
             "encoder.score_bias.table": "bert.score_bias.table",
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
+            "encoder.rotary": "bert.rotary",
+            "encoder.rotary.frequencies": "bert.rotary.frequencies",
+            "encoder.contact_head": "bert.contact_head",
         }
     ),
     prefix="bert.",
-    bare_prefixes=("embeddings.", "encoder.", "pooler.", "final_norm.", "score_bias."),
+    bare_prefixes=(
+        *("embeddings.", "encoder.", "pooler.", "final_norm.", "score_bias.", "rotary."),
+        *("contact_head.",),
+    ),
     classes=bert_classes("Bertworks"),
     unused_tensors=bert_unused_tensors("bert"),
 )

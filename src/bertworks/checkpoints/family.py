@@ -77,6 +77,9 @@ class Family:
         dropouts: for each task (a key of `classes`) the key of `config.json` with the dropout of
             its head; no entry for a head that uses the dropout of the layers.
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
+        former_names: patterns of tensors' former names, each with the current name.
+        has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
+            the head.
     """
 
     name: str
@@ -98,6 +101,8 @@ class Family:
         )
     )
     unused_tensors: tuple[tuple[str, str], ...] = ()
+    former_names: tuple[tuple[str, str], ...] = ()
+    has_second_bias: bool = True
 
     def read_config(self, raw: RawConfig, *, where: str) -> EncoderConfig:
         """Return the encoder's configuration that a `config.json` describes.
@@ -152,7 +157,11 @@ class Family:
     def normalize_name(self, name: str) -> str:
         """Return a tensor's current name: with the prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        return self.prefix + name if name.startswith(self.bare_prefixes) else name
+        name = self.prefix + name if name.startswith(self.bare_prefixes) else name
+        for pattern, current_name in self.former_names:
+            if re.fullmatch(pattern, name):
+                return current_name
+        return name
 
     @property
     def decoder_bias(self) -> tuple[str, str] | None:
@@ -163,7 +172,7 @@ class Family:
         except KeyError:
             return None
         second = decoder.removesuffix(".weight") + ".bias"
-        return None if bias == second else (bias, second)
+        return None if bias == second or not self.has_second_bias else (bias, second)
 
     def has(self, name: str, tensors: Container[str]) -> bool:
         """Whether `tensors`, under their names, contain our tensor `name`."""

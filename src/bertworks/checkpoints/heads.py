@@ -45,6 +45,7 @@ class Head:
 
 
 POOLER = Head("encoder.pooler", "pooler", of_task=False)
+CONTACTS = Head("encoder.contact_head", "contacts", of_task=False)
 MLM = Head("mlm_head", "masked language model", "masked-lm", of_task=False)
 NSP = Head("nsp_head", "next sentence", "pretraining", of_task=False)
 RTD = Head("rtd_head", "replaced tokens", "replaced-tokens", of_task=False)
@@ -53,7 +54,7 @@ TAGS = Head("tag_head", "tags", "tagging", "ForTokenClassification", {"linear": 
 SPANS = Head("span_head", "spans", "answering", "ForQuestionAnswering", {"linear": "qa_outputs"})
 CHOICES = Head("choice_head", "choices", "choice", "ForMultipleChoice", {"linear": "classifier"})
 
-HEADS = (POOLER, MLM, NSP, RTD, CLASSIFIER, TAGS, SPANS, CHOICES)
+HEADS = (POOLER, CONTACTS, MLM, NSP, RTD, CLASSIFIER, TAGS, SPANS, CHOICES)
 """The heads with published names. Any other head is saved under its attribute's name."""
 
 

@@ -164,10 +164,11 @@ def unique_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _fill_parameters(network: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Copy values into a network's parameters; those on the device "meta" are replaced instead."""
+    """Copy values into a network's parameters and buffers; those on the device "meta" are replaced
+    instead."""
     first: dict[int, str] = {}
-    parameters: dict[str, nn.Parameter] = {}
-    for name, parameter in network.named_parameters(remove_duplicate=False):
+    parameters: dict[str, Tensor] = {}
+    for name, parameter in _named_tensors(network):
         source = first.setdefault(id(parameter), name)
         if source not in values:
             continue
@@ -177,9 +178,16 @@ def _fill_parameters(network: nn.Module, values: Mapping[str, Tensor]) -> None:
             continue
         if source not in parameters:
             value = values[source].to(parameter.dtype).contiguous()
-            parameters[source] = nn.Parameter(value, requires_grad=parameter.requires_grad)
+            if isinstance(parameter, nn.Parameter):
+                value = nn.Parameter(value, requires_grad=parameter.requires_grad)
+            parameters[source] = value
         module, _, attribute = name.rpartition(".")
         setattr(network.get_submodule(module), attribute, parameters[source])
+
+
+def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from network.named_parameters(remove_duplicate=False)
+    yield from network.named_buffers()
 
 
 def _tied_tensors(network: nn.Module, keys: KeyMap) -> dict[str, str]:

@@ -9,12 +9,10 @@ from collections.abc import Iterable
 
 TITLES = {
     # encoders
-    "big_bird": "BigBird",
     "canine": "CANINE",
     "convbert": "ConvBERT",
     "deberta": "DeBERTa",
     "deberta-v2": "DeBERTa v2 and v3",
-    "esm": "ESM",
     "esmc": "ESM Cambrian",
     "eurobert": "EuroBERT",
     "flaubert": "FlauBERT",
@@ -40,9 +38,7 @@ TITLES = {
     "nystromformer": "Nyströmformer",
     "perceiver": "Perceiver",
     "reformer": "Reformer",
-    "rembert": "RemBERT",
     "roc_bert": "RoCBert",
-    "roformer": "RoFormer",
     "squeezebert": "SqueezeBERT",
     "tapas": "TAPAS",
     "ultrabert": "UltraBERT",

@@ -117,10 +117,15 @@ def save_model(
     }
     if non_finite:
         raise CheckpointError(f"the model is not saved: {describe_non_finite(non_finite)}")
+    buffers = dict(network.named_buffers())
+    constants = key_map_of(network, family).export(
+        {name: tensor for name, tensor in unique_tensors(network).items() if name in buffers}
+    )
     if dtype is torch.int8:
         tensors = _in_eight_bits(network, tensors, family)
     else:
         tensors = {key: value.to(dtype) for key, value in tensors.items()}
+    tensors |= constants  # sines and cosines of rotary positions: rounded, they would be others
     contiguous = {key: value.cpu().contiguous() for key, value in tensors.items()}
     allowed = None if overwrite and keep_others else overwrite
     with (

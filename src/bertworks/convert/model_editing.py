@@ -253,6 +253,11 @@ def extend_positions(model: Model, positions: int) -> Model:
     config = model.encoder.config
     if config.positions != "learned":
         raise SettingsError(f"the positions of {config.family!r} are not learned, and unlimited")
+    if config.max_full_attention is not None:
+        raise SettingsError(
+            f"the attention of {config.family!r} is sparse in longer sequences, which is not "
+            "supported"
+        )
     if positions > MAX_POSITIONS:
         raise SettingsError(f"positions={positions}: must be at most {MAX_POSITIONS:,}")
     if positions <= config.max_seqlen:
@@ -287,9 +292,11 @@ def _rebuild(
     tokenizer: Tokenizer,
     names: tuple[str, ...],
     change: Callable[[Tensor], Tensor],
-    **geometry: int,
+    **geometry: int | None,
 ) -> Model:
     """Return a model with another geometry, and the named parameters changed by `change`."""
+    if model.encoder.config.zeroed_token_id is not None:
+        geometry["zeroed_token_id"] = tokenizer.id_of("mask")
     config = model.encoder.config.with_values(**geometry)
     task: Task[Any] | None = None
     network: Network | BareEncoder

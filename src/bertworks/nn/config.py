@@ -18,7 +18,10 @@ Positions = Literal["learned", "rotary", "sinusoidal", "none"]
 """How the encoder represents positions. Models with one of the last two, or with another setting
 that no published family has, are saved as `family: bertworks`."""
 
-Classifier = Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
+RopeTensors = Literal["none", "frequencies", "table"]
+"""The tensors of a checkpoint that hold the rotations of rotary positions; see `rotary.py`."""
+
+Classifier = Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
 """The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
 
@@ -145,6 +148,13 @@ class EncoderConfig(Settings):
         description="width of the embeddings, if a linear map widens them to hidden_size "
         "(ALBERT §3.1, ELECTRA); null: no such map",
     )
+    output_embedding_size: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_COLUMNS,
+        description="width of the masked-language-model decoder, if it is not that of the "
+        "embeddings (RemBERT, Chung et al. 2021); needs tie_word_embeddings=false",
+    )
     num_hidden_groups: int | None = Field(
         None,
         ge=1,
@@ -178,6 +188,12 @@ class EncoderConfig(Settings):
         "(ELMo): two encoders side by side, of half the width and half the heads; "
         "the first sees no later tokens, the second no earlier ones",
     )
+    max_full_attention: int | None = Field(
+        None,
+        ge=1,
+        description="longest sequence, if attention would be sparse in longer ones (BigBird); "
+        "null: all positions",
+    )
     local_attention: int | None = Field(
         None,
         ge=1,
@@ -202,6 +218,24 @@ class EncoderConfig(Settings):
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
     )
+    rope_tensors: RopeTensors = Field(
+        "none",
+        description="tensors with the rotations of rotary positions; none: they are computed from "
+        "rope_theta; frequencies: the angle of each pair of features (ESM); table: sines and "
+        "cosines of each position, for pairs of neighbouring features (RoFormer)",
+    )
+    zeroed_token_id: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_ROWS,
+        description="id of [MASK] if its embedding is zero, as if by dropout, and the others of "
+        "its sequence are scaled accordingly (ESM, Rives et al. 2021); null: an ordinary piece",
+    )
+    contact_head: bool = Field(
+        False,
+        description="keep a head for contacts of amino acids (ESM), which is neither used nor "
+        "trained here",
+    )
     norm_first: bool = Field(
         False,
         description="normalise the input of each half of a layer, not its output; a norm "
@@ -218,6 +252,9 @@ class EncoderConfig(Settings):
     gated: bool = Field(
         False,
         description="multiply the feed-forward activation by a second map (Shazeer 2020)",
+    )
+    keep_pooler: bool = Field(
+        False, description="the encoder of every model has a pooler, used or not (BigBird)"
     )
     classifier: Classifier = Field(
         "pooler",
@@ -304,6 +341,16 @@ class EncoderConfig(Settings):
             raise ValueError("score_bias needs mixer=attention, and not attention=two-way")
         return self
 
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        if self.output_embedding_size is not None and self.tie_word_embeddings:
+            raise ValueError("output_embedding_size needs tie_word_embeddings=false")
+        if self.zeroed_token_id is not None and self.zeroed_token_id >= self.vocab_size:
+            raise ValueError(
+                f"zeroed_token_id={self.zeroed_token_id} is not below vocab_size={self.vocab_size}"
+            )
+        return self
+
     @property
     def has_heads(self) -> bool:
         """Whether the layers have attention heads that all see the same tokens."""
@@ -315,6 +362,7 @@ class EncoderConfig(Settings):
         has_more = self.type_vocab_size or self.task_type_vocab_size or self.embedding_size
         has_norm = self.embedding_norm or self.norm_first
         is_bare = self.positions == "none" and self.attention != "two-way"
+        is_bare = is_bare and self.zeroed_token_id is None
         return not self.num_hidden_layers and is_bare and not has_more and not has_norm
 
     @property
@@ -358,9 +406,16 @@ class EncoderConfig(Settings):
         return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     @property
+    def decoder_width(self) -> int:
+        """The width of the masked-language-model decoder."""
+        size = self.output_embedding_size
+        return self.embedding_width if size is None else size
+
+    @property
     def max_seqlen(self) -> int:
         """The maximum number of tokens of a sequence."""
-        return self.max_position_embeddings - self.position_offset
+        positions = self.max_position_embeddings - self.position_offset
+        return min(positions, self.max_full_attention or positions)
 
     @property
     def num_weighted_layers(self) -> int:

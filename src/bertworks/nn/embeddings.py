@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..packed import Sequences
+from ..packed import Padded, Sequences
 from .config import EncoderConfig
 from .layers import Dropout, LayerNorm, Linear
 
@@ -61,6 +62,48 @@ class Embeddings(nn.Module):
             total = self.norm(total)
         result: Tensor = self.dropout(total)
         return result if self.projection is None else self.projection(result)
+
+
+class ZeroedMaskEmbeddings(Embeddings):
+    """Embeddings in which [MASK] is zero, and the other pieces are scaled instead.
+
+    In training 12 % of the pieces were [MASK]: a sequence's other pieces are multiplied by 0.88 and
+    divided by their share, as dropout would. Source: the original code of Rives et al. (2021).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        assert config.zeroed_token_id is not None
+        self.zeroed_token_id = config.zeroed_token_id
+
+    def words(self, packed: Sequences) -> Float[Tensor, "tokens width"]:
+        vectors = super().words(packed)
+        is_zeroed = packed.input_ids == self.zeroed_token_id
+        shares = 1 - _share_of_sequence(is_zeroed, packed)  # in float32, as in the original code
+        factors = torch.where(is_zeroed, 0.0, _TRAINING_SHARE / shares.to(vectors.dtype))
+        return vectors * factors[:, None]
+
+
+_TRAINING_SHARE = 1 - 0.15 * 0.8
+
+
+def _share_of_sequence(
+    values: Bool[Tensor, " tokens"], packed: Sequences
+) -> Float[Tensor, " tokens"]:
+    """Return, for each token, the share of its sequence's tokens for which a value is true."""
+    if isinstance(packed, Padded):
+        counts = (values.view(packed.mask.shape) & packed.mask).sum(1, keepdim=True)
+        shares = counts / packed.mask.sum(1, keepdim=True)
+        return shares.expand(packed.mask.shape).flatten()
+    edges = packed.cu_seqlens.long()
+    sums = F.pad(values.cumsum(0), (1, 0))[edges]
+    return torch.repeat_interleave(sums.diff() / edges.diff(), edges.diff())
+
+
+def make_embeddings(config: EncoderConfig) -> Embeddings:
+    """Return the embeddings of an encoder."""
+    has_zeroed = config.zeroed_token_id is not None
+    return ZeroedMaskEmbeddings(config) if has_zeroed else Embeddings(config)
 
 
 def sinusoids(

@@ -26,11 +26,11 @@ from torch.utils.checkpoint import checkpoint
 from ..packed import Packed, Sequences
 from .config import EncoderConfig
 from .cpu import align_rows
-from .embeddings import Embeddings
+from .embeddings import make_embeddings
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer, layer_norm
 from .kv_cache import KeyValueCache
 from .layers import Linear, initialize
-from .rotary import Rotation
+from .rotary import Rotation, make_rotary
 from .score_bias import ScoreBias, make_score_bias, round_up_length
 
 
@@ -45,6 +45,20 @@ class Pooler(nn.Module):
         self, first: Float[Tensor, "sequences hidden_size"]
     ) -> Float[Tensor, "sequences hidden_size"]:
         return torch.tanh(self.dense(first))
+
+
+class ContactHead(nn.Module):
+    """The weights of ESM's regression of contacts on attention, which are only kept.
+
+    Source: Rao et al. (2021), "Transformer protein language models are unsupervised structure
+    learners".
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        heads = config.num_hidden_layers * config.num_attention_heads
+        self.register_buffer("weight", torch.zeros(1, heads))
+        self.register_buffer("bias", torch.zeros(1))
 
 
 class HasEncoder(nn.Module):
@@ -66,7 +80,8 @@ class Encoder(nn.Module):
 
     Args:
         config: the geometry.
-        pooler: whether to add a pooler; `encoder.pooler(hidden[packed.first_tokens])` calls it.
+        pooler: whether to add a pooler, even if `keep_pooler` is off;
+            `encoder.pooler(hidden[packed.first_tokens])` calls it.
 
     Attributes:
         compute_dtype: the dtype of the hidden states; None: as the parameters.
@@ -79,13 +94,15 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         self.gradient_checkpointing = False
-        self.embeddings = Embeddings(config.per_direction_config)
+        self.embeddings = make_embeddings(config.per_direction_config)
         numbers = range(len(set(config.layer_groups)))
         kind = TwoWayLayer if config.attention == "two-way" else Layer
+        self.rotary = make_rotary(config)
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
         self.score_bias = make_score_bias(config)
         self.final_norm = layer_norm(config) if config.norm_first else None
-        self.pooler = Pooler(config) if pooler else None
+        self.pooler = Pooler(config) if pooler or config.keep_pooler else None
+        self.contact_head = ContactHead(config) if config.contact_head else None
         initialize(self, config.initializer_range)
 
     @property
@@ -172,16 +189,12 @@ class Encoder(nn.Module):
         """Return which tokens the tokens of each layer attend to."""
         config = self.config
         rotations: list[Rotation | None] = [None, None]
-        if config.positions == "rotary":
+        if self.rotary is not None:
+            dtype = torch.promote_types(hidden.dtype, torch.float32)
+            rows = len(hidden)
             rotations = [
-                Rotation.from_positions(
-                    packed.position_ids,
-                    rows=len(hidden),
-                    head_size=config.head_size,
-                    theta=theta,
-                    dtype=torch.promote_types(hidden.dtype, torch.float32),
-                )
-                for theta in (config.rope_theta, config.local_rope_theta)
+                self.rotary(packed.position_ids, rows=rows, is_local=is_local, dtype=dtype)
+                for is_local in (False, True)
             ]
         bias = self._make_score_bias(packed, hidden, cache)
         is_two_way = config.attention == "two-way"

@@ -42,11 +42,12 @@ class MLMHead(nn.Module):
         super().__init__()
         config = config.per_direction_config
         self.width = config.hidden_size
-        self.transform = MLMTransform(config) if config.mlm_transform else nn.Identity()
+        width = config.decoder_width
+        self.transform = MLMTransform(config, width) if config.mlm_transform else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
         self.decoder = word_embeddings
         if not config.tie_word_embeddings:
-            self.decoder = nn.Parameter(torch.empty_like(word_embeddings))
+            self.decoder = nn.Parameter(word_embeddings.new_empty(config.vocab_size, width))
             draw_weight(self.decoder, config.initializer_range)
 
     def forward(
@@ -68,11 +69,10 @@ class MLMHead(nn.Module):
 
 
 class MLMTransform(nn.Module):
-    """The layer before the decoder: a linear map to the embeddings' width, activation, norm."""
+    """The layer before the decoder: a linear map to the decoder's width, activation, norm."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, width: int) -> None:
         super().__init__()
-        width = config.embedding_width
         self.dense = Linear(config.hidden_size, width, bias=config.use_bias)
         self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
         self.norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
@@ -123,6 +123,7 @@ class ClassificationHead(nn.Module):
       token's;
     - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA,
       DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
+    - `hidden_act`: the same with the activation of the layers (RoFormer);
     - `norm`: the layer of the masked-language-model head (ModernBERT);
     - `none`: no layer (GPT).
 
@@ -148,10 +149,12 @@ class ClassificationHead(nn.Module):
         self.dropout = Dropout(default if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
-        if self.kind in ("tanh", "gelu", "relu"):
+        activation = config.hidden_act if self.kind == "hidden_act" else self.kind
+        self.activation = ACTIVATIONS.get(activation)
+        if self.activation is not None:
             self.transform = Linear(size, size)
         elif self.kind == "norm":
-            self.transform = MLMTransform(config)
+            self.transform = MLMTransform(config, size)
         bias = self.kind != "none" if bias is None else bias
         self.linear = OutputLinear(size, num_labels, bias=bias)
         initialize(self, config.initializer_range)
@@ -182,7 +185,8 @@ class ClassificationHead(nn.Module):
             return transformed
         if self.kind != "relu":
             pooled = self.dropout(pooled)
-        return ACTIVATIONS[self.kind](self.transform(pooled))
+        assert self.activation is not None
+        return self.activation(self.transform(pooled))
 
 
 class TokenHead(nn.Module):
@@ -194,7 +198,8 @@ class TokenHead(nn.Module):
 
     def __init__(self, config: EncoderConfig, num_outputs: int, dropout: float) -> None:
         super().__init__()
-        self.transform = MLMTransform(config) if config.classifier == "norm" else None
+        has_transform = config.classifier == "norm"
+        self.transform = MLMTransform(config, config.hidden_size) if has_transform else None
         self.dropout = Dropout(dropout)
         self.linear = OutputLinear(config.hidden_size, num_outputs)
         initialize(self, config.initializer_range)

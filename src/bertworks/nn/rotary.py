@@ -1,8 +1,11 @@
 """Rotary positions: queries and keys are rotated by an angle that grows with the position.
 
 The product of a query and a key then depends on their distance, not on their positions. Source: Su
-et al. (2021), "RoFormer", §3.2. The two halves of the features form the pairs, rather than
-neighbouring features, as in ModernBERT's published weights.
+et al. (2021), "RoFormer", §3.2. In RoFormer's published weights neighbouring features form the
+pairs, in all others the two halves of the features.
+
+A rotary part of an encoder returns the rotations of tokens. Its tensors, if it has any, are
+buffers: they are saved, but not trained.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+
+from .config import EncoderConfig, RopeTensors
 
 
 class Rotation(NamedTuple):
@@ -20,6 +25,7 @@ class Rotation(NamedTuple):
 
     cosine: Tensor
     sine: Tensor
+    has_neighbours: bool = False  # whether neighbouring features form the pairs
 
     @classmethod
     def from_positions(
@@ -35,10 +41,21 @@ class Rotation(NamedTuple):
 
         The angles are computed in float32, as in the training of the published weights.
         """
-        device = position_ids.device
+        frequencies = make_frequencies(head_size, theta, position_ids.device)
+        return cls.from_frequencies(position_ids, frequencies, rows=rows, dtype=dtype)
+
+    @classmethod
+    def from_frequencies(
+        cls,
+        position_ids: Int[Tensor, " tokens"],
+        frequencies: Float[Tensor, " pairs"],
+        *,
+        rows: int,
+        dtype: torch.dtype,
+    ) -> Rotation:
+        """Return the rotation of each token, from the angle of each pair at position 1."""
         places = F.pad(position_ids.float(), (0, rows - len(position_ids)))
-        pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
-        angles = torch.outer(places, 1.0 / theta ** (pairs / head_size))
+        angles = torch.outer(places, frequencies.float())
         both = torch.cat((angles, angles), -1).unsqueeze(1)
         return cls(both.cos().to(dtype), both.sin().to(dtype))
 
@@ -47,6 +64,96 @@ class Rotation(NamedTuple):
     ) -> Float[Tensor, "rows heads head_size"]:
         """Return `x` rotated, computed in float32 or wider."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        first, second = wide.chunk(2, -1)
-        turned = torch.cat((-second, first), -1)
-        return (wide * self.cosine + turned * self.sine).to(x.dtype)
+        if self.has_neighbours:
+            partners = torch.stack((-wide[..., 1::2], wide[..., ::2]), -1).flatten(-2)
+        else:
+            first, second = wide.chunk(2, -1)
+            partners = torch.cat((-second, first), -1)
+        return (wide * self.cosine + partners * self.sine).to(x.dtype)
+
+
+def make_frequencies(
+    head_size: int, theta: float, device: torch.device | None = None
+) -> Float[Tensor, " pairs"]:
+    """Return the angle of each pair of features at position 1."""
+    pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
+    return 1.0 / theta ** (pairs / head_size)
+
+
+class Rotary(nn.Module):
+    """Rotations computed from `rope_theta` and `local_rope_theta`."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.head_size = config.head_size
+        self.thetas = (config.rope_theta, config.local_rope_theta)
+
+    def forward(
+        self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
+    ) -> Rotation:
+        """Return the rotation of each token; rows after the last token are not rotated.
+
+        Args:
+            rows: the number of rows, at least one for each token.
+            dtype: the dtype of sines and cosines.
+            is_local: whether the layer's attention is limited to a window.
+        """
+        return Rotation.from_positions(
+            position_ids,
+            rows=rows,
+            head_size=self.head_size,
+            theta=self.thetas[is_local],
+            dtype=dtype,
+        )
+
+
+class RotaryFrequencies(Rotary):
+    """Rotations from the frequencies in the checkpoint, which may be rounded (ESM's are)."""
+
+    frequencies: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("frequencies", make_frequencies(config.head_size, config.rope_theta))
+
+    def forward(
+        self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
+    ) -> Rotation:
+        del is_local  # one kind of layers
+        return Rotation.from_frequencies(position_ids, self.frequencies, rows=rows, dtype=dtype)
+
+
+class RotaryTable(Rotary):
+    """Rotations of neighbouring features, from a table in the checkpoint.
+
+    Each row is a position's sines, then its cosines.
+    """
+
+    weight: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        pairs = torch.arange(0, config.head_size, 2, dtype=torch.float64)
+        positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
+        angles = torch.outer(positions, config.rope_theta ** (-pairs / config.head_size))
+        self.register_buffer("weight", torch.cat((angles.sin(), angles.cos()), -1).float())
+
+    def forward(
+        self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
+    ) -> Rotation:
+        del is_local  # one kind of layers
+        table = self.weight[F.pad(position_ids, (0, rows - len(position_ids)))].to(dtype)
+        sine, cosine = table.repeat_interleave(2, -1).unsqueeze(1).chunk(2, -1)
+        return Rotation(cosine, sine, has_neighbours=True)
+
+
+_CLASSES: dict[RopeTensors, type[Rotary]] = {
+    "none": Rotary,
+    "frequencies": RotaryFrequencies,
+    "table": RotaryTable,
+}
+
+
+def make_rotary(config: EncoderConfig) -> Rotary | None:
+    """Return the rotary part of an encoder; None if its positions are not rotary."""
+    return _CLASSES[config.rope_tensors](config) if config.positions == "rotary" else None

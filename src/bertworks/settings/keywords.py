@@ -129,24 +129,30 @@ class EncoderKeywords(TypedDict, total=False):
     layer_norm_eps: float
     family: str
     embedding_size: int | None
+    output_embedding_size: int | None
     num_hidden_groups: int | None
     positions: Literal["learned", "rotary", "sinusoidal", "none"]
     position_offset: int
     task_type_vocab_size: int
     mixer: Literal["attention", "lstm"]
     attention: Literal["bidirectional", "causal", "two-way"]
+    max_full_attention: int | None
     local_attention: int | None
     global_attention_every: int
     rope_theta: float
     local_rope_theta: float
     score_bias: ScoreBiasKeywords | None
+    rope_tensors: Literal["none", "frequencies", "table"]
+    zeroed_token_id: int | None
+    contact_head: bool
     norm_first: bool
     first_layer_norm: bool
     embedding_norm: bool
     use_bias: bool
     norm_bias: bool
     gated: bool
-    classifier: Literal["pooler", "tanh", "relu", "gelu", "norm", "none"]
+    keep_pooler: bool
+    classifier: Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
     classifier_pooling: Literal["cls", "mean", "last"]
     classifier_dropout: float | None
     tagging_dropout: float | None

@@ -170,8 +170,10 @@ class ChoiceNetwork(ClassifierNetwork):
 
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
         super().__init__()
-        # RoBERTa's published head for choices uses a pooler, unlike its classification head.
-        kind = "pooler" if config.classifier == "tanh" else config.classifier
+        # RoBERTa's and BigBird's published heads for choices use a pooler, unlike their
+        # classification heads.
+        has_layer = config.classifier in ("tanh", "hidden_act")
+        kind = "pooler" if has_layer else config.classifier
         with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
         self.encoder = Encoder(config, pooler=with_pooler)
         self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)

@@ -99,8 +99,10 @@ function projectionCard({ ctx, data, steps, head, piece, token }) {
 
 const rotation = (data, steps, token) => [
   paragraph(
-    "Rotary positions turn query and key: each pair of numbers r and r + d/2, counted from 0, " +
-      "by an angle that grows with the position p. The scores then depend on distances.",
+    "Rotary positions turn query and key: each pair of numbers " +
+      (data.rope_neighbours ? "2r and 2r + 1" : "r and r + d/2") +
+      ", counted from 0, by an angle that grows with the position p. The scores then depend on " +
+      "distances.",
   ),
   formula(
     "angle = p · θ^(−2r/d)",
