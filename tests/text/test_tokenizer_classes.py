@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import unicodedata
 import warnings
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import tokenizers
 import transformers
 from tokenizers import models, pre_tokenizers, trainers
@@ -195,6 +198,205 @@ def test_herbert_is_read_as_elsewhere(tmp_path, word_merges):
     assert not tokenizer.lowercase
 
 
+# ----------------------------------------------------------------------------------- SentencePiece
+
+SPECIAL_OPTIONS: dict[str, dict[str, object]] = {
+    "deberta-v2": {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"},
+    "rembert": {"pad": "<pad>", "bos": "<s>", "unk": "<unk>", "more": "[CLS],[SEP],[MASK]"},
+    "big_bird": {
+        **{"pad": "<pad>", "eos": "</s>", "bos": "<s>", "unk": "<unk>"},
+        "more": "[SEP],[MASK],[CLS]",
+    },
+    "xlnet": {
+        **{"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
+        "more": "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>",
+    },
+    "kobert": {"unk": "[UNK]", "pad": "[PAD]", "more": "[CLS],[SEP],[MASK]"},
+}
+FILE_OF = {"deberta-v2": "spm.model", "rembert": "sentencepiece.model"}
+CLASS_OF = {
+    "deberta-v2": "DebertaV2Tokenizer",
+    "rembert": "RemBertTokenizer",
+    "big_bird": "BigBirdTokenizer",
+    "xlnet": "XLNetTokenizer",
+    "kobert": "KoBERTTokenizer",
+}
+
+
+def train_sentencepiece(directory: Path, family: str) -> sentencepiece.SentencePieceProcessor:
+    """Write a small model with the special pieces of a family, in their order."""
+    special = dict(SPECIAL_OPTIONS[family])
+    more = special.pop("more", "")
+    options: dict[str, object] = {f"{role}_id": -1 for role in ("pad", "unk", "bos", "eos")}
+    for number, (role, piece) in enumerate(special.items()):
+        options |= {f"{role}_id": number, f"{role}_piece": piece}
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text for text in TEXTS for _ in range(3)]),
+        model_writer=written,
+        vocab_size=260,
+        hard_vocab_limit=False,
+        control_symbols=more,
+        num_threads=1,
+        minloglevel=2,
+        **options,
+    )
+    (directory / FILE_OF.get(family, "spiece.model")).write_bytes(written.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+def unchanged_texts(library: sentencepiece.SentencePieceProcessor) -> list[str]:
+    """The texts whose characters a model file does not change."""
+    marked = {text: f"▁{text}".replace(" ", "▁") for text in TEXTS}
+    unchanged = [text for text in TEXTS if library.normalize(text) == marked[text]]
+    assert len(unchanged) > 3
+    return unchanged
+
+
+def simplified(text: str, *, lowercase: bool, keep_accents: bool) -> str:
+    """What ALBERT's and XLNet's own code does before SentencePiece sees the text."""
+    text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
+    if not keep_accents:
+        text = unicodedata.normalize("NFKD", text)
+        text = "".join(char for char in text if not unicodedata.combining(char))
+    return text.lower() if lowercase else text
+
+
+def is_vowel_sign(char: str) -> bool:
+    """Whether a mark is not an accent that combines, as in Hindi and Thai."""
+    return unicodedata.category(char) == "Mn" and not unicodedata.combining(char)
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"split_by_punct": True}])
+def test_deberta_v2_is_sentencepiece(tmp_path, settings):
+    library = train_sentencepiece(tmp_path, "deberta-v2")
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.mask_id == library.get_piece_size()  # it follows the model's pieces
+    for text in TEXTS:
+        if "split_by_punct" not in settings:
+            given = text.lower() if settings else text
+            assert tokenizer.piece_ids([text])[0].tolist() == library.encode(given), text
+    theirs = open_elsewhere(tmp_path)
+    # Since version 5, `transformers` does not normalise characters as the model file says.
+    plain = unchanged_texts(library)
+    assert_same_tokens(tokenizer, theirs, texts=plain, pairs=[(plain[0], plain[1])])
+    theirs.save_pretrained(tmp_path / "json")
+    from_json = Tokenizer.load(tmp_path / "json")
+    assert_same_tokens(from_json, theirs)
+    assert_same_again(from_json, "deberta-v2", tmp_path / "again")
+    assert_same_again(tokenizer, "deberta-v2", tmp_path / "own")
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_rembert_is_read_as_elsewhere(tmp_path, lowercase):
+    train_sentencepiece(tmp_path, "rembert")
+    settings = {"tokenizer_class": "RemBertTokenizer", "do_lower_case": lowercase}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = open_elsewhere(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    # Version 5.23 puts no special pieces around texts here; its older versions put BERT's.
+    for text in TEXTS:
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.piece_ids([text])[0].tolist() == ids
+    pair = tokenizer.tokens(tokenizer.encode("a", "a").input_ids)
+    assert pair == ["[CLS]", "▁a", "[SEP]", "▁a", "[SEP]"]
+    assert_same_again(tokenizer, "rembert", tmp_path / "again")
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"keep_accents": True}])
+def test_xlnet_is_its_original_code(tmp_path, settings):
+    library = train_sentencepiece(tmp_path, "xlnet")
+    (tmp_path / "config.json").write_text('{"model_type": "xlnet"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(tmp_path)
+    lowercase, keep = (settings.get(name, False) for name in ("do_lower_case", "keep_accents"))
+    for text in TEXTS:
+        # `transformers` strips vowel signs with the accents; the original code does not.
+        if not keep and any(is_vowel_sign(char) for char in text):
+            continue
+        plain = simplified(text, lowercase=lowercase, keep_accents=keep)
+        assert tokenizer.piece_ids([text])[0].tolist() == library.encode(plain), text
+    theirs = open_elsewhere(tmp_path)
+    theirs.save_pretrained(tmp_path / "json")
+    if not keep:  # since version 5, `transformers` strips accents always
+        assert_same_tokens(tokenizer, theirs)
+    assert_same_tokens(Tokenizer.load(tmp_path / "json"), theirs)
+    assert_same_again(tokenizer, "xlnet", tmp_path / "again")
+    pair = tokenizer.encode("one", "two")
+    assert tokenizer.tokens(pair.input_ids[-1:]) == ["<cls>"]
+    assert set(pair.token_type_ids.tolist()) == {0, 1, 2}
+
+
+def test_bigbird_is_sentencepiece(tmp_path):
+    library = train_sentencepiece(tmp_path, "big_bird")
+    (tmp_path / "config.json").write_text('{"model_type": "big_bird"}')
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in TEXTS:
+        assert tokenizer.piece_ids([text])[0].tolist() == library.encode(text), text
+    theirs = open_elsewhere(tmp_path)
+    plain = unchanged_texts(library)
+    assert_same_tokens(tokenizer, theirs, texts=plain, pairs=[(plain[0], plain[1])])
+    theirs.save_pretrained(tmp_path / "json")
+    assert_same_tokens(Tokenizer.load(tmp_path / "json"), theirs)
+    assert_same_again(tokenizer, "big_bird", tmp_path / "again")
+
+
+@pytest.mark.parametrize("name", ["KoBERTTokenizer", "KoBertTokenizer"])
+def test_kobert_is_xlnets_code_with_berts_pieces_around_texts(tmp_path, name):
+    library = train_sentencepiece(tmp_path, "kobert")
+    pieces = [library.id_to_piece(number) for number in range(library.get_piece_size())]
+    if name == "KoBertTokenizer":  # its ids are those of a vocabulary beside the model
+        (tmp_path / "spiece.model").rename(tmp_path / "tokenizer_78b3253a26.model")
+        pieces = [*pieces[:5], *pieces[:4:-1]]
+        (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert list(tokenizer.pieces) == pieces
+    for text in [*TEXTS, "한국어 모델을 공유합니다."]:
+        if any(is_vowel_sign(char) for char in text):
+            continue
+        plain = simplified(text, lowercase=False, keep_accents=False)
+        ids = [library.piece_to_id(piece) for piece in library.encode(plain, out_type=str)]
+        own = tokenizer.encode(text)
+        expected = [pieces.index(library.id_to_piece(number)) for number in ids]
+        assert own.input_ids.tolist() == [tokenizer.cls_id, *expected, tokenizer.sep_id], text
+    first, second = (tokenizer.encode(text).input_ids.tolist() for text in ("one", "two"))
+    pair = tokenizer.encode("one", "two")
+    assert pair.input_ids.tolist() == first + second[1:]
+    assert pair.token_type_ids.tolist() == [0] * len(first) + [1] * (len(second) - 1)
+    assert_same_again(tokenizer, "bert", tmp_path / "again")
+
+
+def test_xlnets_class_in_a_bert_is_refused(tmp_path):
+    train_sentencepiece(tmp_path, "kobert")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLNetTokenizer"}')
+    with pytest.raises(DataError, match=r"XLNetTokenizer contradicts .* set .* KoBERTTokenizer"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("family", CLASS_OF)
+def test_offsets_of_sentencepieces_are_those_of_the_text(tmp_path, family):
+    train_sentencepiece(tmp_path, family)
+    settings = {"tokenizer_class": CLASS_OF[family], "keep_accents": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in [text for text in TEXTS if "`" not in text]:
+        (segment,) = tokenizer.segments([text])
+        for piece, (start, end) in zip(
+            tokenizer.tokens(segment.input_ids), segment.offsets.tolist(), strict=True
+        ):
+            expected = unicodedata.normalize("NFKC", text[start:end])
+            if piece not in ("<unk>", "[UNK]"):
+                letters = "".join(piece.replace("▁", " ").split())
+                if len(expected) == end - start:  # else a part of a character became a piece
+                    assert letters == "".join(expected.split())
+                assert letters in expected
+
+
 # --------------------------------------------------------------------------------- refused by name
 
 NAMES = sorted({name for name in TOKENIZER_MAPPING_NAMES.values() if name})
@@ -241,7 +443,8 @@ def test_every_other_class_is_refused_by_its_name(tmp_path, words, byte_merges, 
 def test_every_class_of_the_table_is_one_of_transformers():
     missing = [name for name in CLASSES if not hasattr(transformers, name)]
     # Former versions had these; and no model of ERNIE's names one.
-    assert missing == ["ErnieTokenizer", "RetriBertTokenizer", "RealmTokenizer", "NezhaTokenizer"]
+    former = ["ErnieTokenizer", "RetriBertTokenizer", "RealmTokenizer", "NezhaTokenizer"]
+    assert missing == [*former, "KoBERTTokenizer", "KoBertTokenizer"]
 
 
 def test_llamas_class_with_a_byte_level_file_uses_it_unchanged(tmp_path, words, byte_merges):

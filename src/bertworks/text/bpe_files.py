@@ -95,7 +95,7 @@ def read_bpe(
         },
     }
     files = {file.name: read_content(file, DataError) for file in (vocabulary, merges)}
-    return TreeDefinition(tree, roles, frame, dict(config), files)
+    return TreeDefinition(tree, roles, frame, opener.saved_settings(config), files)
 
 
 def _read_merges(file: Path, ids: Mapping[str, int]) -> list[list[str]]:

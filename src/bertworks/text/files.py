@@ -13,7 +13,6 @@ from .added_pieces import read_added, with_added
 from .bpe_files import read_bpe
 from .definition import Definition, WordPieceDefinition
 from .file_names import (
-    ALBERT,
     BPE_VOCAB,
     CONFIG,
     IN_ORDER,
@@ -22,10 +21,10 @@ from .file_names import (
     VOCAB,
     read_optional,
 )
-from .sentencepiece_files import read_albert, read_fairseq
+from .sentencepiece_files import read_sentencepiece
 from .special_pieces import named_roles
 from .static_tokenizer import read_static_tokenizer, static_directory
-from .tokenizer_classes import GENERAL_CLASS, TokenizerClass, check_algorithm, find_class
+from .tokenizer_classes import FILES_OF, GENERAL_CLASS, check_algorithm, find_class
 from .tree import TreeDefinition
 from .tree_files import algorithms_of, is_berts, read_tree
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
@@ -37,17 +36,19 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     if path.is_dir() and (module := static_directory(path)) is not None:
         _keep_case(lowercase, module)
         return read_static_tokenizer(path, module)
+    config = read_optional(path / CONFIG)
+    opener = find_class(path, config)
     if path.is_dir():
-        file = next((path / name for name in IN_ORDER if (path / name).exists()), path)
+        own = () if opener is None else FILES_OF[opener.algorithm]
+        names = (TOKENIZER, *own, *IN_ORDER)
+        file = next((path / name for name in names if (path / name).exists()), path)
     if file.is_dir() or not file.exists():
         what = f"there is no {', no '.join(IN_ORDER)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
-    config = read_optional(path / CONFIG)
     try:
-        opener = find_class(path, config)
         if file.suffix == ".model":
             check_algorithm(opener, ("Unigram",), file)
-            definition = _read_sentencepiece(file, config, lowercase, opener)
+            definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
             added_tokens, source = read_added(path, config)
             # SentencePiece tokenises the text before an added piece separately, without a last ▁.
             added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
@@ -75,18 +76,6 @@ def _keep_case(lowercase: bool | None, file: Path) -> None:
         raise DataError(
             "this tokenizer's case cannot be changed", where=str(file), fix="Leave `lowercase` out."
         )
-
-
-def _read_sentencepiece(
-    file: Path, config: dict[str, Any], lowercase: bool | None, opener: TokenizerClass | None
-) -> TreeDefinition:
-    """Read a SentencePiece model as its class does; without a class, by the file's name."""
-    is_albert = file.name == ALBERT if opener is None else opener.name == "AlbertTokenizer"
-    if is_albert:
-        return read_albert(file, config, lowercase=lowercase)
-    _keep_case(lowercase, file)
-    is_camembert = opener is not None and opener.name == "CamembertTokenizer"
-    return read_fairseq(file, config, camembert=is_camembert)
 
 
 def write_definition(

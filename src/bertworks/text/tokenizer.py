@@ -91,18 +91,20 @@ class Tokenizer(TokenizerPieces):
         """Load a tokenizer from a directory in the Hugging Face layout, or from one of its files.
 
         The files are `tokenizer.json`, `vocab.txt` (WordPiece), `merges.txt` with `vocab.json`
-        (BPE), `spiece.model` and `sentencepiece.bpe.model`; in a directory, the first of these that
-        exists is read. `tokenizer_config.json` overrides what the directory's `transformers` class
+        (BPE), and SentencePiece's (`spiece.model`, `spm.model` and others); in a directory, the
+        first of these that exists is read, as its `transformers` class does
+        (`tokenizer_classes.py` lists the classes). `tokenizer_config.json` overrides what the class
         reads from it: for WordPiece `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`,
-        for RoBERTa and GPT-2 `add_prefix_space`; the general class, `PreTrainedTokenizerFast`, uses
-        `tokenizer.json` unchanged. The word-length limit is that of `tokenizer.json`. Its padding
-        and truncation are ignored. Without `tokenizer.json`, the pieces added to the vocabulary are
-        read from `tokenizer_config.json`, or else from `added_tokens.json`.
+        for RoBERTa, GPT-2 and DeBERTa `add_prefix_space`; the general class,
+        `PreTrainedTokenizerFast`, uses `tokenizer.json` unchanged. The word-length limit is that of
+        `tokenizer.json`. Its padding and truncation are ignored. Without `tokenizer.json`, the
+        pieces added to the vocabulary are read from `tokenizer_config.json`, or else from
+        `added_tokens.json`.
 
-        A warning says where these files contradict each other, and which one is used. BERT's files
-        of a class that reads them in another way (`BertJapaneseTokenizer`, `MPNetTokenizer`) are
-        refused. In `vocab.txt`, as in `transformers`, the last of equal lines counts, an empty line
-        is no piece, and `[PAD]` and `[MASK]` may be missing.
+        A warning says where these files contradict each other, and which one is used. A class that
+        is not read here, or that contradicts the files, is an error. In `vocab.txt`, as in
+        `transformers`, the last of equal lines counts, an empty line is no piece, and `[PAD]` and
+        `[MASK]` may be missing.
 
         Args:
             path: the directory or file.

@@ -15,10 +15,18 @@ from typing import Any, Literal
 from ..errors import DataError
 from ..utils.regular_files import read_content
 from .definition import CLS, MASK, PAD, SEP, UNK, Frame, Roles
-from .file_names import TOKENIZER, read_optional
+from .file_names import MERGES, SENTENCEPIECES, TOKENIZER, VOCAB, read_optional
 
 Algorithm = Literal["WordPiece", "byte-level BPE", "BPE of words", "Unigram"]
 """How a class splits words into pieces."""
+
+FILES_OF: Mapping[Algorithm, tuple[str, ...]] = {
+    "WordPiece": (VOCAB,),
+    "byte-level BPE": (MERGES,),
+    "BPE of words": (MERGES,),
+    "Unigram": SENTENCEPIECES,
+}
+"""The files of a vocabulary, without `tokenizer.json`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,9 @@ class FrameOfRoles:
         return Frame(start, middle, end, self.second_type, special_types)
 
 
+GENERAL_CLASS = "PreTrainedTokenizerFast"
+"""The class that uses `tokenizer.json` unchanged, in every version of `transformers`."""
+
 _BERT_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
 # Of RoBERTa, and of all models trained with fairseq.
 _FAIRSEQ_ROLES = Roles("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -59,6 +70,13 @@ class TokenizerClass:
     model_types: tuple[str, ...] = ()  # the families that use it if no file names a class
     other_frames: tuple[FrameOfRoles, ...] = ()  # those that its tokenizer.json may have instead
     reads_prefix_space: bool = False  # whether `add_prefix_space` is only read from its settings
+    # Whether `transformers` gives the tokens of a saved copy under this name. Otherwise it builds
+    # another tokenizer from the vocabulary, so a copy names the general class.
+    is_name_saved: bool = True
+
+    def saved_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a copy, from those that were read."""
+        return {**config} if self.is_name_saved else {**config, "tokenizer_class": GENERAL_CLASS}
 
 
 # Those that read BERT's files as BERT's class does.
@@ -115,6 +133,7 @@ CLASSES: Mapping[str, TokenizerClass] = {
             # Since version 5, `transformers` puts two separators between texts.
             other_frames=(_ROBERTA_FRAME,),
             reads_prefix_space=True,
+            is_name_saved=False,
         ),
         TokenizerClass(
             "OpenAIGPTTokenizer",
@@ -131,12 +150,37 @@ CLASSES: Mapping[str, TokenizerClass] = {
             "XLMRobertaTokenizer", "Unigram", model_types=_XLM_ROBERTA_TYPES, **_FAIRSEQ
         ),
         TokenizerClass("CamembertTokenizer", "Unigram", model_types=("camembert",), **_FAIRSEQ),
+        TokenizerClass(
+            "DebertaV2Tokenizer", "Unigram", model_types=("deberta-v2",), is_name_saved=False
+        ),
+        TokenizerClass(
+            "RemBertTokenizer",
+            "Unigram",
+            _ALBERT_ROLES,
+            model_types=("rembert",),
+            is_name_saved=False,
+        ),
+        TokenizerClass(
+            "BigBirdTokenizer",
+            "Unigram",
+            _ALBERT_ROLES,
+            model_types=("big_bird",),
+            is_name_saved=False,
+        ),
+        TokenizerClass(
+            "XLNetTokenizer",
+            "Unigram",
+            Roles("<pad>", "<unk>", "<cls>", "<sep>", "<mask>"),
+            FrameOfRoles((), ("sep",), ("sep", "cls"), 1, cls_type=2),
+            ("xlnet",),
+            is_name_saved=False,
+        ),
+        # KoBERT's, in two releases: XLNet's with BERT's pieces around texts.
+        TokenizerClass("KoBERTTokenizer", "Unigram", is_name_saved=False),
+        TokenizerClass("KoBertTokenizer", "Unigram", is_name_saved=False),
     )
 }
 """The classes that are read, by name."""
-
-GENERAL_CLASS = "PreTrainedTokenizerFast"
-"""The class that uses `tokenizer.json` unchanged, in every version of `transformers`."""
 
 _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 """The names of that class."""
@@ -145,9 +189,7 @@ _UNSUPPORTED_TYPES = {
     "bert-generation": "BertGenerationTokenizer",
     "bert-japanese": "BertJapaneseTokenizer",
     "bertweet": "BertweetTokenizer",
-    "big_bird": "BigBirdTokenizer",
     "canine": "CanineTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer",
     "esm": "EsmTokenizer",
     "esmc": "EsmcTokenizer",
     "flaubert": "FlaubertTokenizer",
@@ -162,13 +204,11 @@ _UNSUPPORTED_TYPES = {
     "phobert": "PhobertTokenizer",
     "prophetnet": "ProphetNetTokenizer",
     "reformer": "ReformerTokenizer",
-    "rembert": "RemBertTokenizer",
     "roc_bert": "RoCBertTokenizer",
     "roformer": "RoFormerTokenizer",
     "splinter": "SplinterTokenizer",
     "tapas": "TapasTokenizer",
     "xlm": "XLMTokenizer",
-    "xlnet": "XLNetTokenizer",
 }
 """The classes of other families of encoders, which are refused."""
 
@@ -198,6 +238,13 @@ def find_class(directory: Path, config: Mapping[str, Any]) -> TokenizerClass | N
         name = entries.get("tokenizer_class")
         if name in _LLAMA_NAMES and _is_byte_level(directory / TOKENIZER):
             return None
+        if isinstance(name, str) and name.startswith("XLNet") and family == "bert":
+            raise DataError(
+                "the tokenizer class XLNetTokenizer contradicts model_type bert: it puts the piece "
+                "for classification last",
+                where=f"{directory / file}",
+                fix="If this is KoBERT, set tokenizer_class to KoBERTTokenizer.",
+            )
         if isinstance(name, str) and name:
             return _class_of_name(name, f"{directory / file}")
     if "word_tokenizer_type" in config:  # older files of this class name no class

@@ -63,6 +63,8 @@ def read_tree(
         if opener is None and "tokenizer_class" in config:
             # Else a copy saved without the model's `config.json` would be read as another class.
             config = {**config, "tokenizer_class": GENERAL_CLASS}
+        elif opener is not None:
+            config = opener.saved_settings(config)
         frame, roles = _find_frame_and_roles(file, tree, config, opener)
         others = {name: file.with_name(name) for name in sorted(VOCABULARY_FILES)}
         files = {
