@@ -11,6 +11,7 @@ from . import (
     language_modelling,
     prediction,
     scale,
+    search,
     serve,
     training,
     vectors,
@@ -18,7 +19,7 @@ from . import (
 from .app import app
 
 __all__ = ["app", "checkpoint", "corpus", "evaluation", "lab", "language_modelling", "main"]
-__all__ += ["prediction", "scale", "serve", "training", "vectors"]
+__all__ += ["prediction", "scale", "search", "serve", "training", "vectors"]
 
 
 def main() -> None:

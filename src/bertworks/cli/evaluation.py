@@ -1,4 +1,4 @@
-"""Measure predictions: `evaluate`, `score`."""
+"""Measure a model, any system's predictions, or a model's vectors: `evaluate`, `score`, `probe`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from .options import (
     LabelledTable,
     ModelPath,
     Overwrite,
+    SettingsFile,
     SettingsOption,
+    Table,
     TaskFile,
+    read_settings,
 )
-from .outputs import check_page, output
+from .outputs import check_page, check_present, output
+from .training_options import Dev, KeyValues, Model, Train
 
 if TYPE_CHECKING:
     from ..tasks.evaluation import Evaluation
@@ -187,3 +191,35 @@ def _show_evaluation(
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     return {"rows": evaluation.rows, **evaluation.metrics, "notes": evaluation.notes}
+
+
+@verb(
+    "probe",
+    "bertworks probe --model sentence-transformers/all-MiniLM-L6-v2 \\\n"
+    "      --train train.tsv --dev dev.tsv pooling=cls layers=[-2]",
+)
+def probe(
+    ctx: typer.Context,
+    *,
+    model: Model,
+    train: Train,
+    dev: Dev,
+    settings: KeyValues = None,
+    settings_file: SettingsFile = None,
+    table: Table,
+    json: AsJson = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Classify texts by logistic regression on frozen vectors.
+
+    Shows within seconds how well an encoder's vectors separate the classes.
+    """
+    from ..analysis.probing import probe as run
+
+    probe_settings = read_settings(ctx, settings_file, settings or (), **table)
+    check_present([train, dev])
+    result = run(model, train=train, dev=dev, device=device, **probe_settings)
+    if json:
+        display.as_json({"width": result.width, **result.metrics})
+    else:
+        display.metrics({"width": result.width, **result.metrics})

@@ -1,4 +1,4 @@
-"""Test claims about BERT: `lab`."""
+"""Experiments made of ordinary runs: `demo`, `glue`, `ablate`, `lab`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,160 @@ from ..errors import SettingsError
 from ..utils.formatting import format_duration
 from . import display
 from .app import verb
-from .devices import DeviceOption
-from .options import AsJson, Overwrite, SettingsOption, Table
+from .devices import DeviceOption, Threads, set_threads
+from .options import AsJson, Overwrite, SettingsFile, SettingsOption, Table, read_settings
 from .outputs import check_present, output
-from .training_options import Seeds, seed_numbers
+from .training_options import Dev, GridOptions, KeyValues, Model, Run, Seeds, Train, seed_numbers
 
 if TYPE_CHECKING:
     from ..lab.bench import Lab
+
+
+@verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory.")] = Path(
+        "bertworks-demo"
+    ),
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=2**32 - 1,
+            metavar="N",
+            help="Random seed of the split, weights and data order.",
+        ),
+    ] = 1,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Train only for seconds, to check that everything works."),
+    ] = False,
+    overwrite: Overwrite = False,
+    threads: Threads = None,
+) -> None:
+    """Run the whole cycle in minutes, on Python's documentation.
+
+    It begins with predictions of mini. No network is needed: the text ships with Python, as the
+    language reference and the docstrings and comments of the standard library.
+
+    The exit status is 1 if the pre-trained network does not beat both baselines (not with --quick).
+    """
+    set_threads(threads)
+    from ..lab.demo import run_demo
+
+    if not (run_demo(out, seed=seed, quick=quick, overwrite=overwrite).beats_both or quick):
+        raise typer.Exit(1)
+
+
+@verb(
+    "glue",
+    "bertworks glue --model bert-base-uncased --data glue_data --out runs/glue \\\n"
+    "      --grid paper",
+    "bertworks glue --model runs/tiny --data glue_data --out runs/some \\\n"
+    "      --tasks mrpc,rte --seeds 3 epochs=3 learning_rate=3e-4",
+)
+def glue(
+    ctx: typer.Context,
+    *,
+    model: Model,
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="Official GLUE files: one folder per task.")
+    ],
+    out: Run,
+    tasks: Annotated[
+        str | None,
+        typer.Option(metavar="A,B…", help="Tasks to run; all available ones if omitted."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings for all tasks.")
+    ] = None,
+    overwrite: Overwrite = False,
+    settings_file: SettingsFile = None,
+    grid_options: GridOptions,
+    device: DeviceOption = "auto",
+) -> None:
+    """Fine-tune and evaluate on GLUE, and predict its test sets.
+
+    Each of the nine tasks is trained as by `finetune`, with its grid and seeds. The best model is
+    evaluated on dev and, if there are test files, writes predictions for the GLUE server. The same
+    command again runs what is missing.
+    """
+    from ..lab.glue import NOTE
+    from ..lab.glue import glue as run
+    from ..training.progress import Progress
+
+    result = run(
+        model,
+        data,
+        out=out,
+        tasks=None if tasks is None else tasks.split(","),
+        device=device,
+        overwrite=overwrite,
+        progress=Progress(),
+        **grid_options,
+        **read_settings(ctx, settings_file, settings or ()),
+    )
+    display.table(result.columns, result.rows(), right="dev mean Base Large")
+    typer.echo(NOTE)
+    for name, why in result.missing.items():
+        typer.echo(f"  missing: {name} ({why})")
+    display.facts({"table": result.out / "glue.md"})
+    if result.answers:
+        display.facts(
+            {"for the server": f"{result.answers[0].parent} ({len(result.answers)} files)"}
+        )
+
+
+@verb(
+    "ablate",
+    "bertworks ablate features --model runs/tiny --train train.conll \\\n"
+    "      --dev dev.conll --out runs/features finetune.learning_rate=2e-4",
+)
+def ablate(
+    ctx: typer.Context,
+    *,
+    what: Annotated[
+        Literal["features"],
+        typer.Argument(
+            metavar="WHAT",
+            help="features: six combinations of a frozen encoder's layers, and fine-tuning.",
+            show_default=False,
+        ),
+    ],
+    model: Model,
+    train: Train,
+    dev: Dev,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Output directory; an existing one is resumed.")
+    ],
+    overwrite: Overwrite = False,
+    settings: KeyValues = None,
+    settings_file: SettingsFile = None,
+    table: Table,
+    device: DeviceOption = "auto",
+) -> None:
+    """Repeat an ablation of the paper on your data.
+
+    features (paper, table 7): a two-layer BiLSTM tags words from a frozen encoder's hidden states,
+    which are computed once; for comparison, the encoder is fine-tuned (finetune=null skips this).
+    Finished rows are not repeated.
+    """
+    assert what == "features"
+    from ..lab.features import ablate_features
+    from ..training.progress import Progress
+
+    results = ablate_features(
+        model,
+        train=train,
+        dev=dev,
+        out=out,
+        device=device,
+        overwrite=overwrite,
+        progress=Progress(),
+        **read_settings(ctx, settings_file, settings or (), **table),
+    )
+    headings, cells = results.table()
+    display.table(headings, cells, right=headings[1:])
+    display.facts({"table": results.table_file, "results": results.json_file})
 
 
 @verb(

@@ -14,6 +14,10 @@ Texts = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TEXT]…", help="Texts; - reads lines from standard input."),
 ]
+Column = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Text column, by name or number; detected if omitted."),
+]
 Pair = Annotated[str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")]
 
 

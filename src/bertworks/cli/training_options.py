@@ -47,14 +47,6 @@ GridOptions = Annotated[dict[str, Any], Group(_grid_options)]
 """The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
 
 
-def table_or_share(text: str) -> str | float:
-    """Parse a number as a share of the training rows; any other word is a table's path."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def seed_numbers(text: str | None) -> int | list[int]:
     """Parse the number of seeds (`3`; 1 if omitted) or a list of seeds (`0,1,2`; `7,`)."""
     if text is None:
