@@ -88,6 +88,11 @@ class FrozenFeedForward(FeedForward):
     ) -> Num[Tensor, "tokens intermediate_size"]:
         if self.has_separate_activation:
             return apply_in_whole_vectors(self.activation, self.intermediate(hidden))
+        if self.gated:
+            inner, gate = self.intermediate(hidden).chunk(2, -1)
+            # Next to each other, since a half of a matrix is computed by another formula.
+            activated = apply_in_whole_vectors(self.activation, inner.contiguous())
+            return activated.mul_(gate)
         return super().inner(hidden)
 
     def plus(
