@@ -125,7 +125,7 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
 def classifier_logits(family: str, dtype: torch.dtype, **values: Any) -> float:
     """The error of a classifier's logits."""
     pair = classifier(family, dtype, **values)
-    with torch.no_grad(), published.exact_rotation():
+    with torch.no_grad(), published.in_float64():
         own = pair.ours.predict(_classifier_batch(pair))["logits"]
         return error(own, pair.theirs(**pair.padded).logits)
 
@@ -142,7 +142,7 @@ def classifier_gradients(family: str, dtype: torch.dtype, **values: Any) -> dict
     batch = _classifier_batch(pair)
     loss = pair.ours(batch)["classification"] / pair.packed.num_sequences
     loss.backward()
-    with published.exact_rotation():
+    with published.in_float64():
         expected = F.cross_entropy(pair.theirs(**pair.padded).logits, batch.targets["labels"])
         expected.backward()
     return compare(pair, loss, expected, family)
@@ -176,7 +176,7 @@ def _our_states(pair: Pair) -> list[Tensor]:
 
 
 def _their_states(pair: Pair, theirs: Any, *, exact: bool = True) -> list[Tensor]:
-    with published.exact_rotation(exact):
+    with published.in_float64(exact):
         found = theirs(**pair.padded, output_hidden_states=True)
     assert len(found.hidden_states) == pair.ours.encoder.config.num_hidden_layers + 1
     return [state[pair.mask] for state in (*found.hidden_states, found.logits)]
@@ -197,7 +197,7 @@ def _train_masked_lm(pair: Pair) -> Tensor:
 
 
 def _train_theirs(pair: Pair, theirs: Any, *, exact: bool = True) -> Tensor:
-    with published.exact_rotation(exact):
+    with published.in_float64(exact):
         logits = theirs(**pair.padded).logits[pair.mask][POSITIONS]
         sums = torch.promote_types(logits.dtype, torch.float32)
         loss = F.cross_entropy(logits.to(sums), _labels(pair))

@@ -87,7 +87,13 @@ def test_gradients_in_bfloat16_are_close(family):
 @BOTH
 @pytest.mark.parametrize(
     ("family", "values"),
-    [*((family, {}) for family in ALL), ("modernbert", {"classifier_pooling": "mean"})],
+    [
+        *((family, {}) for family in ALL),
+        ("modernbert", {"classifier_pooling": "mean"}),
+        ("eurobert", {"classifier_pooling": "cls"}),
+        ("eurobert", {"classifier_pooling": "mean"}),
+        ("eurobert", {"rope_factor": 2.5, "rope_theta": 300.0}),
+    ],
 )
 def test_a_classifier_has_the_same_logits(family, values, dtype):
     assert measures.classifier_logits(family, dtype, **values) <= TOLERANCE[dtype]

@@ -125,7 +125,7 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
     positions = torch.tensor([0, 2, 5, 11, 30, 50, 60])
     labels = torch.arange(7) % 5
     batch = Batch(pair.packed, {"positions": positions, "labels": labels})
-    with published.exact_rotation():
+    with published.in_float64():
         logits = pair.theirs(**pair.padded).logits[pair.mask][positions]
     own = pair.ours.predict(batch)["logits"]
     assert error(own.detach(), logits.detach()) <= TOLERANCE[dtype]
@@ -145,7 +145,7 @@ def test_an_answering_model_has_the_same_outputs(family, dtype):
     lengths = pair.packed.cu_seqlens.diff()
     spans = torch.stack([lengths // 3, lengths // 2], 1).long()
     batch = Batch(pair.packed, {"spans": spans})
-    with published.exact_rotation():
+    with published.in_float64():
         predicted = pair.theirs(**pair.padded)
     logits = torch.stack([predicted.start_logits, predicted.end_logits], -1)
     own = pair.ours.predict(batch)["logits"]
@@ -184,7 +184,7 @@ def test_a_choice_model_has_the_same_outputs(family, values, dtype):
         last = pair.packed.cu_seqlens.diff().long() - 1
         logits = pair.theirs(**pair.padded, mc_token_ids=last).mc_logits.view(-1, 2)
     else:
-        with published.exact_rotation():
+        with published.in_float64():
             logits = pair.theirs(**inputs).logits
     own = pair.ours.predict(batch)["logits"]
     assert error(own.detach(), logits.detach()) <= TOLERANCE[dtype]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from tests.checkpoints.published import exact_rotation, geometry, pair, theirs_of
+from tests.checkpoints.published import geometry, in_float64, pair, theirs_of
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
@@ -38,7 +38,7 @@ def test_attention_and_states_are_as_published(published_encoder) -> None:
         types = (torch.arange(20) >= 9).long().expand(2, 20)
         more["token_type_ids"] = types
         packed = Packed.from_padded(ids, token_type_ids=types)
-    with torch.inference_mode(), exact_rotation(config.family == "modernbert"):
+    with torch.inference_mode(), in_float64(config.positions == "rotary"):
         expected = theirs(input_ids=ids, output_attentions=True, output_hidden_states=True, **more)
     result = activations(ours, packed, attention=True)
     assert len(result.attention) == len(expected.attentions) == config.num_hidden_layers

@@ -137,7 +137,9 @@ def _apply_norm(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
     weight, bias = (
         None if one is None else one.detach().numpy() for one in (norm.weight, norm.bias)
     )
-    scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
+    if encoder.config.norm == "layer":
+        x = x - x.mean(-1, keepdims=True)
+    scaled = x / np.sqrt((x**2).mean(-1, keepdims=True) + norm.eps)
     result: np.ndarray = scaled * weight + (0 if bias is None else bias)
     return result
 

@@ -10,6 +10,7 @@ from .bigbird import BIG_BIRD
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .esm import ESM
+from .eurobert import EUROBERT
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
 from .modernbert import MODERNBERT
@@ -49,6 +50,7 @@ FAMILIES = {
         ROFORMER,
         ESM,
         BIG_BIRD,
+        EUROBERT,
     )
 }
 """The published families."""
@@ -83,7 +85,8 @@ _BERTWORKS = Family(
             "encoder.rotary": "bert.rotary",
             "encoder.rotary.frequencies": "bert.rotary.frequencies",
             "encoder.contact_head": "bert.contact_head",
-        }
+        },
+        grouped_keys=(f"{_LAYER}.attention.query_key_value",),
     ),
     prefix="bert.",
     bare_prefixes=(

@@ -76,6 +76,8 @@ class Family:
         extra: computes the other entries that `config.json` needs from our settings.
         dropouts: for each task (a key of `classes`) the key of `config.json` with the dropout of
             its head; no entry for a head that uses the dropout of the layers.
+        poolings: the values of `classifier_pooling` that its published classifier has, if it has
+            that setting.
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
         former_names: patterns of tensors' former names, each with the current name.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
@@ -100,6 +102,7 @@ class Family:
             ("classification", "tagging", "choice"), "classifier_dropout"
         )
     )
+    poolings: tuple[str, ...] = ()
     unused_tensors: tuple[tuple[str, str], ...] = ()
     former_names: tuple[tuple[str, str], ...] = ()
     has_second_bias: bool = True
@@ -151,8 +154,7 @@ class Family:
     def pools_as_published(self, config: EncoderConfig) -> bool:
         """Whether Hugging Face's classifier of this family pools the same vector."""
         default: str = self.defaults.get(POOLING, "cls")
-        poolings = ("cls", "mean") if POOLING in self.settings else (default,)
-        return config.classifier_pooling in poolings
+        return config.classifier_pooling in (self.poolings or (default,))
 
     def normalize_name(self, name: str) -> str:
         """Return a tensor's current name: with the prefix, without gamma and beta."""
@@ -216,17 +218,27 @@ def same_names(*more: str) -> dict[str, str]:
 
 
 def key_map(
-    table: Mapping[str, str | tuple[str, ...]], *, transposed_matrices: Iterable[str] = ()
+    table: Mapping[str, str | tuple[str, ...]],
+    *,
+    transposed_matrices: Iterable[str] = (),
+    grouped_keys: Iterable[str] = (),
 ) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
     Args:
         table: their names, by our names.
         transposed_matrices: our names of the matrices that they store transposed.
+        grouped_keys: our names of the maps to queries, keys and values of which the last two may
+            have fewer rows.
     """
-    transposed_names = set(transposed_matrices)
+    transposed_names, grouped_names = set(transposed_matrices), set(grouped_keys)
     return KeyMap(
-        Rule(ours, (theirs,) if isinstance(theirs, str) else theirs, ours in transposed_names)
+        Rule(
+            ours,
+            (theirs,) if isinstance(theirs, str) else theirs,
+            ours in transposed_names,
+            ours in grouped_names,
+        )
         for ours, theirs in table.items()
     )
 

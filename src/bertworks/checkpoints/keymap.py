@@ -2,7 +2,8 @@
 
 A rule maps a name of ours to theirs. `{}` in it is a layer's number. One of our tensors may be
 several of theirs concatenated by rows, or theirs transposed; nothing else ever changes, so a round
-trip keeps every bit.
+trip keeps every bit. If heads of queries share keys, our map to queries, keys and values consists
+of a square matrix and two with fewer rows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ class Rule:
     ours: str
     theirs: tuple[str, ...]
     is_transposed: bool = False
+    first_is_square: bool = False
+    """Whether the first of their matrices has as many rows as columns; the others share the rest.
+    Vectors have equal parts, since maps with fewer keys than queries have no biases."""
+
+    def num_rows(self, shape: Sequence[int]) -> list[int]:
+        """The number of rows of each of theirs that form a tensor of ours of this shape."""
+        rows, count = shape[0], len(self.theirs)
+        if self.first_is_square and len(shape) == 2:
+            return [shape[1], *[(rows - shape[1]) // (count - 1)] * (count - 1)]
+        return [rows // count] * count
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -68,7 +79,7 @@ class KeyMap:
         Raises:
             KeyError: no rule covers the tensor: it is not part of the published layout.
         """
-        return self._find(name)[0]
+        return self._find(name)[1]
 
     def parts(self, name: str, shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
         """The names and shapes of their tensors that form our tensor `name` with this shape.
@@ -76,30 +87,29 @@ class KeyMap:
         Raises:
             KeyError: as `theirs` does.
         """
-        names, is_transposed = self._find(name)
-        part = tuple(shape)
-        if len(names) > 1:
-            part = (shape[0] // len(names), *shape[1:])
-        return dict.fromkeys(names, part[::-1] if is_transposed else part)
+        rule, names = self._find(name)
+        parts = [(rows, *shape[1:]) for rows in rule.num_rows(shape)] if len(shape) else [()]
+        shapes = [part[::-1] if rule.is_transposed else part for part in parts]
+        return dict(zip(names, shapes, strict=True))
 
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert our tensors to theirs, under their names."""
         result: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            names, is_transposed = self._find(name)
-            parts = tensor.chunk(len(names))
-            if is_transposed:
+            rule, names = self._find(name)
+            parts = torch.split(tensor, rule.num_rows(tensor.shape)) if tensor.ndim else (tensor,)
+            if rule.is_transposed:
                 parts = tuple(_transpose(part) for part in parts)
             result.update(zip(names, parts, strict=True))
         return result
 
     def fetch(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return our tensor `name`; theirs must be present, with the shapes of `parts`."""
-        names, is_transposed = self._find(name)
+        rule, names = self._find(name)
         parts = [tensors[part] for part in names]
         if len({part.dtype for part in parts}) > 1:
             parts = [part.double() for part in parts]  # float64 represents every value exactly
-        if is_transposed:
+        if rule.is_transposed:
             parts = [_transpose(part) for part in parts]
         return parts[0] if len(parts) == 1 else _below_each_other(parts)
 
@@ -117,11 +127,11 @@ class KeyMap:
                 return rule.siblings(theirs)
         return ()
 
-    def _find(self, name: str) -> tuple[tuple[str, ...], bool]:
+    def _find(self, name: str) -> tuple[Rule, tuple[str, ...]]:
         for rule in self.rules:
             names = rule.match(name)
             if names is not None:
-                return names, rule.is_transposed
+                return rule, names
         raise KeyError(name)
 
 

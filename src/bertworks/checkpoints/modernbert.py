@@ -117,6 +117,7 @@ MODERNBERT = Family(
     dropouts=dict.fromkeys(
         ("classification", "tagging", "answering", "choice"), "classifier_dropout"
     ),
+    poolings=("cls", "mean"),
     fixed_settings={
         "type_vocab_size": 0,
         "positions": "rotary",

@@ -174,12 +174,14 @@ def _in_eight_bits(
     for outer, layer in network.named_modules():
         for inner, part in layer.named_modules() if isinstance(layer, Layer) else ():
             if isinstance(part, Linear):
-                inputs, names = part.input_codes, keys.theirs(f"{outer}.{inner}.weight")
+                inputs = part.input_codes
                 if inputs is not None and not inputs.match(part.weight.detach().float()):
                     inputs = None
                 shift = part.weight.new_zeros(part.out_features) if inputs is None else inputs.shift
-                parts = ((inputs, some) for some in shift.chunk(len(names)))
-                matrices.update(zip(names, parts, strict=True))
+                shapes = keys.parts(f"{outer}.{inner}.weight", part.weight.shape)
+                shifts = torch.split(shift, [rows for rows, *_ in shapes.values()])
+                parts = ((inputs, some) for some in shifts)
+                matrices.update(zip(shapes, parts, strict=True))
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in matrices:

@@ -233,5 +233,7 @@ def _expected_shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ..
         if config.mixer == "lstm":
             yield f"{layer}.recurrence.weight_ih_l0", (4 * size, size)
         else:
-            yield f"{layer}.attention.query_key_value.weight", (3 * size, size)
+            heads = config.num_attention_heads + 2 * config.num_key_heads
+            rows = heads * config.head_size
+            yield f"{layer}.attention.query_key_value.weight", (rows, size)
         yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, size)

@@ -142,6 +142,7 @@ def _describe(
         "numbers": {name: coding(steps[name].flatten(1)) for name in _STEPS if name in steps},
         "norms": {
             name: {
+                "kind": config.norm,
                 "eps": norm.eps,
                 "weight": coding(norm.weight.detach()),
                 "bias": None if norm.bias is None else coding(norm.bias.detach()),

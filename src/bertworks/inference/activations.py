@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..errors import BertworksError
+from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_pair_mask
 from ..nn.device import is_finite
 from ..nn.embeddings import sinusoids
@@ -166,12 +167,14 @@ class _RecordingAttention(SelfAttention):
     def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
         """The same as in `SelfAttention`, but with the attention weights in memory."""
         length, recorder = scope.packed.max_seqlen, self.recorder
-        query, key, value = self.query_key_value(hidden).view(-1, *self.heads_shape).unbind(1)
+        query, key, value = self.split_heads(self.query_key_value(hidden))
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         tokens = scope.packed.num_tokens  # rows of zeros may follow: see `cpu.align_rows`
+        shape, heads = (tokens // length, length, -1, self.head_size), query.shape[1]
         query, key, value = (
-            part[:tokens].unflatten(0, (-1, length)).transpose(1, 2) for part in (query, key, value)
+            repeat_heads(part[:tokens], heads).reshape(shape).transpose(1, 2)
+            for part in (query, key, value)
         )
         scores = query @ key.transpose(-1, -2) * scale_of(query, scope.bias)
         if scope.bias is not None:

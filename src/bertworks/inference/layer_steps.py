@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_pair_mask
 from ..nn.encoder import Encoder
-from ..nn.encoder_layers import Layer
-from ..nn.layers import Linear
+from ..nn.encoder_layers import Layer, SelfAttention
+from ..nn.layers import LayerNorm, Linear, RMSNorm
 from ..nn.score_bias import scale_of
 from ..packed import Packed
 
@@ -37,7 +38,8 @@ def layer_steps(
         except where noted:
 
         - `input`; with `norm_first`, `attention_input`: normalised
-        - `query`, `key`, `value` `[tokens, heads, head_size]`; with rotary positions,
+        - `query`, `key`, `value` `[tokens, heads, head_size]`: shared keys and values once for each
+          head; with rotary positions,
           `rotated_query` and `rotated_key`
         - `score_bias` `[tokens, heads, tokens]`, if there is one: what is added to the scores, for
           each query
@@ -76,7 +78,10 @@ def _attention(
     """The steps from the three maps of the input to the output map."""
     attention = layer_of(encoder, number).attention
     assert attention is not None
-    query, key, value = attention.query_key_value(hidden).view(-1, *attention.heads_shape).unbind(1)
+    query, key, value = (
+        repeat_heads(part, attention.num_heads[0])
+        for part in attention.split_heads(attention.query_key_value(hidden))
+    )
     steps = {"query": query, "key": key, "value": value}
     scope = encoder.attention_scopes(packed, hidden)[number]
     if scope.rotation is not None:
@@ -124,7 +129,7 @@ def rope_theta(encoder: Encoder, number: int) -> float:
     return config.local_rope_theta if config.is_local(number) else config.rope_theta
 
 
-def norms_of(encoder: Encoder, number: int) -> dict[str, nn.LayerNorm]:
+def norms_of(encoder: Encoder, number: int) -> dict[str, LayerNorm | RMSNorm]:
     """Return a layer's norms, by the steps that they compute."""
     layer = layer_of(encoder, number)
     is_last = number == encoder.config.num_hidden_layers - 1
@@ -138,7 +143,7 @@ def norms_of(encoder: Encoder, number: int) -> dict[str, nn.LayerNorm]:
             "feed_forward_input": layer.feed_forward_norm,
             "output": encoder.final_norm if is_last else None,
         }
-    return {name: norm for name, norm in modules.items() if isinstance(norm, nn.LayerNorm)}
+    return {name: norm for name, norm in modules.items() if isinstance(norm, LayerNorm | RMSNorm)}
 
 
 def matrices_of(
@@ -147,21 +152,35 @@ def matrices_of(
     """Return the weights and biases of a layer's linear maps, by the steps that they compute.
 
     They are `query`, `key`, `value`, `attention_output`, `intermediate`, `gate` if it is gated, and
-    `feed_forward_output`.
+    `feed_forward_output`. Shared keys and values have their rows once for each head.
     """
     layer = layer_of(encoder, number)
     attention, feed_forward = layer.attention, layer.feed_forward
     assert attention is not None
     maps: list[tuple[Linear, list[str]]] = [
-        (attention.query_key_value, ["query", "key", "value"]),
         (attention.output, ["attention_output"]),
         (feed_forward.intermediate, ["intermediate", "gate"][: 1 + feed_forward.gated]),
         (feed_forward.output, ["feed_forward_output"]),
     ]
-    matrices: dict[str, tuple[Tensor, Tensor | None]] = {}
+    matrices = _input_matrices(attention)
     for linear, names in maps:
         weights = linear.weight.detach().chunk(len(names))
         bias = linear.bias
         biases = [None] * len(names) if bias is None else bias.detach().chunk(len(names))
         matrices |= zip(names, zip(weights, biases, strict=True), strict=True)
     return matrices
+
+
+def _input_matrices(attention: SelfAttention) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """The weights and biases of the maps to queries, keys and values."""
+    linear, heads = attention.query_key_value, attention.num_heads[0]
+
+    def split(rows: Tensor) -> list[Tensor]:
+        by_head = rows.detach().view(sum(attention.num_heads), -1)
+        parts = torch.split(by_head, attention.num_heads)
+        shape = (-1, *rows.shape[1:])
+        return [repeat_heads(part[None], heads).reshape(shape) for part in parts]
+
+    biases = [None] * 3 if linear.bias is None else split(linear.bias)
+    pairs = zip(split(linear.weight), biases, strict=True)
+    return dict(zip(("query", "key", "value"), pairs, strict=True))

@@ -40,8 +40,8 @@ Backend = Literal["grouped", "varlen", "dense"]
 
 def attention(
     query: Float[Tensor, "queries heads head_size"],
-    key: Float[Tensor, "keys heads head_size"],
-    value: Float[Tensor, "keys heads head_size"],
+    key: Float[Tensor, "keys key_heads head_size"],
+    value: Float[Tensor, "keys key_heads head_size"],
     layout: Layout | Padded,
     key_layout: Layout | None = None,
     *,
@@ -56,8 +56,8 @@ def attention(
     Args:
         query: one vector per token and head. The grouped backend accepts extra rows after the last
             sequence, and returns zeros for them.
-        key: likewise.
-        value: likewise.
+        key: likewise; if there are fewer heads than of queries, as many of these share each.
+        value: likewise, as many as keys.
         layout: the positions of the sequences in the queries.
         key_layout: the positions of the same number of sequences in the keys; `layout` by default.
             If a sequence has more keys than queries, the queries are its last tokens.
@@ -68,6 +68,7 @@ def attention(
             a padded batch.
         bias: terms that are added to the scores.
     """
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     if isinstance(layout, Padded):
         masked = make_padded_mask(layout, causal, window)
         terms = None if bias is None else (bias, make_padded_distances(layout))
@@ -101,6 +102,16 @@ def attention(
     if is_inferred:
         return infer_grouped(query, key, value, pairs, causal, window, bias)
     return grouped_attention(query, key, value, pairs, causal, window, dropout, bias)
+
+
+def repeat_heads(
+    x: Float[Tensor, "keys key_heads head_size"], heads: int
+) -> Float[Tensor, "keys heads head_size"]:
+    """Return keys or values for each head of the queries, of which neighbours share one.
+
+    Source: Ainslie et al. (2023), "GQA", §2.2.
+    """
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 # ------------------------------------------------------------------------------------------ dense

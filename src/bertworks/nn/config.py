@@ -21,13 +21,18 @@ that no published family has, are saved as `family: bertworks`."""
 RopeTensors = Literal["none", "frequencies", "table"]
 """The tensors of a checkpoint that hold the rotations of rotary positions; see `rotary.py`."""
 
+Norm = Literal["layer", "rms"]
+"""A norm of hidden states: layer normalisation (Ba et al. 2016), or division by the root mean
+square (Zhang and Sennrich 2019)."""
+
 Classifier = Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
 """The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
 
-ClassifierPooling = Literal["cls", "mean", "last"]
+ClassifierPooling = Literal["cls", "mean", "last", "late"]
 """A classifier's input: the vector of the first token, the mean of all tokens, special ones
-included, or the vector of the last token."""
+included, or the vector of the last token; late: the mean of all tokens after the classifier's own
+layer (EuroBERT)."""
 
 ScoreBiasKind = Literal["buckets", "alibi"]
 """The terms that depend on distances in attention's scores; see `score_bias.py`."""
@@ -194,6 +199,13 @@ class EncoderConfig(Settings):
         description="longest sequence, if attention would be sparse in longer ones (BigBird); "
         "null: all positions",
     )
+    num_key_value_heads: int | None = Field(
+        None,
+        ge=1,
+        description="heads of keys and values, each shared by as many heads of queries (Ainslie "
+        "et al. 2023); must divide num_attention_heads, and needs use_bias=false; null: as many as "
+        "those",
+    )
     local_attention: int | None = Field(
         None,
         ge=1,
@@ -214,6 +226,12 @@ class EncoderConfig(Settings):
         10_000.0,
         gt=0,
         description="base of the rotations in local layers",
+    )
+    rope_factor: float = Field(
+        1.0,
+        gt=0,
+        description="number by which positions are divided before rotation (linear scaling, Chen "
+        "et al. 2023)",
     )
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
@@ -248,6 +266,11 @@ class EncoderConfig(Settings):
     )
     embedding_norm: bool = Field(True, description="normalise the embeddings")
     use_bias: bool = Field(True, description="biases in the layers' linear maps")
+    norm: Norm = Field(
+        "layer",
+        description="norm of hidden states; layer: layer norm; rms: division by the root mean "
+        "square, without the mean and without biases (Zhang and Sennrich 2019)",
+    )
     norm_bias: bool = Field(True, description="biases in the layers' norms")
     gated: bool = Field(
         False,
@@ -263,7 +286,8 @@ class EncoderConfig(Settings):
     classifier_pooling: ClassifierPooling = Field(
         "cls",
         description="input of a classifier: the first token's vector, the mean of all tokens' "
-        "vectors, or the last token's vector",
+        "vectors, or the last token's vector; late: the mean of all tokens' vectors after the "
+        "classifier's layer",
     )
     classifier_dropout: float | None = Field(
         None,
@@ -299,17 +323,29 @@ class EncoderConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _heads_fit_together(self) -> Self:
+        heads = f"num_attention_heads={self.num_attention_heads}"
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} is not divisible by "
-                f"num_attention_heads={self.num_attention_heads}"
-            )
+            raise ValueError(f"hidden_size={self.hidden_size} is not divisible by {heads}")
+        if self.num_attention_heads % self.num_key_heads:
+            keys = f"num_key_value_heads={self.num_key_value_heads}"
+            raise ValueError(f"{heads} is not divisible by {keys}")
+        if self.num_attention_heads != self.num_key_heads and self.use_bias:
+            raise ValueError("num_key_value_heads needs use_bias=false")
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(
-                f"hidden_size={self.hidden_size} over num_attention_heads="
-                f"{self.num_attention_heads} is odd, and cannot be rotated in pairs"
+                f"hidden_size={self.hidden_size} over {heads} is odd, and cannot be rotated in "
+                "pairs"
             )
+        if self.attention == "two-way":
+            if self.hidden_size % 2 or self.num_attention_heads % 2:
+                raise ValueError("attention=two-way needs an even hidden_size and number of heads")
+            if self.num_key_value_heads is not None:
+                raise ValueError("attention=two-way needs num_key_value_heads=null")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
         if self.max_seqlen < 1:
             raise ValueError(
                 f"max_position_embeddings={self.max_position_embeddings} leaves no position, since "
@@ -323,16 +359,16 @@ class EncoderConfig(Settings):
             )
         if not self.mlm_transform and self.embedding_size is not None:
             raise ValueError("embedding_size needs mlm_transform, which maps back to it")
+        if self.norm == "rms" and self.norm_bias:
+            raise ValueError("norm=rms needs norm_bias=false")
         if self.mixer == "lstm":
             if self.attention == "bidirectional":
                 raise ValueError("mixer=lstm needs attention=causal, or two-way")
             if self.local_attention is not None or self.positions == "rotary":
                 raise ValueError("local_attention and positions=rotary do nothing with mixer=lstm")
-        if self.attention == "two-way":
-            if self.hidden_size % 2 or self.num_attention_heads % 2:
-                raise ValueError("attention=two-way needs an even hidden_size and number of heads")
-            if self.norm_first:  # its final norm would mix the two directions
-                raise ValueError("attention=two-way needs norm_first=false")
+        if self.attention == "two-way" and self.norm_first:
+            # Its final norm would mix the two directions.
+            raise ValueError("attention=two-way needs norm_first=false")
         return self
 
     @model_validator(mode="after")
@@ -399,6 +435,12 @@ class EncoderConfig(Settings):
     def score_divisor(self) -> int:
         """The number whose square root divides the products of queries and keys."""
         return self.head_size
+
+    @property
+    def num_key_heads(self) -> int:
+        """The number of heads of keys and values."""
+        heads = self.num_key_value_heads
+        return self.num_attention_heads if heads is None else heads
 
     @property
     def embedding_width(self) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..packed import Padded, Sequences
 from .config import EncoderConfig
-from .layers import Dropout, LayerNorm, Linear
+from .layers import Dropout, Linear, make_norm
 
 
 class Embeddings(nn.Module):
@@ -31,8 +31,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(positions, width) if positions else None
         self.token_type_embeddings = nn.Embedding(types, width) if types else None
         self.task_type_embeddings = nn.Embedding(tasks, width) if tasks else None
-        norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
-        self.norm = norm if config.embedding_norm else None
+        self.norm = make_norm(config, width) if config.embedding_norm else None
         self.dropout = Dropout(config.hidden_dropout_prob)
         has_projection = config.embedding_size is not None
         self.projection = Linear(width, config.hidden_size) if has_projection else None

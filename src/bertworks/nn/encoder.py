@@ -27,9 +27,9 @@ from ..packed import Packed, Sequences
 from .config import EncoderConfig
 from .cpu import align_rows
 from .embeddings import make_embeddings
-from .encoder_layers import AttentionScope, Layer, TwoWayLayer, layer_norm
+from .encoder_layers import AttentionScope, Layer, TwoWayLayer
 from .kv_cache import KeyValueCache
-from .layers import Linear, initialize
+from .layers import Linear, initialize, make_norm
 from .rotary import Rotation, make_rotary
 from .score_bias import ScoreBias, make_score_bias, round_up_length
 
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
         self.rotary = make_rotary(config)
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
         self.score_bias = make_score_bias(config)
-        self.final_norm = layer_norm(config) if config.norm_first else None
+        self.final_norm = make_norm(config, config.hidden_size) if config.norm_first else None
         self.pooler = Pooler(config) if pooler or config.keep_pooler else None
         self.contact_head = ContactHead(config) if config.contact_head else None
         initialize(self, config.initializer_range)

@@ -21,7 +21,7 @@ from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .kv_cache import KeyValueCache
-from .layers import ACTIVATIONS, Dropout, LayerNorm, Linear, add_and_norm
+from .layers import ACTIVATIONS, Dropout, Linear, add_and_norm, make_norm
 from .rotary import Rotation
 from .score_bias import ScoreBias
 
@@ -46,9 +46,11 @@ class SelfAttention(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         size, bias = config.hidden_size, config.use_bias
-        self.heads_shape = (3, config.num_attention_heads, config.head_size)
+        # of queries, keys and values
+        self.num_heads = [config.num_attention_heads, config.num_key_heads, config.num_key_heads]
+        self.head_size = config.head_size
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.query_key_value = Linear(size, 3 * size, bias=bias)
+        self.query_key_value = Linear(size, sum(self.num_heads) * self.head_size, bias=bias)
         self.output = Linear(size, size, bias=bias)
 
     def forward(
@@ -65,8 +67,8 @@ class SelfAttention(nn.Module):
         dropout = self.dropout_prob if self.training else 0.0
         if self._is_native(mixed, scope):
             assert isinstance(scope.packed, Packed)
-            return native.attention(mixed, scope.packed, self.heads_shape[1], dropout)
-        query, key, value = mixed.view(-1, *self.heads_shape).unbind(1)
+            return native.attention(mixed, scope.packed, self.num_heads[0], dropout)
+        query, key, value = self.split_heads(mixed)
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         key_layout = None
@@ -86,6 +88,18 @@ class SelfAttention(nn.Module):
         )
         return context.flatten(1)
 
+    def split_heads(
+        self, mixed: Float[Tensor, "tokens rows"]
+    ) -> tuple[
+        Float[Tensor, "tokens heads head_size"],
+        Float[Tensor, "tokens key_heads head_size"],
+        Float[Tensor, "tokens key_heads head_size"],
+    ]:
+        """Return queries, keys and values by head, from the output of their map."""
+        by_head = mixed.view(-1, sum(self.num_heads), self.head_size)
+        query, key, value = torch.split(by_head, self.num_heads, 1)
+        return query, key, value
+
     def _is_native(self, mixed: Tensor, scope: AttentionScope) -> bool:
         """Whether native code computes the heads' results."""
         return (
@@ -98,7 +112,8 @@ class SelfAttention(nn.Module):
             and scope.rotation is None
             and scope.cache is None
             and scope.bias is None
-            and native.can_attend(self.heads_shape[2], scope.packed.max_seqlen)
+            and len(set(self.num_heads)) == 1
+            and native.can_attend(self.head_size, scope.packed.max_seqlen)
         )
 
 
@@ -175,9 +190,11 @@ class Layer(nn.Module):
         is_normed = config.norm_first and config.embedding_norm and not config.first_layer_norm
         self.attention = SelfAttention(config) if config.mixer == "attention" else None
         self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
-        self.attention_norm = nn.Identity() if is_normed and number == 0 else layer_norm(config)
+        size = config.hidden_size
+        is_first = is_normed and number == 0
+        self.attention_norm = nn.Identity() if is_first else make_norm(config, size)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward_norm = make_norm(config, size)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -217,8 +234,3 @@ class TwoWayLayer(nn.Module):
         forwards = self.forwards(left.contiguous(), scope)
         backwards = self.backwards(right.index_select(0, index), scope)
         return torch.cat((forwards, backwards.index_select(0, index)), -1)
-
-
-def layer_norm(config: EncoderConfig) -> LayerNorm:
-    """Return a new norm of hidden states."""
-    return LayerNorm(config.hidden_size, config.layer_norm_eps, bias=config.norm_bias)

@@ -14,11 +14,11 @@ from .encoder import Encoder
 from .layers import (
     ACTIVATIONS,
     Dropout,
-    LayerNorm,
     Linear,
     OutputLinear,
     draw_weight,
     initialize,
+    make_norm,
     promote_to_float32,
 )
 from .losses import linear_cross_entropy
@@ -75,7 +75,7 @@ class MLMTransform(nn.Module):
         super().__init__()
         self.dense = Linear(config.hidden_size, width, bias=config.use_bias)
         self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
-        self.norm = LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
+        self.norm = make_norm(config, width)
         initialize(self, config.initializer_range)
 
     def forward(self, hidden: Float[Tensor, "masked hidden_size"]) -> Float[Tensor, "masked width"]:
@@ -117,12 +117,13 @@ class ClassificationHead(nn.Module):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 
     `config.classifier_pooling` chooses the vector: the first token's, the mean of all, or the last
-    token's (GPT). `config.classifier` is the layer between the vector and the output layer:
+    token's (GPT); or the mean of all after the layer (EuroBERT). `config.classifier` is the layer
+    between the vector and the output layer:
 
     - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE); no layer if the vector is not the first
       token's;
-    - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA,
-      DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
+    - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA and
+      EuroBERT, DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
     - `hidden_act`: the same with the activation of the layers (RoFormer);
     - `norm`: the layer of the masked-language-model head (ModernBERT);
     - `none`: no layer (GPT).
@@ -174,19 +175,26 @@ class ClassificationHead(nn.Module):
     ) -> Float[Tensor, "sequences hidden_size"]:
         if self.kind == "pooler" and self.pooling == "cls":
             return encoder.pool(hidden, packed)
+        if self.pooling == "late":
+            return pool(self._transform(hidden), packed, "mean")
         if self.pooling == "mean":
-            pooled = pool(hidden, packed, "mean")
-        else:
-            pooled = hidden[packed.first_tokens if self.pooling == "cls" else packed.last_tokens]
+            return self._transform(pool(hidden, packed, "mean"))
+        is_first = self.pooling == "cls"
+        return self._transform(hidden[packed.first_tokens if is_first else packed.last_tokens])
+
+    def _transform(
+        self, vectors: Float[Tensor, "rows hidden_size"]
+    ) -> Float[Tensor, "rows hidden_size"]:
+        """Apply the layer between the vectors and the output layer."""
         if self.transform is None:
-            return pooled
+            return vectors
         if self.kind == "norm":
-            transformed: Tensor = self.transform(pooled)
+            transformed: Tensor = self.transform(vectors)
             return transformed
         if self.kind != "relu":
-            pooled = self.dropout(pooled)
+            vectors = self.dropout(vectors)
         assert self.activation is not None
-        return self.activation(self.transform(pooled))
+        return self.activation(self.transform(vectors))
 
 
 class TokenHead(nn.Module):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..native import training as native
+from .config import EncoderConfig
 from .quantization import InputCodes
 
 
@@ -78,6 +79,25 @@ class LayerNorm(nn.LayerNorm):
         weight = self.weight.to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Division by the root mean square in the precision of `x`, with sums in float32 at least.
+
+    Source: Zhang and Sennrich (2019), "Root Mean Square Layer Normalization", equation 4.
+    """
+
+    bias: None = None
+
+    def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def make_norm(config: EncoderConfig, width: int) -> LayerNorm | RMSNorm:
+    """Return a new norm of vectors of a width, of the kind that the configuration names."""
+    if config.norm == "rms":
+        return RMSNorm(width, config.layer_norm_eps)
+    return LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
 
 
 class Dropout(nn.Module):
@@ -178,17 +198,17 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
     """Initialise every parameter of a new module as the original code does.
 
     Weights are drawn from a normal distribution with standard deviation `initializer_range`,
-    truncated at two standard deviations (`truncated_normal_initializer`); biases are 0, layer norms
-    the identity.
+    truncated at two standard deviations (`truncated_normal_initializer`); biases are 0, the weights
+    of norms 1.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             draw_weight(part.weight, initializer_range)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm):
+        if isinstance(part, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(part.weight)
-            if part.bias is not None:
+            if isinstance(part, nn.LayerNorm) and part.bias is not None:
                 nn.init.zeros_(part.bias)
 
 

@@ -42,6 +42,7 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     width, size = config.hidden_size, config.head_size
     is_supported = width % 4 == 0 and size % 2 == 0 and config.num_attention_heads > 1
     is_supported = is_supported and config.mixer == "attention" and config.embedding_size is None
+    is_supported = is_supported and config.num_key_heads == config.num_attention_heads
     if table is None or not is_supported or not encoder.layers:
         raise SettingsError(
             "initial_attention=neighbours needs learned positions as wide as the layers, and two "

@@ -35,13 +35,18 @@ class Rotation(NamedTuple):
         rows: int,
         head_size: int,
         theta: float,
+        factor: float = 1.0,
         dtype: torch.dtype,
     ) -> Rotation:
         """Return the rotation of each token; rows after the last token are not rotated.
 
         The angles are computed in float32, as in the training of the published weights.
+
+        Args:
+            theta: the base of the angles.
+            factor: the number by which positions are divided.
         """
-        frequencies = make_frequencies(head_size, theta, position_ids.device)
+        frequencies = make_frequencies(head_size, theta, factor, position_ids.device)
         return cls.from_frequencies(position_ids, frequencies, rows=rows, dtype=dtype)
 
     @classmethod
@@ -73,19 +78,24 @@ class Rotation(NamedTuple):
 
 
 def make_frequencies(
-    head_size: int, theta: float, device: torch.device | None = None
+    head_size: int, theta: float, factor: float = 1.0, device: torch.device | None = None
 ) -> Float[Tensor, " pairs"]:
-    """Return the angle of each pair of features at position 1."""
+    """Return the angle of each pair of features at position 1.
+
+    Args:
+        theta: the base of the angles.
+        factor: the number by which positions are divided.
+    """
     pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
-    return 1.0 / theta ** (pairs / head_size)
+    return 1.0 / theta ** (pairs / head_size) / factor
 
 
 class Rotary(nn.Module):
-    """Rotations computed from `rope_theta` and `local_rope_theta`."""
+    """Rotations computed from `rope_theta`, `local_rope_theta` and `rope_factor`."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.head_size = config.head_size
+        self.head_size, self.factor = config.head_size, config.rope_factor
         self.thetas = (config.rope_theta, config.local_rope_theta)
 
     def forward(
@@ -103,6 +113,7 @@ class Rotary(nn.Module):
             rows=rows,
             head_size=self.head_size,
             theta=self.thetas[is_local],
+            factor=self.factor,
             dtype=dtype,
         )
 
@@ -114,7 +125,8 @@ class RotaryFrequencies(Rotary):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
-        self.register_buffer("frequencies", make_frequencies(config.head_size, config.rope_theta))
+        frequencies = make_frequencies(config.head_size, config.rope_theta, config.rope_factor)
+        self.register_buffer("frequencies", frequencies)
 
     def forward(
         self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
@@ -135,7 +147,8 @@ class RotaryTable(Rotary):
         super().__init__(config)
         pairs = torch.arange(0, config.head_size, 2, dtype=torch.float64)
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
-        angles = torch.outer(positions, config.rope_theta ** (-pairs / config.head_size))
+        frequencies = config.rope_theta ** (-pairs / config.head_size) / config.rope_factor
+        angles = torch.outer(positions, frequencies)
         self.register_buffer("weight", torch.cat((angles.sin(), angles.cos()), -1).float())
 
     def forward(

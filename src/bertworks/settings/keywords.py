@@ -137,10 +137,12 @@ class EncoderKeywords(TypedDict, total=False):
     mixer: Literal["attention", "lstm"]
     attention: Literal["bidirectional", "causal", "two-way"]
     max_full_attention: int | None
+    num_key_value_heads: int | None
     local_attention: int | None
     global_attention_every: int
     rope_theta: float
     local_rope_theta: float
+    rope_factor: float
     score_bias: ScoreBiasKeywords | None
     rope_tensors: Literal["none", "frequencies", "table"]
     zeroed_token_id: int | None
@@ -149,11 +151,12 @@ class EncoderKeywords(TypedDict, total=False):
     first_layer_norm: bool
     embedding_norm: bool
     use_bias: bool
+    norm: Literal["layer", "rms"]
     norm_bias: bool
     gated: bool
     keep_pooler: bool
     classifier: Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
-    classifier_pooling: Literal["cls", "mean", "last"]
+    classifier_pooling: Literal["cls", "mean", "last", "late"]
     classifier_dropout: float | None
     tagging_dropout: float | None
     answering_dropout: float | None
@@ -327,7 +330,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     truncation: Literal["longest_first", "first", "second", "error", "windows"]
     stride: int | None
     window_pooling: Literal["mean", "max"]
-    classifier_pooling: Literal["cls", "mean", "last"] | None
+    classifier_pooling: Literal["cls", "mean", "last", "late"] | None
     both_orders: bool
     text_column: str | None
     pair_column: str | None

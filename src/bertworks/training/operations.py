@@ -79,7 +79,9 @@ def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
     if config.attention == "two-way":
         return 2 * encoder_flops(config.per_direction_config, packed)
     h, i = config.hidden_size, config.intermediate_size
-    mixer = 8 if config.mixer == "lstm" else 4  # matrices of h × h
+    # matrices of h × h: of the LSTM, or of queries, keys, values and the output
+    attention_maps = 2 + 2 * config.num_key_heads / config.num_attention_heads
+    mixer = 8 if config.mixer == "lstm" else attention_maps
     linear = 2 * packed.num_tokens * (mixer * h * h + (3 if config.gated else 2) * h * i)
     attention = sum(4 * count * length**2 * h for _start, count, length in packed.groups)
     return float(config.num_hidden_layers * (linear + attention * config.has_heads))

@@ -79,18 +79,18 @@ def _scales(network: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     return scales
 
 
-def _stacks(network: nn.Module) -> dict[Tensor, int]:
-    """Return the encoder parameters that combine several published tensors, with their number."""
-    counts: dict[Tensor, int] = {}
+def _stacks(network: nn.Module) -> dict[Tensor, list[int]]:
+    """Return the encoder parameters that combine several published tensors, with their rows."""
+    rows: dict[Tensor, list[int]] = {}
     for module in network.modules():
         if isinstance(module, Encoder):
             keys = family_of(module.config).keys
             for name, parameter in module.named_parameters():
                 with suppress(KeyError):  # an adapter's matrices have no published name
-                    count = len(keys.theirs(f"encoder.{name}"))
-                    if count > 1:
-                        counts[parameter] = count
-    return counts
+                    shapes = keys.parts(f"encoder.{name}", parameter.shape).values()
+                    if len(shapes) > 1:
+                        rows[parameter] = [shape[0] for shape in shapes]
+    return rows
 
 
 def build_optimizer(
@@ -139,15 +139,16 @@ class Lamb(torch.optim.Optimizer):
     Tensors without weight decay are not scaled, as in the authors' code.
 
     Args:
-        stacks: the parameters that combine several tensors by rows, with the number of tensors.
-            Each of these tensors has its own trust ratio, as if they were separate parameters.
+        stacks: the parameters that combine several tensors by rows, with the number of rows of
+            each. Each of these tensors has its own trust ratio, as if they were separate
+            parameters.
     """
 
     def __init__(
         self,
         groups: Iterable[dict[str, Any]],
         settings: OptimizerSettings,
-        stacks: Mapping[Tensor, int],
+        stacks: Mapping[Tensor, list[int]],
     ) -> None:
         self._settings, self._stacks = settings, stacks
         super().__init__(groups, {"lr": settings.learning_rate, "eps": settings.eps, "number": 1})
@@ -179,8 +180,8 @@ class Lamb(torch.optim.Optimizer):
         if group["layer_adaptation"]:
             ratios = _trust_ratios(parameters, directions)
             for parameter, direction, ratio in zip(parameters, directions, ratios, strict=True):
-                count = self._stacks.get(parameter)
-                direction.mul_(ratio if count is None else _by_row(parameter, direction, count))
+                rows = self._stacks.get(parameter)
+                direction.mul_(ratio if rows is None else _by_row(parameter, direction, rows))
         torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
     def _averages(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -201,16 +202,20 @@ def _trust_ratios(parameters: list[Tensor], directions: list[Tensor]) -> list[Te
     return [_ratio(size, length) for size, length in zip(sizes, lengths, strict=True)]
 
 
-def _by_row(parameter: Tensor, direction: Tensor, count: int) -> Tensor:
-    """Return `[rows, 1]`: the trust ratios of `count` matrices that are stacked by rows.
+def _by_row(parameter: Tensor, direction: Tensor, rows: list[int]) -> Tensor:
+    """Return `[rows, 1]`: the trust ratios of matrices with so many rows that are stacked.
 
     The norms are computed by row because a sharded parameter is split by rows: a process may have
     only a part of a matrix, and only the norms of rows are exchanged.
     """
-    rows = [torch.linalg.vector_norm(matrix, dim=1) for matrix in (parameter, direction)]
-    size, length = (full_tensor(norms).view(count, -1).norm(dim=1, keepdim=True) for norms in rows)
-    ratios = _ratio(size, length).expand(count, len(parameter) // count).flatten()
-    return shard_like(rows[0], ratios).unsqueeze(1)
+    row_norms = [torch.linalg.vector_norm(matrix, dim=1) for matrix in (parameter, direction)]
+    size, length = (
+        torch.stack([norms.norm() for norms in torch.split(full_tensor(row_norm), rows)])
+        for row_norm in row_norms
+    )
+    counts = torch.tensor(rows, device=size.device)
+    ratios = _ratio(size, length).repeat_interleave(counts, output_size=sum(rows))
+    return shard_like(row_norms[0], ratios).unsqueeze(1)
 
 
 def _ratio(size: Tensor, length: Tensor) -> Tensor:

@@ -115,7 +115,10 @@ function normalize(data, step, values) {
   if (!norm) return Array.from(values);
   const weight = decodeOnce(norm.weight).row(0);
   const bias = norm.bias && decodeOnce(norm.bias).row(0);
-  const { mean, variance } = computeMoments(values);
+  const moments = computeMoments(values);
+  const isLayerNorm = norm.kind === "layer"; // else the root mean square: without the mean
+  const mean = isLayerNorm ? moments.mean : 0;
+  const variance = moments.variance + (moments.mean - mean) ** 2;
   const scale = 1 / Math.sqrt(variance + norm.eps);
   return Array.from(
     values,

@@ -18,9 +18,12 @@ export const addSubscripts = (text) =>
     .split(/(?<=_\w)|(?=_\w)/)
     .map((part) => (/^_\w$/.test(part) ? h("sub", {}, part.slice(1)) : part));
 
-export const formatNorm = (data, step, name) =>
-  `norm(${name}) = γ · (${name} − mean(${name})) / ` +
-  `√(variance(${name}) + ε)${data.norms[step].bias ? " + β" : ""}`;
+export function formatNorm(data, step, name) {
+  const { kind, bias } = data.norms[step];
+  if (kind === "rms") return `norm(${name}) = γ · ${name} / √(mean(${name}²) + ε)`;
+  const fraction = `(${name} − mean(${name})) / √(variance(${name}) + ε)`;
+  return `norm(${name}) = γ · ${fraction}${bias ? " + β" : ""}`;
+}
 
 // "z = W_1 m + b_1", or without a bias where the model has none.
 export const formatMap = (data, name, index, input) =>

@@ -1,0 +1,141 @@
+"""EuroBERT (Boizard et al. 2025): Llama's layers without a causal mask.
+
+Pre-norm with RMS norms, rotary positions, gated feed-forward layers, keys shared by several heads,
+no biases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..nn.config import EncoderConfig
+from .family import Family, key_map
+from .rope import NO_ROPE_SCALING, flatten_rope, write_rope
+
+_LAYER = "model.layers.{}"
+_QUERY_KEY_VALUE = "encoder.layers.{}.attention.query_key_value"
+
+
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
+    values = flatten_rope(raw)
+    if values["classifier_pooling"] == "bos":
+        values["classifier_pooling"] = "cls"
+    if values.get("num_key_value_heads") == values["num_attention_heads"]:
+        values["num_key_value_heads"] = None
+    width, heads, head_size = (
+        values.get(name) for name in ("hidden_size", "num_attention_heads", "head_dim")
+    )
+    if head_size is not None and width == heads * head_size:
+        del values["head_dim"]
+    return values
+
+
+def _extra(config: EncoderConfig) -> dict[str, Any]:
+    pooling = config.classifier_pooling
+    return {
+        "num_key_value_heads": config.num_key_heads,
+        "head_dim": config.head_size,
+        "rope_parameters": write_rope(config.rope_theta, config.rope_factor),
+        "classifier_pooling": "bos" if pooling == "cls" else pooling,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+EUROBERT = Family(
+    name="eurobert",
+    settings={
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "num_key_value_heads": "num_key_value_heads",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_act",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "rms_norm_eps",
+        "rope_theta": "rope_theta",
+        "rope_factor": "rope_factor",
+        "classifier_pooling": "classifier_pooling",
+        "tie_word_embeddings": "tie_word_embeddings",
+    },
+    keys=key_map(
+        {
+            "encoder.embeddings.word_embeddings": "model.embed_tokens",
+            "encoder.layers.{}.attention_norm": f"{_LAYER}.input_layernorm",
+            _QUERY_KEY_VALUE: tuple(f"{_LAYER}.self_attn.{part}_proj" for part in "qkv"),
+            "encoder.layers.{}.attention.output": f"{_LAYER}.self_attn.o_proj",
+            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.post_attention_layernorm",
+            "encoder.layers.{}.feed_forward.intermediate": (
+                f"{_LAYER}.mlp.gate_proj",
+                f"{_LAYER}.mlp.up_proj",
+            ),
+            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.down_proj",
+            "encoder.final_norm": "model.norm",
+            "mlm_head.decoder": "lm_head.weight",
+            "head.transform": "dense",
+            "head.linear": "classifier",
+            "tag_head.linear": "classifier",
+        },
+        grouped_keys=(_QUERY_KEY_VALUE,),
+    ),
+    prefix="model.",
+    bare_prefixes=("embed_tokens.", "layers.", "norm."),
+    classes={
+        "encoder": "EuroBertModel",
+        "masked-lm": "EuroBertForMaskedLM",
+        "classification": "EuroBertForSequenceClassification",
+        "tagging": "EuroBertForTokenClassification",
+    },
+    dropouts={},
+    poolings=("cls", "mean", "late"),
+    fixed_settings={
+        "type_vocab_size": 0,
+        "positions": "rotary",
+        "norm_first": True,
+        "embedding_norm": False,
+        "norm": "rms",
+        "norm_bias": False,
+        "use_bias": False,
+        "gated": True,
+        "hidden_dropout_prob": 0.0,
+        "mlm_transform": False,
+        "mlm_bias": False,
+        "classifier": "gelu",
+    },
+    defaults={
+        "vocab_size": 128256,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 8192,
+        "initializer_range": 0.02,
+        "rms_norm_eps": 1e-5,
+        "classifier_pooling": "late",
+        "tie_word_embeddings": False,
+    },
+    token_ids={
+        "bos_token_id": "cls",
+        "eos_token_id": "sep",
+        "pad_token_id": "pad",
+        "mask_token_id": "mask",
+    },
+    required_values={
+        "attention_bias": False,
+        "mlp_bias": False,
+        "head_dim": None,
+        "pretraining_tp": 1,
+        **NO_ROPE_SCALING,
+    },
+    convert_config=_convert_config,
+    extra=_extra,
+    unused_tensors=(
+        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
+        (r"(dense|classifier)\..*", "the head of another task"),
+    ),
+)

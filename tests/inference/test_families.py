@@ -1,0 +1,74 @@
+"""Every family by every path of inference: one computes all parts of a family, or declines it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.checkpoints.published import geometry, redraw
+
+from bertworks.checkpoints.families import FAMILIES
+from bertworks.inference.calibration import calibrate
+from bertworks.inference.frozen_native import FrozenNativeLayer
+from bertworks.inference.frozen_network import frozen_form
+from bertworks.model import BareEncoder
+from bertworks.native.library import has_kernels
+from bertworks.packed import Packed
+
+# The error's root mean square as a share of the states'. A part that is computed as another one,
+# such as an RMS norm as a layer norm, makes it about 1.
+LIMITS = {"fp32": 1e-5, "bf16": 0.03, "int8": 0.06}
+NATIVE = {"bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "ernie", "electra"}
+SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
+LENGTHS = (1, 7, 7, 12, 38)
+
+
+@pytest.fixture(params=FAMILIES)
+def encoder(request: pytest.FixtureRequest) -> BareEncoder:
+    """One whose widths native code could compute."""
+    values = {**SIZES, "num_hidden_layers": 2, "embedding_size": None}
+    if request.param == "albert":
+        values["embedding_size"] = 32
+    if request.param == "openai-gpt":
+        values["intermediate_size"] = 4 * values["hidden_size"]
+    if request.param == "eurobert":
+        values["num_key_value_heads"] = 1
+    own = BareEncoder(geometry(request.param, **values), pooler=False).eval()
+    redraw(own)
+    return own
+
+
+def sequences(vocab_size: int, *lengths: int) -> list[Packed]:
+    generator = torch.Generator().manual_seed(1)
+    rows = [torch.randint(5, vocab_size, (n,), generator=generator).numpy() for n in lengths]
+    return [Packed.from_arrays(part).to("cpu") for part in (rows, *([row] for row in rows))]
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_a_form_computes_what_the_module_does(encoder, precision) -> None:
+    family = encoder.encoder.config.family
+    packed, *alone = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
+    with torch.inference_mode():
+        form = frozen_form(encoder, precision, deterministic=True).encoder
+        states = form(packed)
+        # The sums do not depend on a sequence's neighbours.
+        assert torch.equal(states, torch.cat([form(one) for one in alone]))
+        expected = encoder.double().encoder(packed)
+    assert _error(states, expected) < LIMITS[precision]
+    if precision != "fp32" and has_kernels("int8" if precision == "int8" else "bf16"):
+        assert any(isinstance(part, FrozenNativeLayer) for part in form.layers) == (
+            family in NATIVE
+        )
+
+
+def test_a_calibrated_form_is_close(encoder) -> None:
+    packed, *_ = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
+    with torch.inference_mode():
+        expected = encoder.encoder(packed)
+        calibrate(encoder, lambda copy: copy.encoder(packed))
+        states = frozen_form(encoder, "int8").encoder(packed)
+    assert _error(states, expected) < LIMITS["int8"]
+
+
+def _error(states: torch.Tensor, expected: torch.Tensor) -> float:
+    difference = states.double() - expected.double()
+    return (difference.square().mean() / expected.double().square().mean()).sqrt().item()
