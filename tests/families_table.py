@@ -51,6 +51,7 @@ TITLES = {
     "roformer": "RoFormer",
     "esm": "ESM",
     "big_bird": "BigBird",
+    "eurobert": "EuroBERT",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

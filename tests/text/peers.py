@@ -110,6 +110,33 @@ def modernbert(data: Path, folder: Path) -> list[Peer]:
     ]
 
 
+def eurobert(data: Path, folder: Path) -> list[Peer]:
+    """Byte-level BPE in a `tokenizer.json`, framed by the beginning and the end of a text.
+
+    With GPT-2's words; EuroBERT's own differ, and are in its file.
+    """
+    merges = _merges(roberta_files(data, folder) / "merges.txt")
+    library = Library(models.BPE(vocab=_byte_level_ids(data), merges=merges))
+    first, last = "<|begin_of_text|>", "<|end_of_text|>"
+    library.add_special_tokens([first, last, "<|mask|>"])
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B {last}",
+        special_tokens=[(piece, library.token_to_id(piece)) for piece in (first, last)],
+    )
+    own = folder / "eurobert"
+    own.mkdir()
+    library.save(str(own / "tokenizer.json"))
+    config = {"bos_token": first, "eos_token": last, "pad_token": last, "mask_token": "<|mask|>"}
+    (own / "tokenizer_config.json").write_text(json.dumps(config))
+    (own / "config.json").write_text(json.dumps({"model_type": "eurobert"}))
+    find = lru_cache(1)(ByteLevelOracle(merges).tokenize)
+    tokenizer = Tokenizer.load(own)
+    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+
+
 def _spans(find: Callable[[str], list[tuple[str, int, int]]]) -> Callable[[str], Spans]:
     return lambda text: [(start, end) for _, start, end in find(text)]
 
@@ -286,5 +313,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "roberta-prelayernorm": roberta,
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
     "mpnet": wordpiece("bert", "uncased"),  # the same pieces, in another frame
+    "eurobert": eurobert,
 }
 """For each family, what makes its tokenizers in a folder, from real data."""
