@@ -61,6 +61,9 @@ OF_KNOWN_PARTS = {
 """Families all of whose parts are others', in other places or under other names: only the slow
 tests have their further geometries."""
 
+OF_FLOAT64_SDPA = {"modernbert", "eurobert"}
+"""Families whose attention only this implementation of theirs computes in float64."""
+
 SEEDS = {"eurobert": 3}
 """Of their weights, where it is not 0. In bfloat16, chance decides whose rounding is smaller: with
 0, ours is 1.11 times theirs in one network of six."""
@@ -103,8 +106,7 @@ def theirs_of(config: EncoderConfig, model_class: str, dtype: torch.dtype, **mor
     family = FAMILIES[config.family]
     raw = {"pad_token_id": 0, **family.write_config(config), **more}
     own = getattr(transformers, CONFIG_CLASSES[config.family])(**raw)
-    # Only this implementation of theirs computes their attention in float64.
-    own._attn_implementation = "sdpa" if config.positions == "rotary" else "eager"
+    own._attn_implementation = "sdpa" if config.family in OF_FLOAT64_SDPA else "eager"
     model = getattr(transformers, family.classes[model_class])(own).to(dtype)
     redraw(model, SEEDS.get(config.family, 0))
     return model.eval()
