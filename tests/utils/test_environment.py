@@ -89,7 +89,7 @@ def test_every_verb_refuses_an_unknown_variable(
     verb: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTWORKS_API_KEY", "x" * 20)
-    done = CliRunner().invoke(app, verb)
-    assert done.exit_code == 1
-    assert done.stderr.startswith("error: the environment variable BERTWORKS_API_KEY is unknown")
-    assert done.stderr.count("\n") == 1
+    result = CliRunner().invoke(app, verb)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: the environment variable BERTWORKS_API_KEY is unknown")
+    assert result.stderr.count("\n") == 1

@@ -64,17 +64,19 @@ def fill_directory(root: Path) -> None:
 
 def is_whole(root: Path) -> bool:
     """Whether each output is the old or the new one, in its place or where it is mended from."""
-    found = contents(root)
+    files = contents(root)
     models = [
-        {found.get(f"{name}/a.bin"), found.get(f"{name}/deep/b.bin")} for name in ("m", ".m.old")
+        {files.get(f"{name}/a.bin"), files.get(f"{name}/deep/b.bin")} for name in ("m", ".m.old")
     ]
-    used = [found.get(f"used/{at}{name}.bin") for name in "ab" for at in ("", ".bertworks.ready/")]
+    moved_files = [
+        files.get(f"used/{at}{name}.bin") for name in "ab" for at in ("", ".bertworks.ready/")
+    ]
     return (
-        found.get("a.bin") in (OLD, NEW)
+        files.get("a.bin") in (OLD, NEW)
         and (models[0] in ({OLD}, {NEW}) or (not (root / "m").exists() and models[1] == {OLD}))
-        and b"mine" in (found.get("m/mine"), found.get(".m.old/mine"))
-        and found.get("used/other") == b"other"
-        and [one for one in used if one is not None] in ([], [NEW, NEW])
+        and b"mine" in (files.get("m/mine"), files.get(".m.old/mine"))
+        and files.get("used/other") == b"other"
+        and [one for one in moved_files if one is not None] in ([], [NEW, NEW])
     )
 
 
@@ -99,13 +101,13 @@ WRITERS = [replace_file, replace_model, fill_directory]
 def test_a_crash_leaves_the_old_or_the_new(
     monkeypatch: pytest.MonkeyPatch, root: Path, write: Callable[[Path], None]
 ) -> None:
-    before = contents(root)
+    old_files = contents(root)
     with crashing(monkeypatch, root, is_whole) as disk:
         write(root)
         assert not disk.damaged
         assert disk.is_new()  # and a crash after the call changes nothing
-    assert contents(root) != before
-    assert before.keys() <= contents(root).keys()
+    assert contents(root) != old_files
+    assert old_files.keys() <= contents(root).keys()
     assert sorted(path.name for path in root.iterdir()) == ["a.bin", "m", "used"]
 
 
@@ -149,11 +151,11 @@ ALLOWED_WRITERS = {
 
 def writes(source: str) -> list[str]:
     """The calls in a program that write, rename or lock files."""
-    found = []
+    calls = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom | ast.Import):
             names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-            found += sorted(names & {"fcntl", "tempfile"})
+            calls += sorted(names & {"fcntl", "tempfile"})
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -172,8 +174,8 @@ def writes(source: str) -> list[str]:
             or (name == "replace" and owner and len(node.args) == 1 and not node.keywords)
             or (name == "rename" and owner != "self" and not node.keywords)
         ):
-            found.append(f"{owner}.{name}")
-    return found
+            calls.append(f"{owner}.{name}")
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -191,26 +193,26 @@ def writes(source: str) -> list[str]:
         "os.fsync(a)",
     ],
 )
-def test_what_writes_is_seen(source: str) -> None:
+def test_calls_that_write_are_detected(source: str) -> None:
     assert writes(source)
 
 
 @pytest.mark.parametrize("source", ["a.replace('x', 'y')", "replace(a, b=1)", "open(a, 'rb')"])
-def test_what_does_not_write_is_not(source: str) -> None:
+def test_other_calls_are_not_detected(source: str) -> None:
     assert not writes(source)
 
 
 @pytest.mark.long
 def test_all_writing_goes_through_few_modules() -> None:
-    found = {
+    calls_by_file = {
         path.relative_to(PACKAGE).as_posix(): writes(path.read_text(encoding="utf-8"))
         for path in PACKAGE.rglob("*.py")
     }
     for name in WRITING_MODULES:
-        assert found.pop(name)
-    assert set(found.pop("utils/locks.py")) == {"fcntl", "path.open"}
-    assert {name for name, calls in found.items() if calls} == ALLOWED_WRITERS.keys()
-    assert set(found["analysis/search.py"]) == {"tempfile", "faiss.write_index"}
+        assert calls_by_file.pop(name)
+    assert set(calls_by_file.pop("utils/locks.py")) == {"fcntl", "path.open"}
+    assert {name for name, calls in calls_by_file.items() if calls} == ALLOWED_WRITERS.keys()
+    assert set(calls_by_file["analysis/search.py"]) == {"tempfile", "faiss.write_index"}
 
 
 # --- Files
@@ -219,13 +221,13 @@ def test_all_writing_goes_through_few_modules() -> None:
 def test_a_file_that_cannot_be_written_is_named_and_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_json(file, {"a": 1})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
     try:
         with pytest.raises(OutputError, match=r"a\.json: cannot be written \(File too large\)\. M"):
             write_file(file, b"x" * 1000)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert read_json(file, DataError) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     with pytest.raises(OutputError, match=r"b\.json: cannot be written \(No such file or dir"):
@@ -261,15 +263,15 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     """A full disk takes a part of it; the next line would continue that."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with LineFile(tmp_path / "lines") as lines:
         lines.append(b"one\n")
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, limits[1]))
         try:
             with pytest.raises(OutputError, match=r"lines: cannot be written \(File too large\)"):
                 lines.append(b"two\n")
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         lines.append(b"three\n")
         assert lines.read() == b"one\nthree\n"
 
@@ -303,11 +305,11 @@ def test_a_file_of_lines_that_cannot_be_begun_is_closed(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(line_files, "fsync", refuse)
-    before = os.listdir("/proc/self/fd")
+    descriptors = os.listdir("/proc/self/fd")
     with pytest.raises(OutputError, match="Read-only") as error:
         LineFile(tmp_path / "lines")
     assert error.tb is not None  # which keeps the frames, and so an open file
-    assert os.listdir("/proc/self/fd") == before
+    assert os.listdir("/proc/self/fd") == descriptors
 
 
 def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
@@ -329,16 +331,16 @@ def test_a_kill_between_two_renamings_is_mended(root: Path) -> None:
     assert not (root / ".m.old").exists()
 
 
-def test_what_was_half_moved_in_is_finished(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_move_is_completed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace = os.replace
 
-    def killed(source: Path, target: Path) -> None:
+    def kill(source: Path, target: Path) -> None:
         if Path(target).name == "a.bin":
             raise KeyboardInterrupt
         replace(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", killed)
+        patched.setattr(os, "replace", kill)
         with pytest.raises(KeyboardInterrupt):
             fill_directory(root)
     assert not (root / "used" / "a.bin").exists()
@@ -348,11 +350,11 @@ def test_what_was_half_moved_in_is_finished(root: Path, monkeypatch: pytest.Monk
 
 
 def test_a_failure_leaves_nothing(root: Path) -> None:
-    before = sorted(path.name for path in root.rglob("*"))
+    names = sorted(path.name for path in root.rglob("*"))
     for name in ("m", "used", "fresh"):
         with pytest.raises(ZeroDivisionError), new_directory(root / name, replace=True):
             raise ZeroDivisionError
-    assert sorted(path.name for path in root.rglob("*")) == before
+    assert sorted(path.name for path in root.rglob("*")) == names
 
 
 def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_path: Path) -> None:
@@ -364,7 +366,7 @@ def test_a_directory_that_another_program_makes_meanwhile_is_not_deleted(tmp_pat
     assert contents(tmp_path) == {"out/a": b"another's"}
 
 
-def test_what_is_to_be_replaced_is_kept_where_another_program_takes_its_place(
+def test_a_replaced_directory_is_kept_if_another_program_takes_its_name(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = directories.rename_durably
@@ -408,7 +410,9 @@ KINDS: list[locks.OutputKind] = ["file", "directory", "whole directory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_second_is_told_who_is_first(tmp_path: Path, kind: locks.OutputKind) -> None:
+def test_a_second_writer_is_refused_with_the_first_one_s_process(
+    tmp_path: Path, kind: locks.OutputKind
+) -> None:
     out = tmp_path / "out"
     with holder(out, kind) as process:
         says = rf"out: is being written by process {process.pid} on \S+ since 20\d\d-.* \(-c /.*\)"
@@ -472,25 +476,25 @@ def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> N
 
 def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
     """Lock files are removed while others open them; two must never hold one output."""
-    out, inside, most, got = tmp_path / "out", 0, 0, 0
+    out, num_holders, most, got = tmp_path / "out", 0, 0, 0
     guard = threading.Lock()
     open_files: list[str] = []  # when two hold it: is a descriptor missing, which others closed?
 
     def work() -> None:
-        nonlocal inside, most, got
+        nonlocal num_holders, most, got
         end = time.monotonic() + 1
         while time.monotonic() < end:
             with suppress(OutputError), locked_output(out, kind="directory"):
                 with guard:
-                    inside, got = inside + 1, got + 1
-                    most = max(most, inside)
-                    if inside > 1 and os.path.exists("/proc/self/fd"):
+                    num_holders, got = num_holders + 1, got + 1
+                    most = max(most, num_holders)
+                    if num_holders > 1 and os.path.exists("/proc/self/fd"):
                         numbers = os.listdir("/proc/self/fd")
                         paths = [Path("/proc/self/fd", number) for number in numbers]
                         open_files.extend(str(path.resolve()) for path in paths)
                 time.sleep(0.0005)
                 with guard:
-                    inside -= 1
+                    num_holders -= 1
 
     threads = [threading.Thread(target=work) for _ in range(6)]
     for thread in threads:
@@ -510,12 +514,12 @@ def test_a_directory_that_another_removes_is_made_and_locked_inside(
 
     def overtaken(path: Path) -> list[Path]:
         nonlocal calls
-        made = make_directory(path)
+        new_directories = make_directory(path)
         if path == out:
             calls += 1
             if calls == 1:
                 path.rmdir()
-        return made
+        return new_directories
 
     monkeypatch.setattr(locks, "make_directory", overtaken)
     with locked_output(out, kind="directory"):
@@ -545,22 +549,22 @@ def test_a_directory_stays_locked_while_it_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: locks.OutputKind
 ) -> None:
     """The lock inside goes with the old directory, and between two renamings there is none."""
-    out, tried = tmp_path / "out", 0
+    out, num_attempts = tmp_path / "out", 0
     out.mkdir()
     (out / "a").write_text("old")
     rename = directories.rename_durably
 
-    def watched(source: Path, target: Path) -> None:
-        nonlocal tried
+    def rename_and_lock(source: Path, target: Path) -> None:
+        nonlocal num_attempts
         rename(source, target)
         with pytest.raises(OutputError, match="being written"), locked_output(out, kind=second):
             pass
-        tried += 1
+        num_attempts += 1
 
     with locked_output(out, kind="whole directory"), new_directory(out, replace=True) as new:
         (new / "a").write_text("new")
-        monkeypatch.setattr(directories, "rename_durably", watched)
-    assert tried == 2
+        monkeypatch.setattr(directories, "rename_durably", rename_and_lock)
+    assert num_attempts == 2
     assert (out / "a").read_text() == "new"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "out"]
 
@@ -569,15 +573,15 @@ def test_a_directory_in_one_that_cannot_be_written_is_locked_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a mounted volume."""
-    opened = Path.open
+    open_path = Path.open
 
-    def refused(path: Path, *given: Any, **more: Any) -> Any:
+    def refuse(path: Path, *args: Any, **more: Any) -> Any:
         if path.parent == tmp_path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return opened(path, *given, **more)
+        return open_path(path, *args, **more)
 
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "open", refuse)
     for kind in ("directory", "whole directory"):
         with locked_output(tmp_path / "out", kind=kind):
             assert (tmp_path / "out" / LOCK_NAME).is_file()
@@ -643,9 +647,7 @@ def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}'])
-def test_a_lock_that_says_nothing_is_free_when_its_process_is_gone(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_lock_without_a_holder_is_free(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".lock").write_bytes(content)
     with locked_output(tmp_path, kind="directory"):
         pass
@@ -662,7 +664,7 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "soft").symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)
     (tmp_path / "folder").symlink_to(folder)
-    refused: list[tuple[Path, Path, locks.OutputKind, str]] = [
+    cases: list[tuple[Path, Path, locks.OutputKind, str]] = [
         (file, file, "file", "is an input"),
         (tmp_path / "soft", file, "file", "is an input"),
         (file, tmp_path / "soft", "file", "is an input"),
@@ -675,14 +677,14 @@ def test_an_output_is_no_input(tmp_path: Path) -> None:
         (folder / "new", folder, "whole directory", "is inside the input"),
         (tmp_path / "folder" / "deep" / "new", folder, "directory", "is inside the input"),
     ]
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for out, given, kind, says in refused:
+    old_files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for out, source, kind, says in cases:
         with (
             pytest.raises(OutputError, match=says),
-            locked_output(out, ["-", None, given], kind=kind),
+            locked_output(out, ["-", None, source], kind=kind),
         ):
             pass
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == old_files
     for out in (tmp_path / "in2", tmp_path / "a.tsv"):
         with locked_output(out, [folder, file, "bert-base-uncased", [{"text": "a row"}]]):
             pass

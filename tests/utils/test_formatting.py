@@ -16,22 +16,22 @@ class Work:
     def __init__(self, total: int) -> None:
         self.now, self.total = 0.0, total
         self.left = TimeLeft(lambda: self.now)
-        self.told: list[tuple[float, float | None]] = []
+        self.estimates: list[tuple[float, float | None]] = []
 
-    def do(self, done: int, seconds: float, pause: float = 0.0) -> None:
+    def do(self, num_done: int, seconds: float, pause: float = 0.0) -> None:
         self.now += seconds + pause
-        self.left.update(done, self.total, seconds)
-        self.told.append((self.now, self.left.seconds))
+        self.left.update(num_done, self.total, seconds)
+        self.estimates.append((self.now, self.left.seconds))
 
 
-def test_what_comes_before_the_work_is_no_part_of_the_estimate() -> None:
+def test_an_estimate_ignores_the_time_before_the_work() -> None:
     """Loading, compiling and the first evaluation take a minute; each later step a second."""
     work = Work(480)
     work.do(1, seconds=20.0, pause=60.0)
     for step in range(2, 481):
         work.do(step, seconds=1.0, pause=10.0 if step % 100 == 1 else 0.0)
-    assert [left for _, left in work.told[:5]] == [None] * 5
-    for now, left in work.told[5:]:
+    assert [left for _, left in work.estimates[:5]] == [None] * 5
+    for now, left in work.estimates[5:]:
         assert left is not None
         assert left == pytest.approx(work.now - now, rel=0.15, abs=3)
 
@@ -50,11 +50,11 @@ def test_slow_work_needs_few_updates_and_fast_work_some_seconds(seconds: float, 
     work = Work(100)
     for step in range(1, 20):
         work.do(step, seconds)
-    known = [step for step, (_, left) in enumerate(work.told, 1) if left is not None]
+    known = [step for step, (_, left) in enumerate(work.estimates, 1) if left is not None]
     assert known == list(range(first, 20))
 
 
-def test_without_progress_or_a_total_there_is_none() -> None:
+def test_an_estimate_needs_progress_and_a_total() -> None:
     def ticking() -> Iterator[float]:
         now = 0.0
         while True:

@@ -28,6 +28,6 @@ def test_depth_is_bounded(depth: int, start: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", '{"a": 1,}', b"\xff", "9" * 5000])
-def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+def test_invalid_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)

@@ -27,7 +27,7 @@ PanicException = type("PanicException", (BaseException,), {})  # as Rust's libra
         RuntimeError("CUDA out of memory. Tried to allocate 20 MiB"),
     ],
 )
-def test_what_says_so_is_believed(error: BaseException) -> None:
+def test_errors_about_memory_are_recognized(error: BaseException) -> None:
     assert is_memory_short(error)
 
 
@@ -41,7 +41,7 @@ NEEDS_A_LOOK = [
 
 
 @pytest.mark.parametrize("error", NEEDS_A_LOOK)
-def test_what_says_anything_is_so_where_little_is_left(
+def test_unclear_errors_count_where_little_memory_is_left(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not is_memory_short(error)
@@ -60,14 +60,12 @@ def test_what_says_anything_is_so_where_little_is_left(
         KeyboardInterrupt(),
     ],
 )
-def test_what_is_not_of_memory_never_is(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_errors_do_not_count(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "is_little_left", lambda: True)
     assert not is_memory_short(error)
 
 
-def limited(mebibytes: int, code: str) -> str:
+def run_with_limit(mebibytes: int, code: str) -> str:
     """What a process prints that may have so much more memory than it has, and then runs code."""
     begin = f"""
 import resource
@@ -76,16 +74,16 @@ pages = int(open("/proc/self/statm").read().split()[0])
 most = pages * resource.getpagesize() + ({mebibytes} << 20)
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=60, check=True
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_limit_of_the_process_is_seen() -> None:
-    assert limited(64, "print(is_little_left())") == "True"
-    assert limited(1024, "print(is_little_left())") == "False"
+    assert run_with_limit(64, "print(is_little_left())") == "True"
+    assert run_with_limit(1024, "print(is_little_left())") == "False"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -96,22 +94,22 @@ try:
 except (RuntimeError, MemoryError) as error:
     print(is_memory_short(error))
 """
-    assert [limited(mebibytes, code) for mebibytes in (1, 6)] == ["True", "True"]
+    assert [run_with_limit(mebibytes, code) for mebibytes in (1, 6)] == ["True", "True"]
 
 
 def test_a_thread_is_waited_for() -> None:
-    done: list[int] = []
+    numbers: list[int] = []
     go = threading.Event()
 
     def work(number: int) -> None:
         go.wait()
-        done.append(number)
+        numbers.append(number)
 
     await_end = start_thread(work, 3)
-    assert not done
+    assert not numbers
     go.set()
     await_end()
-    assert done == [3]
+    assert numbers == [3]
 
 
 def test_a_thread_that_never_begins_is_waited_for_while_there_is_memory(
@@ -121,7 +119,7 @@ def test_a_thread_that_never_begins_is_waited_for_while_there_is_memory(
     monkeypatch.setattr(memory, "_START_SECONDS", 0.01)
     monkeypatch.setattr(memory, "is_little_left", lambda size=0: next(looks))
 
-    def vanish(function: Callable[[], None], given: tuple[()]) -> None: ...
+    def vanish(function: Callable[[], None], args: tuple[()]) -> None: ...
 
     monkeypatch.setattr(memory._thread, "start_new_thread", vanish)
     with pytest.raises(MemoryError, match="has found no memory"):

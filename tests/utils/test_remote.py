@@ -59,8 +59,8 @@ def test_a_copy_that_another_process_made_meanwhile_is_not_replaced(
     (tmp_path / "texts" / "a.txt").write_text("one\n")
     url, copy_files, numbers = f"file://{tmp_path}/texts", fs.copy_files, []
 
-    def overtaken(*given: Any, **more: Any) -> None:
-        copy_files(*given, **more)
+    def overtaken(*args: Any, **more: Any) -> None:
+        copy_files(*args, **more)
         monkeypatch.setattr(fs, "copy_files", copy_files)
         numbers.append((fetch_folder(url) / "a.txt").stat().st_ino)
 
@@ -109,7 +109,7 @@ def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: st
     assert _file_system_and_path(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
 
 
-def test_what_writes_here_alone_says_so(tmp_path: Path) -> None:
+def test_local_outputs_refuse_other_file_systems(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two\n")
     tokenizer = bw.load("mini").tokenizer
     with pytest.raises(OutputError, match=r"s3:/.*: is on another file system"):
@@ -155,7 +155,9 @@ def upload(folder: Path, prefix: str) -> None:
 
 @pytest.mark.slow  # a server, and a model that is copied
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of moto's and boto's
-def test_a_whole_cycle_on_s3(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_cycle_reads_and_writes_s3(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     corpus = tmp_path / "corpus"
     (corpus / "more").mkdir(parents=True)

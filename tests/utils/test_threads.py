@@ -23,7 +23,7 @@ CPUS = os.cpu_count() or 1
         (9 + CPUS, {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "active"}, None),
     ],
 )
-def test_waiting_threads_sleep_at_once_beside_other_programs(
+def test_waiting_threads_sleep_at_once_under_load(
     tmp_path: Path, running: int, variables: dict[str, str], spins: str | None
 ) -> None:
     load = tmp_path / "loadavg"
@@ -53,7 +53,7 @@ def test_program_that_runs_for_a_moment_changes_nothing(
 
 
 @pytest.mark.parametrize("content", [None, "", "a b c d e"])
-def test_nothing_changes_where_the_load_is_unknown(tmp_path: Path, content: str | None) -> None:
+def test_an_unknown_load_changes_nothing(tmp_path: Path, content: str | None) -> None:
     load = tmp_path / "loadavg"
     if content is not None:
         load.write_text(content)
