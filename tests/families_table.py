@@ -99,7 +99,7 @@ def _journeys(family: str) -> list[Journey]:
 def load(family: str) -> Figures:
     found = _journeys(family)
     return (
-        sum(journey.used for journey in found),
+        sum(journey.num_used for journey in found),
         sum(journey.in_file for journey in found),
         sum(journey.new for journey in found),
     )
@@ -107,9 +107,9 @@ def load(family: str) -> Figures:
 
 def round_trip(family: str) -> Figures:
     found = _journeys(family)
-    complaints = sum(len(journey.complaints) + (not journey.same_ids) for journey in found)
-    changed, bits = (sum(getattr(j, name) for j in found) for name in ("changed", "bits"))
-    return changed, bits, complaints
+    problems = sum(len(journey.problems) + (not journey.same_ids) for journey in found)
+    changed, bits = (sum(getattr(j, name) for j in found) for name in ("num_changed", "bits"))
+    return changed, bits, problems
 
 
 def outputs(family: str, dtype: torch.dtype) -> Figures:
@@ -189,7 +189,7 @@ COLUMNS = (
         "round trip",
         "{:,.0f} of {:,.0f} bits, {:,.0f} complaints",
         round_trip,
-        lambda changed, bits, complaints: changed == complaints == 0 and bits > 0,
+        lambda changed, bits, problems: changed == problems == 0 and bits > 0,
     ),
     Column("ONNX", "{:.1e}", onnx, lambda largest: largest < ONNX_TOLERANCE),
 )

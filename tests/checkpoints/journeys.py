@@ -45,20 +45,20 @@ class Journey(NamedTuple):
 
     Attributes:
         in_file: how many tensors their checkpoint has.
-        used: how many of those ours took.
+        num_used: how many of those ours took.
         new: how many tensors ours had to initialise.
         bits: how many there are in the tensors that came back.
-        changed: how many of them are not what they were.
-        complaints: what their class, or a warning, said against what ours had written.
+        num_changed: how many of them are not what they were.
+        problems: what their class, or a warning, said against what ours had written.
         same_ids: whether their tokenizer gives ours' ids.
     """
 
     in_file: int
-    used: int
+    num_used: int
     new: int
     bits: int
-    changed: int
-    complaints: list[str]
+    num_changed: int
+    problems: list[str]
     same_ids: bool
 
 
@@ -86,15 +86,15 @@ def there_and_back(family: str, kind: str, folder: Path) -> Journey:
     model = bw.load(folder / "theirs", device="cpu")
     model.save(folder / "ours")
     (class_name,) = transformers.AutoConfig.from_pretrained(folder / "ours").architectures
-    with _complaints() as complaints:
-        reloaded, info = getattr(transformers, class_name).from_pretrained(
+    with _complaints() as problems:
+        reloaded_model, info = getattr(transformers, class_name).from_pretrained(
             folder / "ours", output_loading_info=True
         )
-    complaints += [f"{what}: {names}" for what, names in info.items() if names]
-    expected, actual = theirs.state_dict(), reloaded.state_dict()
-    complaints += sorted(actual.keys() ^ expected.keys())
-    if type(reloaded) is not type(theirs):
-        complaints.append(f"it is to be opened as {class_name}")
+    problems += [f"{what}: {names}" for what, names in info.items() if names]
+    expected, actual = theirs.state_dict(), reloaded_model.state_dict()
+    problems += sorted(actual.keys() ^ expected.keys())
+    if type(reloaded_model) is not type(theirs):
+        problems.append(f"it is to be opened as {class_name}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "ours")
     assert model.report is not None
     in_file = len(load_file(folder / "theirs" / "model.safetensors"))
@@ -104,7 +104,7 @@ def there_and_back(family: str, kind: str, folder: Path) -> Journey:
         len(model.report.new_tensors),
         sum(8 * tensor.nbytes for tensor in expected.values()),
         sum(changed_bits(expected[name], actual[name]) for name in expected.keys() & actual.keys()),
-        complaints,
+        problems,
         tokenizer(TEXT)["input_ids"] == model.tokenizer.encode(TEXT).input_ids.tolist(),
     )
 
@@ -175,19 +175,19 @@ def batch_of(model: bw.Model) -> tuple[Packed, dict[str, Tensor], Tensor]:
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
     """What is logged by their library, or warned of, until the block ends."""
-    said: list[str] = []
+    messages: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
     # Their logger does not hand on what it is told to the root's.
     logger, handler = logging.getLogger("transformers"), Handler(logging.WARNING)
     logger.addHandler(handler)
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
-            yield said
-        said += [str(warning.message) for warning in caught]
+            yield messages
+        messages += [str(warning.message) for warning in caught_warnings]
     finally:
         logger.removeHandler(handler)

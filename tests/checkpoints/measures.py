@@ -72,10 +72,10 @@ def geometries_of(family: str) -> dict[str, dict[str, Any]]:
         return {**gelu, "learned-positions": {**absolute, "embedding_norm": True}}
     if family != "openai-gpt":
         return GEOMETRIES
-    known = {name: values for name, values in GEOMETRIES.items() if name != "tanh"}
+    geometries = {name: values for name, values in GEOMETRIES.items() if name != "tanh"}
     return {
         name: {**values, "hidden_act": "gelu_new"} if values.get("hidden_act") == "gelu" else values
-        for name, values in known.items()
+        for name, values in geometries.items()
     }
 
 

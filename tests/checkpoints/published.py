@@ -71,23 +71,23 @@ SEEDS = {"eurobert": 3}
 
 def geometry(family: str, **values: Any) -> EncoderConfig:
     """A small geometry of a family; `max_position_embeddings` counts its offset in."""
-    known = FAMILIES[family].read_config({}, where=family).model_dump()
-    known |= SMALL
-    if known["embedding_size"] is not None:
-        known["embedding_size"] = 24
+    settings = FAMILIES[family].read_config({}, where=family).model_dump()
+    settings |= SMALL
+    if settings["embedding_size"] is not None:
+        settings["embedding_size"] = 24
     if family == "ernie":  # what it has and BERT has not, which `config.json` must switch on
-        known["task_type_vocab_size"] = 3
+        settings["task_type_vocab_size"] = 3
     if family == "rembert":
-        known["output_embedding_size"] = 40
+        settings["output_embedding_size"] = 40
     if family == "esm":
-        known |= {"positions": "rotary", "zeroed_token_id": 7}
+        settings |= {"positions": "rotary", "zeroed_token_id": 7}
     if family == "modernbert":
-        known["local_attention"] = 8
+        settings["local_attention"] = 8
     if family == "eurobert" and values.get("num_attention_heads") != 1:
-        known["num_key_value_heads"] = 2
+        settings["num_key_value_heads"] = 2
     if family == "openai-gpt":
-        known["intermediate_size"] = 4 * values.get("hidden_size", known["hidden_size"])
-    return EncoderConfig(**{**known, **values})
+        settings["intermediate_size"] = 4 * values.get("hidden_size", settings["hidden_size"])
+    return EncoderConfig(**{**settings, **values})
 
 
 @dataclass(frozen=True)

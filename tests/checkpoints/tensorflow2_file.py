@@ -72,7 +72,7 @@ def original_variables() -> dict[str, Any]:
     }
 
 
-def renamed(name: str, value: Any) -> tuple[str, str, Any]:
+def keras_names(name: str, value: Any) -> tuple[str, str, Any]:
     """The path of a variable's object, its full name, and its value with a dimension for heads."""
     heads = (HEADS, SIZE // HEADS)
     table = {
@@ -134,7 +134,7 @@ def write(directory: Path) -> None:
 
     model = tf.Module()
     for name, value in original_variables().items():
-        path, full, tensor = renamed(name, value)
+        path, full, tensor = keras_names(name, value)
         *parents, leaf = path.split("/")
         module = model
         for parent in parents:

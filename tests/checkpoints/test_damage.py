@@ -162,11 +162,11 @@ def test_a_geometry_beyond_measure_is_refused_at_once(
         for number in (10**9, 10**18):
             shutil.copytree(models / family, tmp_path / "m")
             edit(tmp_path / "m", **{size: number})
-            before, start = resident(), time.perf_counter()
+            initial_memory, start = resident(), time.perf_counter()
             with pytest.raises(CheckpointError, match=r"not \(|is missing|less than or equal"):
                 bw.load(tmp_path / "m", device="cpu")
             assert time.perf_counter() - start < 5
-            assert resident() - before < 50_000, size
+            assert resident() - initial_memory < 50_000, size
             shutil.rmtree(tmp_path / "m")
 
 
@@ -268,7 +268,7 @@ def test_tensors_of_other_shapes_and_types(
 
 @pytest.mark.parametrize("part", ["query", "key"])
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("make", "says"),
     [
         (lambda t: torch.tensor(1.0), r"has shape \(\), not \(48, 48\)"),
         (lambda t: t.flatten(), r"has shape \(2304,\), not \(48, 48\)"),
@@ -276,13 +276,13 @@ def test_tensors_of_other_shapes_and_types(
     ],
 )
 def test_parts_of_a_matrix_are_looked_at_one_by_one(
-    models: Path, tmp_path: Path, part: str, made: Any, says: str
+    models: Path, tmp_path: Path, part: str, make: Any, says: str
 ) -> None:
     shutil.copytree(models / "pretraining", tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
     tensors = {key: value.clone() for key, value in load_file(file).items()}
     name = f"bert.encoder.layer.1.attention.self.{part}.weight"
-    save_file({**tensors, name: made(tensors[name])}, file)
+    save_file({**tensors, name: make(tensors[name])}, file)
     with pytest.raises(CheckpointError, match=f"{part}.weight' {says}"):
         bw.load(tmp_path / "m", device="cpu")
 
@@ -304,7 +304,7 @@ def test_parts_of_several_types_are_put_together(models: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         lambda t: torch.zeros(1).expand(t.shape),
         lambda t: torch.zeros(1).expand(10**9, 10**9),
@@ -313,24 +313,24 @@ def test_parts_of_several_types_are_put_together(models: Path, tmp_path: Path) -
         lambda t: torch.empty(t.shape, device="meta"),
     ],
 )
-@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("is_zip", [True, False])
 @pytest.mark.filterwarnings("ignore")
 def test_a_pickles_tensors_are_stored_whole(
-    models: Path, tmp_path: Path, made: Any, zipped: bool
+    models: Path, tmp_path: Path, make: Any, is_zip: bool
 ) -> None:
     shutil.copytree(models / "pretraining", tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
     tensors = {key: value.clone() for key, value in load_file(file).items()}
     file.unlink()
     name = "bert.pooler.dense.weight"
-    tensors[name] = made(tensors[name])
+    tensors[name] = make(tensors[name])
     file = tmp_path / "m" / "pytorch_model.bin"
-    torch.save(tensors, file, _use_new_zipfile_serialization=zipped)
+    torch.save(tensors, file, _use_new_zipfile_serialization=is_zip)
     with pytest.raises(CheckpointError, match=r"pooler\.dense\.weight' is not stored as plain"):
         bw.load(tmp_path / "m", device="cpu")
 
 
-def flipped(rng: random.Random, content: bytes, end: int) -> bytes:
+def flip_bytes(rng: random.Random, content: bytes, end: int) -> bytes:
     """Bytes, of which some up to a place are others."""
     content = bytearray(content)
     for _ in range(rng.choice([1, 2, 5, 20])):
@@ -361,7 +361,7 @@ def test_flipped_bits(
         weights.unlink()
     whole = target.read_bytes()
     for _ in range(20):
-        target.write_bytes(flipped(rng, whole, min(end, len(whole))))
+        target.write_bytes(flip_bytes(rng, whole, min(end, len(whole))))
         use(tmp_path / "m")
 
 

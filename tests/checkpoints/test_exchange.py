@@ -30,10 +30,10 @@ ALL = list(CONFIG_CLASSES)
 )
 def test_a_round_trip_keeps_every_bit(family, kind, tmp_path):
     journey = journeys.there_and_back(family, kind, tmp_path)
-    assert journey.used == journey.in_file
+    assert journey.num_used == journey.in_file
     assert journey.new == 0
-    assert journey.changed == 0
-    assert journey.complaints == []
+    assert journey.num_changed == 0
+    assert journey.problems == []
     assert journey.same_ids
 
 

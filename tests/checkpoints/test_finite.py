@@ -21,7 +21,9 @@ KEY = "bert.encoder.layer.1.attention.self.key.weight"
 DENSE = "bert.pooler.dense.bias"
 
 
-def spoiled(directory: Path, values: dict[str, float], dtype: torch.dtype = torch.float32) -> Path:
+def save_with_values(
+    directory: Path, values: dict[str, float], dtype: torch.dtype = torch.float32
+) -> Path:
     """A saved model, one number of each of some tensors replaced."""
     tiny().save(directory)
     file = directory / "model.safetensors"
@@ -36,29 +38,29 @@ def spoiled(directory: Path, values: dict[str, float], dtype: torch.dtype = torc
 @pytest.mark.parametrize("name", [KEY, DENSE, "bert.embeddings.word_embeddings.weight"])
 def test_one_number_is_found(tmp_path: Path, name: str, value: float) -> None:
     with pytest.raises(CheckpointError, match=f"tensor '{name}' holds a number that is not finite"):
-        bw.load(spoiled(tmp_path / "m", {name: value}), device="cpu")
+        bw.load(save_with_values(tmp_path / "m", {name: value}), device="cpu")
 
 
 def test_a_number_that_float32_has_no_room_for_is_found(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"'{KEY}' holds a number"):
-        bw.load(spoiled(tmp_path / "m", {KEY: 1e300}, torch.float64), device="cpu")
+        bw.load(save_with_values(tmp_path / "m", {KEY: 1e300}, torch.float64), device="cpu")
 
 
 def test_allowed_non_finite_tensors_are_named(tmp_path: Path) -> None:
-    directory = spoiled(tmp_path / "m", {KEY: math.nan, DENSE: math.inf})
+    directory = save_with_values(tmp_path / "m", {KEY: math.nan, DENSE: math.inf})
     with pytest.raises(CheckpointError, match=r"the first of 2 such tensors.*`bertworks inspect`"):
         bw.load(directory, device="cpu")
     model = bw.load(directory, device="cpu", allow_non_finite=True)
     assert model.report is not None
     assert model.report.non_finite_tensors == {KEY: 1, DENSE: 1}
     assert inspect(directory).non_finite == {KEY: 1, DENSE: 1}
-    assert inspect(spoiled(tmp_path / "whole", {})).non_finite == {}
+    assert inspect(save_with_values(tmp_path / "whole", {})).non_finite == {}
 
 
 def test_tied_matrices_may_hold_the_same_nan(tmp_path: Path) -> None:
     """NaN is not itself, and yet they are not two matrices."""
     words = "bert.embeddings.word_embeddings.weight"
-    directory = spoiled(tmp_path / "m", {words: math.nan})
+    directory = save_with_values(tmp_path / "m", {words: math.nan})
     file = directory / "model.safetensors"
     tensors = load_file(file)
     decoder = tensors[words].clone()
@@ -86,12 +88,12 @@ def test_the_name_is_that_of_the_family(family: str, tmp_path: Path) -> None:
 def test_a_model_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     model = tiny("classification")
     model.save(tmp_path / "m")
-    before = (tmp_path / "m" / "model.safetensors").read_bytes()
+    content = (tmp_path / "m" / "model.safetensors").read_bytes()
     with torch.no_grad():
         model.network.head.linear.bias[0] = math.inf
     with pytest.raises(CheckpointError, match=r"not saved: the tensor 'classifier\.bias'"):
         model.save(tmp_path / "m")
-    assert (tmp_path / "m" / "model.safetensors").read_bytes() == before
+    assert (tmp_path / "m" / "model.safetensors").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
     shutil.rmtree(tmp_path / "m")
 

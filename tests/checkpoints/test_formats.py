@@ -97,11 +97,11 @@ def test_a_bundle_keeps_every_bit(tmp_path):
         **{f"many/{n:04}/kernel": torch.full((n % 3 + 1,), float(n)) for n in range(300)},
     }
     write_bundle(tmp_path / "x.ckpt", tensors)
-    reloaded = read_bundle(tmp_path / "x.ckpt")
-    assert reloaded.keys() == tensors.keys()
+    reloaded_tensors = read_bundle(tmp_path / "x.ckpt")
+    assert reloaded_tensors.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert reloaded[name].dtype == tensor.dtype
-        assert torch.equal(reloaded[name], tensor), name
+        assert reloaded_tensors[name].dtype == tensor.dtype
+        assert torch.equal(reloaded_tensors[name], tensor), name
 
 
 def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
@@ -135,12 +135,12 @@ def test_round_trip_through_tensorflows_layout(tmp_path, task):
         *["bert_config.json", "bert_model.ckpt.index", "vocab.txt"],
         "bert_model.ckpt.data-00000-of-00001",
     }
-    reloaded = bw.load(tmp_path / "tf", device="cpu")
-    theirs = reloaded.network.state_dict()
+    reloaded_model = bw.load(tmp_path / "tf", device="cpu")
+    theirs = reloaded_model.network.state_dict()
     for name, tensor in model.network.state_dict().items():
         if task == "pretraining" or not name.startswith("head."):
             assert torch.equal(tensor, theirs[name]), name
-    assert reloaded.tokenizer.pieces == model.tokenizer.pieces
+    assert reloaded_model.tokenizer.pieces == model.tokenizer.pieces
 
 
 def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_path):
@@ -161,14 +161,14 @@ def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_pat
         tokenizer=tokenizer,
         task=task,
     )
-    reloaded = bw.load(folder, device="cpu")
-    assert reloaded.task.labels == settings["labels"]
-    assert reloaded.task.settings.max_seq_length == 24
+    reloaded_model = bw.load(folder, device="cpu")
+    assert reloaded_model.task.labels == settings["labels"]
+    assert reloaded_model.task.settings.max_seq_length == 24
     missing = missing_settings(model, folder)
     assert {"truncation", "stride"} <= set(missing)
     assert not {"labels", "max_seq_length"} & set(missing)
     texts = ["a b", "c"]
-    for one, two in zip(model.predict(texts), reloaded.predict(texts), strict=True):
+    for one, two in zip(model.predict(texts), reloaded_model.predict(texts), strict=True):
         assert one["label"] == two["label"]
         assert one["probabilities"] == pytest.approx(two["probabilities"])
 
@@ -219,8 +219,8 @@ def test_a_saved_model_is_for_others_to_read_too(tmp_path):
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("zipped", [True, False])
-def test_pickled_weights(tmp_path, shards, zipped):
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_pickled_weights(tmp_path, shards, is_zip):
     model = tiny()
     model.save(tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
@@ -238,7 +238,7 @@ def test_pickled_weights(tmp_path, shards, zipped):
         torch.save(
             {name: tensors[name] for name in own},
             tmp_path / "m" / part,
-            _use_new_zipfile_serialization=zipped,
+            _use_new_zipfile_serialization=is_zip,
         )
     reloaded = bw.load(tmp_path / "m", device="cpu")
     for name, tensor in model.network.state_dict().items():
@@ -318,23 +318,23 @@ def test_checksums_are_compared(original, tmp_path):
     shutil.copytree(original, tmp_path / "m")
     entries, _ = _read_index((original / "bert_model.ckpt.index").read_bytes())
 
-    def flipped(name, place):
+    def flip_bit(name, place):
         content = bytearray((original / name).read_bytes())
         content[place] ^= 1
         (tmp_path / "m" / name).write_bytes(content)
 
     data = "bert_model.ckpt.data-00000-of-00001"
     for name in ("bert/embeddings/word_embeddings", "bert/pooler/dense/bias"):
-        flipped(data, entries[name].offset + 7)
+        flip_bit(data, entries[name].offset + 7)
         with pytest.raises(
             CheckpointError, match=rf"{data}: the tensor '{name}' does not match its"
         ):
             bw.load(tmp_path / "m", device="cpu")
     slot = next(name for name in entries if "/adam_" in name)
-    flipped(data, entries[slot].offset)
+    flip_bit(data, entries[slot].offset)
     bw.load(tmp_path / "m", device="cpu")  # which is not used
     for place in (20, 500):
-        flipped("bert_model.ckpt.index", place)
+        flip_bit("bert_model.ckpt.index", place)
         with pytest.raises(CheckpointError, match=r"index: cannot be read \(a part does not match"):
             bw.load(tmp_path / "m", device="cpu")
 
@@ -373,13 +373,14 @@ def test_settings_that_tensorflows_layout_lacks_are_refused(tmp_path, settings, 
 
 
 @pytest.mark.parametrize(
-    "how", [{"lowercase": False}, {"strip_accents": False}, {"split_ideographs": False}]
+    "normalization_values",
+    [{"lowercase": False}, {"strip_accents": False}, {"split_ideographs": False}],
 )
-def test_tensorflows_layout_keeps_the_casing(tmp_path, how):
+def test_tensorflows_layout_keeps_the_casing(tmp_path, normalization_values):
     """A vocabulary without capitals, such as the Chinese one, does not say that it is cased."""
     model = tiny()
     definition = bw.Tokenizer.from_vocabulary(PIECES).definition
-    normalization = replace(definition.normalization, **how)
+    normalization = replace(definition.normalization, **normalization_values)
     tokenizer = bw.Tokenizer(replace(definition, normalization=normalization))
     config = model.encoder.config
     write_tensorflow(tmp_path / "tf", network=model.network, config=config, tokenizer=tokenizer)

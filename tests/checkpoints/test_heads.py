@@ -43,7 +43,7 @@ def test_all_but_gpt_have_them():
     assert set(CONFIG_CLASSES) - set(ALL) == {"openai-gpt"}  # which has choice
 
 
-EXPORTED = {
+EXPORTED_TASKS = {
     "tagging": (TaggingTask, {"labels": ("O", "B-X"), "spans": True, "columns": {"word": "w"}}),
     "answering": (AnsweringTask, {}),
     "choice": (ChoiceTask, {}),
@@ -60,13 +60,17 @@ EXPORTED = {
     "kind",
     [
         "tagging",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in EXPORTED if kind != "tagging"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in EXPORTED_TASKS
+            if kind != "tagging"
+        ),
     ],
 )
 def test_onnx_runtime_gives_the_same(kind, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry("bert", vocab_size=len(journeys.PIECES))
-    task_class, settings = EXPORTED[kind]
+    task_class, settings = EXPORTED_TASKS[kind]
     task = task_class.from_dict({**settings, "max_seq_length": 20}, tokenizer)
     model = bw.Model(tokenizer, task, task.network(config).eval())
     published.redraw(model.network)
@@ -87,7 +91,7 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "said"),
+    ("family", "config_values"),
     [
         ("bert", {}),
         ("albert", {}),
@@ -96,10 +100,10 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
         ("distilbert", {"seq_classif_dropout": 0.3, "qa_dropout": 0.4}),
     ],
 )
-def test_fresh_heads_have_the_familys_dropout(family, said):
+def test_fresh_heads_have_the_familys_dropout(family, config_values):
     written = FAMILIES[family].write_config(geometry(family, hidden_dropout_prob=0.05))
-    unsaid = {"classifier_dropout_prob", "seq_classif_dropout", "qa_dropout"}
-    raw = {key: value for key, value in written.items() if key not in unsaid} | said
+    dropout_names = {"classifier_dropout_prob", "seq_classif_dropout", "qa_dropout"}
+    raw = {key: value for key, value in written.items() if key not in dropout_names} | config_values
     own = getattr(transformers, CONFIG_CLASSES[family])(**raw, pad_token_id=0)
     config = FAMILIES[family].read_config(raw, where=family)
     assert FAMILIES[family].read_config(FAMILIES[family].write_config(config), where="") == config
@@ -228,10 +232,10 @@ def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
     assert raw["classifier_pooling"] == pooling
     # Theirs would take the first token's vector: only their encoder may open the directory.
     assert raw["architectures"] == [FAMILIES[family].classes["encoder"]]
-    reloaded = bw.load(tmp_path, device="cpu")
-    assert reloaded.encoder.config == model.encoder.config
+    reloaded_model = bw.load(tmp_path, device="cpu")
+    assert reloaded_model.encoder.config == model.encoder.config
     with torch.no_grad():
-        assert torch.equal(reloaded.network.predict(Batch(packed))["logits"], own)
+        assert torch.equal(reloaded_model.network.predict(Batch(packed))["logits"], own)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def _model(**more: object) -> Model:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_model_loads_with_every_bit(kind: str, tmp_path: Path) -> None:
     model = _model(family="bertworks", **KINDS[kind])
-    reloaded = load(model.save(tmp_path / "model"))
-    assert reloaded.encoder.config == model.encoder.config
+    reloaded_model = load(model.save(tmp_path / "model"))
+    assert reloaded_model.encoder.config == model.encoder.config
     text = ["a b c"]
-    assert np.array_equal(reloaded.embed(text), model.embed(text))
+    assert np.array_equal(reloaded_model.embed(text), model.embed(text))
 
 
 def test_a_published_family_says_which_has_it(tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ def test_cosines_are_at_most_1(rows: list[list[float]]) -> None:
     vectors = np.array(rows, np.float32)
     model = bw.Model.__new__(bw.Model)  # vectors that are given need no network
     model.sentence = None
-    found = model.similarity(vectors, np.concatenate([vectors, 3 * vectors, -vectors]))
-    assert np.abs(found).max() <= 1
+    similarities = model.similarity(vectors, np.concatenate([vectors, 3 * vectors, -vectors]))
+    assert np.abs(similarities).max() <= 1
     alone = np.concatenate([model.similarity(vector[None], vectors) for vector in vectors])
-    np.testing.assert_array_equal(found[:, : len(rows)], alone)
+    np.testing.assert_array_equal(similarities[:, : len(rows)], alone)
 
 
 @pytest.mark.parametrize(

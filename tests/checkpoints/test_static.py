@@ -241,11 +241,11 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_the_layout_cannot_hold_is_not_saved(tmp_path: Path) -> None:
-    framed = OurTokenizer.from_vocabulary([*PIECES])
-    model = Model.fresh(static_config(11, WIDTH), framed)
+    tokenizer = OurTokenizer.from_vocabulary([*PIECES])
+    model = Model.fresh(static_config(11, WIDTH), tokenizer)
     with pytest.raises(BertworksError, match="special pieces around a text"):
         model.save(tmp_path / "m")
-    model.tokenizer = OurTokenizer(to_static(framed.definition))
+    model.tokenizer = OurTokenizer(to_static(tokenizer.definition))
     with pytest.raises(BertworksError, match="8-bit"):
         model.save(tmp_path / "m", precision="int8")
     model.sentence = SentenceSettings(pooling="max")

@@ -70,12 +70,12 @@ def test_round_trip_keeps_every_bit(tmp_path, task):
     model.save(tmp_path / "one")
     # Its heads have published names.
     assert "heads" not in json.loads((tmp_path / "one" / "bertworks.json").read_text())
-    reloaded = bw.load(tmp_path / "one", device="cpu")
+    reloaded_model = bw.load(tmp_path / "one", device="cpu")
     for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, reloaded.network.state_dict()[name]), name
-    assert reloaded.task.to_dict() == model.task.to_dict()
-    assert not reloaded.report.dropped_tensors
-    reloaded.save(tmp_path / "two")
+        assert torch.equal(tensor, reloaded_model.network.state_dict()[name]), name
+    assert reloaded_model.task.to_dict() == model.task.to_dict()
+    assert not reloaded_model.report.dropped_tensors
+    reloaded_model.save(tmp_path / "two")
     for file in ("model.safetensors", "config.json", "bertworks.json", "vocab.txt"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
@@ -292,13 +292,13 @@ def test_old_spellings_are_read(tmp_path):
     weight_map = {name: file for file, part in parts.items() for name in part}
     index = tmp_path / "m" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    reloaded = bw.load(tmp_path / "m", device="cpu")
-    assert set(reloaded.report.dropped_tensors) == {
+    reloaded_model = bw.load(tmp_path / "m", device="cpu")
+    assert set(reloaded_model.report.dropped_tensors) == {
         "cls.predictions.decoder.weight",
         "bert.embeddings.position_ids",
     }
     for name, tensor in model.network.state_dict().items():
-        assert torch.equal(tensor, reloaded.network.state_dict()[name]), name
+        assert torch.equal(tensor, reloaded_model.network.state_dict()[name]), name
 
 
 def test_a_whole_file_counts_and_not_the_index_of_former_shards(tmp_path):
@@ -321,7 +321,7 @@ def test_a_shard_that_is_not_there_is_named_whatever_its_name(tmp_path):
         bw.load(tmp_path / "m", device="cpu")
 
 
-def edited(tmp_path, edit):
+def save_edited(tmp_path, edit):
     model = tiny()
     model.save(tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"
@@ -352,7 +352,7 @@ def edited(tmp_path, edit):
 )
 def test_loading_is_strict(tmp_path, edit, says):
     with pytest.raises(CheckpointError, match=says):
-        bw.load(edited(tmp_path, edit), device="cpu")
+        bw.load(save_edited(tmp_path, edit), device="cpu")
 
 
 @pytest.mark.parametrize(

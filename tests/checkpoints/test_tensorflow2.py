@@ -62,7 +62,7 @@ def test_a_bundle_without_objects_has_none(data_dir):
 
 
 @pytest.mark.parametrize(
-    ("name", "published"),
+    ("name", "hf_name"),
     [
         (
             "encoder/transformer/layer_11/self_attention/key/bias:0",
@@ -76,9 +76,9 @@ def test_a_bundle_without_objects_has_none(data_dir):
         ("", None),
     ],
 )
-def test_names_are_those_of_hugging_face(name, published):
+def test_names_are_those_of_hugging_face(name, hf_name):
     found = tensorflow2.hf_name_of(name)
-    assert found is None if published is None else published in found
+    assert found is None if hf_name is None else hf_name in found
 
 
 def test_unknown_tensors_are_named(monkeypatch):

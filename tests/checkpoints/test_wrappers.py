@@ -18,7 +18,7 @@ from tests.checkpoints.test_store import tiny
 WRAPPERS = ["module.", "model.", "_orig_mod.", "0.auto_model.", "model.model.", "net.encoder."]
 
 
-def saved(model, folder):
+def saved_tensors(model, folder):
     model.save(folder)
     return load_file(folder / "model.safetensors")
 
@@ -34,7 +34,7 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_wrapped_model_is_read_and_its_prefix_named(tmp_path, wrapper, task):
     model = tiny(task)
-    tensors = saved(model, tmp_path)
+    tensors = saved_tensors(model, tmp_path)
     wrapped = {wrapper + name: tensor for name, tensor in tensors.items()}
     save_file(wrapped, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.warns(BertworksWarning, match=r"tensors are read without .*in their names"):
@@ -51,7 +51,7 @@ def test_wrapped_model_of_each_family_is_read(tmp_path, family, wrapper, bare):
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     torch.manual_seed(0)
     model = bw.Model.fresh(geometry(family, vocab_size=tokenizer.vocab_size), tokenizer)
-    tensors = saved(model, tmp_path)
+    tensors = saved_tensors(model, tmp_path)
     plain = bw.load(tmp_path, task="encoder", device="cpu")
     if bare:  # as a class without a head saves the encoder
         prefix = {"modernbert": "model."}.get(family, f"{family}.")
@@ -61,16 +61,16 @@ def test_wrapped_model_of_each_family_is_read(tmp_path, family, wrapper, bare):
     wrapped = {wrapper + name: tensor for name, tensor in tensors.items()}
     save_file(wrapped, tmp_path / "model.safetensors", {"format": "pt"})
     if bare and family == "modernbert" and wrapper == "model.":  # which is its published name
-        reloaded = bw.load(tmp_path, task="encoder", device="cpu")
+        reloaded_model = bw.load(tmp_path, task="encoder", device="cpu")
     else:
         with pytest.warns(BertworksWarning, match=re.escape(repr(wrapper))):
-            reloaded = bw.load(tmp_path, task="encoder", device="cpu")
-    assert same(plain, reloaded)
+            reloaded_model = bw.load(tmp_path, task="encoder", device="cpu")
+    assert same(plain, reloaded_model)
 
 
 def test_names_that_compilation_and_sharding_insert_are_left_out(tmp_path):
     model = tiny()
-    tensors = saved(model, tmp_path)
+    tensors = saved_tensors(model, tmp_path)
     names = {
         name.replace("layer.0.", "layer.0._orig_mod._fsdp_wrapped_module."): tensor
         for name, tensor in tensors.items()
@@ -82,7 +82,7 @@ def test_names_that_compilation_and_sharding_insert_are_left_out(tmp_path):
 
 def test_head_next_to_a_wrapped_encoder_keeps_its_name(tmp_path):
     model = tiny("classification")
-    tensors = saved(model, tmp_path)
+    tensors = saved_tensors(model, tmp_path)
     mixed = {
         name if name.startswith("classifier") else "model." + name.removeprefix("bert."): tensor
         for name, tensor in tensors.items()
@@ -103,7 +103,7 @@ def test_head_next_to_a_wrapped_encoder_keeps_its_name(tmp_path):
 )
 def test_nested_state_dict_is_read_and_named(tmp_path, nest):
     model = tiny()
-    tensors = saved(model, tmp_path)
+    tensors = saved_tensors(model, tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(nest(tensors), tmp_path / "pytorch_model.bin")
     with pytest.warns(BertworksWarning) as warnings:
@@ -128,7 +128,7 @@ def test_nested_state_dict_is_read_and_named(tmp_path, nest):
     ],
 )
 def test_ambiguous_files_are_refused(tmp_path, change, says):
-    tensors = saved(tiny(), tmp_path)
+    tensors = saved_tensors(tiny(), tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(change(tensors), tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=says):

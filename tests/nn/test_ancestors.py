@@ -73,11 +73,11 @@ def _plain(layer: Layer, cell: nn.LSTMCell, hidden: Tensor, norm_first: bool) ->
     for token in layer.attention_norm(hidden) if norm_first else hidden:
         state = cell(token[None], state)
         outputs.append(state[0])
-    between = hidden + torch.cat(outputs)
+    attended = hidden + torch.cat(outputs)
     if norm_first:
-        return between + layer.feed_forward(layer.feed_forward_norm(between))
-    between = layer.attention_norm(between)
-    return layer.feed_forward_norm(between + layer.feed_forward(between))
+        return attended + layer.feed_forward(layer.feed_forward_norm(attended))
+    attended = layer.attention_norm(attended)
+    return layer.feed_forward_norm(attended + layer.feed_forward(attended))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -122,10 +122,10 @@ def test_a_two_way_encoder_is_two_causal_ones(kind: str) -> None:
     turned = _packed([sequence[::-1].copy() for sequence in sequences])
     places = torch.cat([torch.arange(length - 1, -1, -1) for length in LENGTHS])
     right = halves[1](replace(turned, position_ids=places)).split(list(LENGTHS))
-    for actual, before, after in zip(
+    for actual, forward, backward in zip(
         two(_packed(sequences)).split(list(LENGTHS)), left, right, strict=True
     ):
-        assert torch.allclose(actual, torch.cat([before, after.flip(0)], 1), atol=1e-12)
+        assert torch.allclose(actual, torch.cat([forward, backward.flip(0)], 1), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,11 +221,13 @@ def _language_model(kind: str, **more: Any) -> Model:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_model_gives_the_same_vectors(kind: str, tmp_path: Path) -> None:
     model = _language_model(kind)
-    reloaded = load(model.save(tmp_path / "model"))
+    reloaded_model = load(model.save(tmp_path / "model"))
     texts = ["a b c", "x", "d e f g"]
     for layers in ([-1], [0, 1, 2]):
         expected = model.embed(texts, layers=layers, precision="fp32")
-        assert np.array_equal(reloaded.embed(texts, layers=layers, precision="fp32"), expected)
+        assert np.array_equal(
+            reloaded_model.embed(texts, layers=layers, precision="fp32"), expected
+        )
     alone = np.concatenate([model.embed([text], precision="fp32") for text in texts])
     assert np.allclose(alone, model.embed(texts, precision="fp32"), atol=1e-6)
     near = model.embed(texts, precision="bf16")

@@ -119,14 +119,14 @@ def test_each_sequence_is_alone_in_its_pack():
 def test_order_of_sequences_does_not_matter():
     config = reference.config()
     ours, *_ = pair(torch.float64)
-    permuted = reference.sequences(config, (7, 32, 7, 1, 12, 7))
-    ids, mask = permuted.to_padded()
-    types, _ = permuted.to_padded(permuted.token_type_ids)
-    sorted_pack = type(permuted).from_padded(ids, mask, types)
+    unsorted_pack = reference.sequences(config, (7, 32, 7, 1, 12, 7))
+    ids, mask = unsorted_pack.to_padded()
+    types, _ = unsorted_pack.to_padded(unsorted_pack.token_type_ids)
+    sorted_pack = type(unsorted_pack).from_padded(ids, mask, types)
     with torch.no_grad():
-        one, _ = permuted.to_padded(ours.encoder(permuted))
+        one, _ = unsorted_pack.to_padded(ours.encoder(unsorted_pack))
         other, _ = sorted_pack.to_padded(ours.encoder(sorted_pack))
-    assert len(sorted_pack.groups) < len(permuted.groups)
+    assert len(sorted_pack.groups) < len(unsorted_pack.groups)
     assert (one - other).abs().max() < 1e-12
 
 

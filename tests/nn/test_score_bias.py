@@ -46,10 +46,10 @@ def config_of(kind: str, hidden_size: int = 64, num_attention_heads: int = 2) ->
 
 def bucket(distance: int) -> int:
     """T5's bucket of the distance of a key from a query, number by number."""
-    size, later = abs(distance), 16 if distance > 0 else 0
+    size, first_bucket = abs(distance), 16 if distance > 0 else 0
     if size < 8:
-        return later + size
-    return later + min(15, 8 + int(math.log(size / 8) / math.log(128 / 8) * 8))
+        return first_bucket + size
+    return first_bucket + min(15, 8 + int(math.log(size / 8) / math.log(128 / 8) * 8))
 
 
 def test_buckets_are_those_of_t5():
@@ -189,10 +189,10 @@ def test_inference_equals_the_formula(terms, dtype, limit, monkeypatch):
     layout = Layout.from_lengths(np.array(LENGTHS)).to("cpu")
     extra = [torch.cat([part, part[:3]]) for part in parts]  # rows that belong to no sequence
     with torch.inference_mode():
-        found = attention(*extra, layout, bias=cast)
+        actual = attention(*extra, layout, bias=cast)
         dense = attention(*parts, layout, bias=cast, backend="dense")
-    assert (found[:-3].double() - expected).abs().max() < limit
-    assert not found[-3:].any()
+    assert (actual[:-3].double() - expected).abs().max() < limit
+    assert not actual[-3:].any()
     assert (dense.double() - expected).abs().max() < limit
 
 
