@@ -205,6 +205,7 @@ def test_checks_come_before_work(
         ("evaluate", world.finetuned, "--data", world.dev, "--data", missing),
         ("predict", world.finetuned, "--data", missing),
         ("embed", world.finetuned, "--data", missing, "--out", tmp_path / "v.npy"),
+        ("distil", "static", world.finetuned, *out, "--words", missing),
         ("add-tokens", world.finetuned, missing, *out),
         ("lab", "compare", "mini", "--data", missing),
         ("probe", "--model", "mini", "--train", world.train, "--dev", missing),

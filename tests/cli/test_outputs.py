@@ -175,6 +175,11 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
         "whole directory",
         lambda w, out: ("quantize", w.finetuned, "--out", out),
     ),
+    "distil": (
+        "model",
+        "whole directory",
+        lambda w, out: ("distil", "static", w.pretrained, "--out", out, "width=8"),
+    ),
     "add-tokens": (
         "model",
         "whole directory",

@@ -1,5 +1,5 @@
-"""Inspect, convert and change checkpoints: `inspect`, `convert`, `quantize`, `add-tokens`,
-`shrink`, `extend`."""
+"""Inspect, convert and change checkpoints: `inspect`, `convert`, `quantize`, `distil`,
+`add-tokens`, `shrink`, `extend`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from ..settings import literals
 from . import display
 from .app import verb
 from .corpus_options import Corpus, CorpusInput, Reading
-from .devices import load_model
-from .options import AsJson, ModelPath, Overwrite, Table, TaskFile
+from .devices import DeviceOption, load_model
+from .options import (
+    AsJson,
+    ModelPath,
+    Overwrite,
+    SettingsOption,
+    Table,
+    TaskFile,
+)
 from .outputs import output
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
@@ -188,6 +195,59 @@ def quantize(
         f"{weights / 1e6:,.1f} MB, {4 * fp32_model.num_parameters / 1e6:,.1f} in float32"
     )
     display.facts({**facts, "written to": directory})
+
+
+@verb(
+    "distil",
+    "bertworks distil static sentence-transformers/all-MiniLM-L6-v2 --out minilm-static",
+    "bertworks distil static MODEL --out small-static --words words.txt width=128",
+)
+def distil(
+    *,
+    what: Annotated[
+        Literal["static"],
+        typer.Argument(
+            metavar="WHAT",
+            help="static: a table of vectors, whose means are the vectors of texts.",
+            show_default=False,
+        ),
+    ],
+    model: ModelPath,
+    out: Out,
+    words: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Words that become pieces too: .txt with one per line, or a table."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    settings: SettingsOption,
+    device: DeviceOption = "auto",
+) -> None:
+    """Make a small and fast model from a sentence encoder.
+
+    static runs each piece of the vocabulary through the model, once. The result is some hundred
+    times as fast as the model, but knows no context. model2vec and sentence-transformers open it.
+    finetune retrieval teacher=MODEL then trains it on the model's vectors of your texts.
+    """
+    assert what == "static"
+    from ..convert.static_distillation import distil_static
+    from ..data.text_inputs import read_texts
+
+    with output(out, [words], model=model, kind="whole directory", overwrite=overwrite):
+        file = None if words is None else read_texts(words).without_blank()
+        new_words = [word.strip() for _, word in file or ()]
+        teacher = load_model(model, device)
+        small = distil_static(teacher, new_words, **settings)
+        directory = small.save(out, overwrite=overwrite)
+    display.facts(
+        {
+            "pieces": f"{small.tokenizer.vocab_size:,}",
+            "width": f"{small.encoder.config.hidden_size:,}",
+            "parameters": f"{small.num_parameters:,} of {teacher.num_parameters:,}",
+            "written to": directory,
+        }
+    )
 
 
 @verb(

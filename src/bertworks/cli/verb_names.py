@@ -8,7 +8,8 @@ VERBS = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
     *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "explain"),
     *("embed", "features", "search", "neighbours", "serve", "estimate", "merge"),
-    *("tokenize", "inspect", "convert", "quantize", "add-tokens", "shrink", "extend", "settings"),
+    *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
+    "settings",
 )
 """All verbs, in the order in which `bertworks --help` lists them."""
 

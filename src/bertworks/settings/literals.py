@@ -103,5 +103,6 @@ VERB_SETTINGS = {
     "features": "inference.settings:FeatureSettings",
     "search": "inference.settings:EngineSettings",
     "serve": "serving.settings:ServeSettings",
+    "distil": "convert.static_settings:StaticSettings",
 }
 """The class of the settings of each verb that has some."""
