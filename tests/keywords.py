@@ -16,6 +16,7 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
     sys.modules["bertworks.settings.keywords"] = Mock()
 
 import bertworks
+from bertworks.convert.static_settings import StaticSettings
 from bertworks.data.settings import PrepareSettings
 from bertworks.data.tables import TableOptions
 from bertworks.data.unlabelled import LabelledTableOptions
@@ -55,6 +56,7 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
         ("RowKeywords", "LayerKeywords"),
         [inference.FeatureSettings],
     ),
+    "StaticKeywords": ("Settings of `distil_static`.", (), [StaticSettings]),
     "GenerateKeywords": (
         "Settings of `generate`.",
         ("EngineKeywords",),

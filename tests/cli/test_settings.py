@@ -78,13 +78,14 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         "probe": ["--model", "m", "--train", "f", "--dev", "f"],
         "ablate": ["features", "--model", "m", "--train", "f", "--dev", "f", "--out", "o"],
         "search": ["m", "f", "a text"],
+        "distil": ["static", "m"],
         "vocab": ["f"],
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
         "lab": ["compare", "m", "--data", "f"],
         "next-sentence": ["m", "a text", "another"],
     }.get(verb, ["m", "a text"])
-    writes = verb in ("embed", "features", "vocab", "prepare")
+    writes = verb in ("embed", "features", "vocab", "prepare", "distil")
     out = ["--out", tmp_path / "out.npy"] if writes else []
     result = bertworks(verb, *needed, *out, "--settings", file)
     assert result.exit_code == 1

@@ -199,8 +199,8 @@ def quantize(
 
 @verb(
     "distil",
-    "bertworks distil static sentence-transformers/all-MiniLM-L6-v2 --out minilm-static",
-    "bertworks distil static MODEL --out small-static --words words.txt width=128",
+    "bertworks distil static sentence-transformers/all-MiniLM-L6-v2 \\\n      --out minilm-static",
+    "bertworks distil static MODEL --out small --words words.txt width=128",
 )
 def distil(
     *,

@@ -13,7 +13,7 @@ Baseline for Sentence Embeddings", for the weights (SIF).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from ..checkpoints.static import static_config
 from ..errors import DataError, SettingsError
 from ..inference.features import EncodedText
 from ..model import Model
+from ..settings.keywords import StaticKeywords
 from ..text.definition import UNK, Definition, WordPieceDefinition
 from ..text.encoding import TokenIds
 from ..text.static_tokenizer import to_static
@@ -32,7 +33,9 @@ from ..text.tokenizer import Tokenizer
 from .static_settings import StaticSettings
 
 
-def distil_static(model: Model, words: Sequence[str] = (), **settings: Any) -> Model:
+def distil_static(
+    model: Model, words: Sequence[str] = (), **settings: Unpack[StaticKeywords]
+) -> Model:
     """Make a static model whose vectors resemble those of another model.
 
     Args:

@@ -73,6 +73,13 @@ class FeatureKeywords(RowKeywords, LayerKeywords, total=False):
     pieces: Literal["first", "mean"]
 
 
+class StaticKeywords(TypedDict, total=False):
+    """Settings of `distil_static`."""
+
+    width: int
+    sif: float | None
+
+
 class GenerateKeywords(EngineKeywords, total=False):
     """Settings of `generate`."""
 
