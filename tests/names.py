@@ -75,8 +75,11 @@ FIELD = frozenset(
         "gated",  # a layer with a gate
         "labelled",  # a table, a row: with labels
         "unlabelled",
+        "unknown",  # an unknown token; a kind of piece in SentencePiece, as is an unused one
+        "unused",
         "masked",  # masked tokens, masked language model
         "mixed",  # mixed precision
+        "normalized",  # of an added token, in `tokenizers`
         "packed",  # sequences end to end, without padding; `torch.nn.utils.rnn.PackedSequence`
         "padded",
         "pooled",  # `pooled_output`
@@ -86,11 +89,14 @@ FIELD = frozenset(
         "required",  # of options and fields, in argparse and pydantic
         "sharded",
         "sorted",
+        "spread",  # of values, in statistics
         "tied",  # tied embeddings
         "tokenized",
         "truncated",
         "weighted",  # `average="weighted"` of scikit-learn
         "closed",  # a property of Python's file objects
+        "created",  # of an answer of OpenAI's API, as is `owned_by`
+        "distributed",  # distributed training; `torch.distributed`
         "sized",  # `collections.abc.Sized`
         "to",  # `torch.Tensor.to`
         "where",  # a part of an error, between `what` and `fix`

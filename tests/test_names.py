@@ -8,7 +8,7 @@ import pytest
 
 from . import names
 
-MOST = 64
+MOST = 22
 """How many bindings of the package may have such a name. This number only goes down."""
 
 SOURCE = """

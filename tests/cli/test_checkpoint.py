@@ -25,8 +25,8 @@ def test_inspect_tells_what_is_there(bertworks: Bertworks, world: World) -> None
     model = bw.load(world.pretrained, device="cpu")
     assert found["parameters"]["total"] == sum(p.numel() for p in model.network.parameters())
     assert found["vocabulary"]["size"] == model.tokenizer.vocab_size
-    assert found["dropped"] == {}
-    assert set(found["used"]) <= set(model.network.state_dict())
+    assert found["dropped_tensors"] == {}
+    assert set(found["used_tensors"]) <= set(model.network.state_dict())
     assert "used     encoder.pooler" in bertworks("inspect", world.pretrained, "--tensors").stdout
 
 

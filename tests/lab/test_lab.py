@@ -59,7 +59,7 @@ def test_numbers_of_a_table() -> None:
 def test_claims_are_found_by_name() -> None:
     claims = find_claims()
     assert {claim.name for claim in claims} == set(MEASURES)
-    assert all(claim.how and claim.source and len(claim.says.split()) <= 12 for claim in claims)
+    assert all(claim.method and claim.source and len(claim.says.split()) <= 12 for claim in claims)
     for claim in claims:
         arms = {arm for expected in claim.rule for arm in (expected.more, expected.less)}
         assert arms <= ARMS.get(claim.name, arms), claim.name

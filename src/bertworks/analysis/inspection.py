@@ -35,8 +35,8 @@ class Inspection:
         heads: names of the heads on top of the encoder.
         dtypes: number of tensors of each dtype in the files.
         license: from its README or license file; None if neither states one.
-        used: the network's tensors that were loaded.
-        dropped: the checkpoint's tensors that were not used, and why.
+        used_tensors: the network's tensors that were loaded.
+        dropped_tensors: the checkpoint's tensors that were not used, and why.
         non_finite: tensors with NaN or infinity, and the number of such values in each.
     """
 
@@ -48,8 +48,8 @@ class Inspection:
     heads: tuple[str, ...]
     dtypes: Mapping[str, int]
     license: str | None
-    used: tuple[str, ...]
-    dropped: Mapping[str, str]
+    used_tensors: tuple[str, ...]
+    dropped_tensors: Mapping[str, str]
     non_finite: Mapping[str, int]
 
 
@@ -86,8 +86,8 @@ def inspect(name: str | Path) -> Inspection:
         ),
         dtypes=dict(dtypes),
         license=_license(directory),
-        used=model.report.used_tensors,
-        dropped=model.report.dropped_tensors,
+        used_tensors=model.report.used_tensors,
+        dropped_tensors=model.report.dropped_tensors,
         non_finite=model.report.non_finite_tensors,
     )
 

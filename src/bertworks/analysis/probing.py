@@ -80,12 +80,12 @@ def probe(
     threadpoolctl: Any = import_optional(
         "threadpoolctl", EXTRA, "A probe"
     )  # scikit-learn needs it too
-    held = model if isinstance(model, Model) else load(model, device=device)
+    loaded_model = model if isinstance(model, Model) else load(model, device=device)
     options = ClassificationOptions(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
     )
     tables = [_open_rows(table, probe_settings) for table in (train, dev)]
-    task = ClassificationTask.from_table(held.tokenizer, tables[0], options)
+    task = ClassificationTask.from_table(loaded_model.tokenizer, tables[0], options)
     if task.settings.columns.pair is not None:
         raise DataError(
             f"the rows are pairs of texts: {task.columns_text}",
@@ -96,7 +96,7 @@ def probe(
     dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
     start = time.process_time()
     vectors, dev_vectors = (
-        held.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
+        loaded_model.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
         for some in (texts, dev_texts)
     )
     seconds = time.process_time() - start

@@ -342,12 +342,12 @@ def _rerank(
         for hit in hits
     ]
     predictions = iter(model.predict(pairs, **engine))
-    reranked = []
+    reranked_hits = []
     for hits in hits_of_queries:
         scored = [(hit, relevance(next(predictions))) for hit in hits]
         scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
-        reranked.append([hit._replace(score=relevance.score) for hit, relevance in scored])
-    return reranked
+        reranked_hits.append([hit._replace(score=relevance.score) for hit, relevance in scored])
+    return reranked_hits
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
@@ -388,8 +388,8 @@ def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
 
 _BLOCK = 65536
 _POINTS = 64  # vectors per cell to train its centre; Faiss recommends from 39 to 256
-_VISITED = 16  # a search visits one cell in this many,
-_LEAST = 8  # but at least this number
+_CELLS_PER_VISIT = 16  # a search visits one cell in this many,
+_MIN_CELLS = 8  # but at least this number
 
 
 def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
@@ -421,7 +421,7 @@ def open_cells(vectors: NDArray[np.float32], file: Path | None = None) -> Any:
     cells.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
     for start in range(0, count, _BLOCK):
         cells.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
-    cells.nprobe = max(_LEAST, number // _VISITED)
+    cells.nprobe = max(_MIN_CELLS, number // _CELLS_PER_VISIT)
     if file is not None:
         with locked_output(file), atomic_write(file) as new:
             try:

@@ -34,7 +34,7 @@ class SettingHelp:
 
     key: str  # dotted for a setting in a nested group; with `[].` for one in a list's members
     type: str  # of its values
-    allowed: str  # their bounds; empty if there are none
+    bounds: str  # their bounds; empty if there are none
     default: Any  # None also if there is no default; see `required`
     required: bool  # whether it must be given
     description: str  # its meaning
@@ -48,7 +48,7 @@ class SettingHelp:
     @property
     def kind(self) -> str:
         """Type and bounds as one phrase."""
-        return f"{self.type}, {self.allowed}" if self.allowed else self.type
+        return f"{self.type}, {self.bounds}" if self.bounds else self.type
 
 
 def describe(settings: type[BaseModel]) -> list[SettingHelp]:
@@ -160,7 +160,7 @@ def _help(settings: type[BaseModel], name: str, prefix: str = "", group: str = "
     return SettingHelp(
         key=f"{prefix}{name}",
         type=_type_name(info.annotation),
-        allowed=_bounds(info),
+        bounds=_bounds(info),
         default=None if info.is_required() else info.get_default(call_default_factory=True),
         required=info.is_required(),
         description=info.description or "",

@@ -70,11 +70,13 @@ def inspect(
         [(part, f"{count:,}") for part, count in inspection.parameters.items()],
         right="count",
     )
-    typer.echo(f"{len(inspection.used)} tensors used, {len(inspection.dropped)} dropped")
+    typer.echo(
+        f"{len(inspection.used_tensors)} tensors used, {len(inspection.dropped_tensors)} dropped"
+    )
     if tensors:
-        for name in inspection.used:
+        for name in inspection.used_tensors:
             typer.echo(f"  used     {name}")
-    for name, reason in inspection.dropped.items():
+    for name, reason in inspection.dropped_tensors.items():
         typer.echo(f"  dropped  {name}: {reason}")
     for name, count in inspection.non_finite.items():
         typer.echo(f"  not finite  {name}: {count:,} × NaN or infinity")

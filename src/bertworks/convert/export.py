@@ -237,15 +237,15 @@ def missing_settings(model: Model, directory: str | Path) -> list[str]:
     Args:
         directory: where the model was written; it is loaded and compared.
     """
-    reloaded = load(directory, device="cpu")
+    reloaded_model = load(directory, device="cpu")
     missing = []
-    if type(model.task) is not type(reloaded.task):
+    if type(model.task) is not type(reloaded_model.task):
         assert model.task is not None, "the layout has no task of its own"
         missing.append(f"the task {model.task.name!r} and its settings")
-    elif model.task is not None and reloaded.task is not None:
-        before, after = model.task.to_dict(), reloaded.task.to_dict()
+    elif model.task is not None and reloaded_model.task is not None:
+        before, after = model.task.to_dict(), reloaded_model.task.to_dict()
         missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
-    if model.sentence != reloaded.sentence:
+    if model.sentence != reloaded_model.sentence:
         missing.append("how a text's vector is made (pooling, normalize, prompts)")
     return missing
 

@@ -74,12 +74,12 @@ def add_frame(model: Model, frame: Frame = GPT_FRAME, *, seed: int = 0) -> Model
 
     def change(tensor: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(seed)  # the same for a matrix with two names
-        resized = tensor.new_zeros(size, *tensor.shape[1:])
-        resized[: len(tensor)] = tensor
-        new = resized[old_size : tokenizer.vocab_size]
+        resized_tensor = tensor.new_zeros(size, *tensor.shape[1:])
+        resized_tensor[: len(tensor)] = tensor
+        new = resized_tensor[old_size : tokenizer.vocab_size]
         if new.ndim == 2:
             new.normal_(0, config.initializer_range, generator=generator)
-        return resized
+        return resized_tensor
 
     return _rebuild(model, tokenizer, _ROWS, change, vocab_size=size)
 

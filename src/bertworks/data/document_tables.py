@@ -45,7 +45,7 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
     """
     check_path_name(path)
     counts, row = reading.counts, 0
-    size, counted = size_of(path), 0
+    size, bytes_counted = size_of(path), 0
     try:
         with open_parquet(path) as file:
             column = _choose_column(path, file.schema_arrow, reading)
@@ -64,8 +64,8 @@ def read_parquet(path: str, reading: Reading) -> Iterator[Document]:
                     if document := document_of(text, spans, where, reading):
                         yield document
                 read = size * row // file.metadata.num_rows
-                counts.bytes_read += read - counted
-                counted = read
+                counts.bytes_read += read - bytes_counted
+                bytes_counted = read
     except (OSError, pa.ArrowException) as error:
         if is_memory_short(error):  # not the file's fault: do not skip it
             raise

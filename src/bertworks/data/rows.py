@@ -146,11 +146,11 @@ def parse_json_cell(
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:
-        parsed = json.loads(value)
+        content = json.loads(value)
     except (ValueError, RecursionError):
         return value
-    fits = not isinstance(parsed, list) or all(isinstance(part, parts) for part in parsed)
-    return parsed if isinstance(parsed, kind) and fits else value
+    fits = not isinstance(content, list) or all(isinstance(part, parts) for part in content)
+    return content if isinstance(content, kind) and fits else value
 
 
 class BufferedIterator(Generic[T]):

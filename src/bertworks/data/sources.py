@@ -210,13 +210,13 @@ def bytes_of(files: Iterable[str]) -> int:
 
 def _files_in(directory: str) -> list[str]:
     paths: list[str] = []
-    visited: set[tuple[int, int]] = set()
+    visited_folders: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(directory, followlinks=True):
         status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in visited:  # a link led to it again
+        if (status.st_dev, status.st_ino) in visited_folders:  # a link led to it again
             folders.clear()
             continue
-        visited.add((status.st_dev, status.st_ino))
+        visited_folders.add((status.st_dev, status.st_ino))
         # Sorted, so that a folder is first reached by the same path on every machine.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths += [os.path.join(folder, name) for name in names if not name.startswith(".")]

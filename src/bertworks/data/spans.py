@@ -128,7 +128,9 @@ def _is_int(value: Any) -> bool:
 
 _MAX_QUOTED_WORDS = 5
 _WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
-_QUOTED = re.compile(r"“([^“”\n]+)”|\"([^\"\n]+)\"|«([^«»\n]+)»|「([^「」\n]+)」|《([^《》\n]+)》")
+_QUOTATION = re.compile(
+    r"“([^“”\n]+)”|\"([^\"\n]+)\"|«([^«»\n]+)»|「([^「」\n]+)」|《([^《》\n]+)》"
+)
 _SMALL = frozenset(
     [
         *("al", "bin", "da", "das", "de", "del", "della", "den", "der", "des", "di", "do", "dos"),
@@ -142,7 +144,7 @@ _UNITS = (
 # Possessive quantifiers and the last alternative prevent backtracking into numbers: a long row of
 # digits is scanned once, not once from each digit.
 _NUMBER = r"\d++(?:[.,\u00a0\u202f]\d++)*+"
-_MEASURED = re.compile(
+_QUANTITY = re.compile(
     rf"([$€£¥₹]\s?{_NUMBER}(?:\s(?:million|billion|trillion)\b)?"
     rf"|{_NUMBER}"
     rf"(?:\s?[%‰€£¥₹]|\s(?:million|billion|trillion)\b|[\s-]?(?:{_UNITS})(?![\w/])))"
@@ -188,13 +190,13 @@ def _candidates(
     sentence: str, words: Sequence[re.Match[str]], inner_words: set[str]
 ) -> Iterator[Span]:
     """Candidate chunks, the better kinds first."""
-    for match in _QUOTED.finditer(sentence):
+    for match in _QUOTATION.finditer(sentence):
         start, end = match.span(match.lastindex or 0)
         name = sentence[start:end]
         inner = _WORD.findall(name)
         if 0 < len(inner) <= _MAX_QUOTED_WORDS and name == name.strip():
             yield start, end
-    for match in _MEASURED.finditer(sentence):
+    for match in _QUANTITY.finditer(sentence):
         start, end = match.span(1)
         if start >= 0 and not sentence[max(0, start - 1) : start].isalnum():
             yield start, end

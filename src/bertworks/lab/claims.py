@@ -73,10 +73,10 @@ class Claim:
     Attributes:
         name: its name on the command line.
         minutes: the cost of one seed, on one core.
-        seeded: whether it is random; if not, it is measured once, and its cases are items.
+        has_seeds: whether it is random; if not, it is measured once, and its cases are items.
         source: the source of the quotation.
         says: the quotation, at most a dozen words.
-        how: what is measured.
+        method: what is measured.
         rule: what is expected if the claim is right.
         measure: the function that measures it.
     """
@@ -86,7 +86,7 @@ class Claim:
     has_seeds: bool
     source: str
     says: str
-    how: str
+    method: str
     rule: tuple[Expect, ...]
     measure: Measure
 
@@ -138,7 +138,7 @@ def find_claims(names: Sequence[str] = ()) -> list[Claim]:
             row["seeds"] == "yes",
             row["source"],
             row["says"],
-            row["how"],
+            row["method"],
             tuple(map(Expect.parse, row["rule"].split("; "))),
             MEASURES[row["name"]],
         )

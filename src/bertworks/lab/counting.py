@@ -86,14 +86,18 @@ def masking_split(lab: Lab, seed: int) -> Mapping[str, Arms]:
     masked, kept = ((seen == what).sum() / 400 for what in (tokenizer.mask_id, instances.labels))
     num_masked = len(instances.positions) / 400
     parts = {"[MASK]": masked, "random": num_masked - masked - kept, "kept": kept}
-    off = max(abs(part - said) for part, said in zip(parts.values(), (60, 7.5, 7.5), strict=True))
+    deviation = max(
+        abs(part - said) for part, said in zip(parts.values(), (60, 7.5, 7.5), strict=True)
+    )
     arms = {
         "chosen": num_masked,
         **parts,
         "off 75": abs(num_masked / 75 - 1),
         "one in a hundred": 0.01,
     }
-    return {f"seed {seed}": {**arms, "off 60, 7.5 and 7.5": off / 75, "three in a hundred": 0.03}}
+    return {
+        f"seed {seed}": {**arms, "off 60, 7.5 and 7.5": deviation / 75, "three in a hundred": 0.03}
+    }
 
 
 @measures

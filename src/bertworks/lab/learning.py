@@ -17,7 +17,7 @@ def after_finetuning(rows: int = 1000, **settings: Any) -> Number:
     return lambda lab, seed: lab.finetuned_model(lab.name, seed, rows=rows, **settings)
 
 
-def from_frozen(pooling: str, *layers: int) -> Number:
+def accuracy_of_frozen(pooling: str, *layers: int) -> Number:
     """Return a function for the accuracy of logistic regression on frozen vectors of 1,000 texts.
 
     Layers that the model does not have are left out.
@@ -59,8 +59,8 @@ compare_arms(
 compare_arms(
     "cls-enough",
     {
-        "frozen, [CLS]": from_frozen("cls"),
-        "frozen, mean": from_frozen("mean"),
+        "frozen, [CLS]": accuracy_of_frozen("cls"),
+        "frozen, mean": accuracy_of_frozen("mean"),
         "fine-tuned, [CLS]": after_finetuning(classifier_pooling="cls"),
         "fine-tuned, mean": after_finetuning(),
     },
@@ -68,15 +68,18 @@ compare_arms(
 compare_arms(
     "last-four",
     {
-        "last four": from_frozen("mean", -1, -2, -3, -4),
-        "last": from_frozen("mean", -1),
-        "second-to-last": from_frozen("mean", -2),
-        "embeddings": from_frozen("mean", 0),
+        "last four": accuracy_of_frozen("mean", -1, -2, -3, -4),
+        "last": accuracy_of_frozen("mean", -1),
+        "second-to-last": accuracy_of_frozen("mean", -2),
+        "embeddings": accuracy_of_frozen("mean", 0),
     },
 )
 compare_arms(
     "features-near-fine-tuning",
-    {"frozen vectors": from_frozen("mean", -1, -2, -3, -4), "fine-tuned": after_finetuning()},
+    {
+        "frozen vectors": accuracy_of_frozen("mean", -1, -2, -3, -4),
+        "fine-tuned": after_finetuning(),
+    },
 )
 compare_arms(
     "none-frozen",

@@ -60,7 +60,7 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Return the claim, its measurements and findings as JSON values."""
         one = self.claim
-        said = {"claim": one.name, "says": one.says, "source": one.source, "how": one.how}
+        said = {"claim": one.name, "says": one.says, "source": one.source, "method": one.method}
         found = [{**f._asdict(), "expected": str(f.expected)} for f in self.findings]
         return {**said, "verdict": self.verdict, "findings": found, "seeds": dict(self.seeds)}
 
@@ -180,7 +180,7 @@ def _section(record: Record) -> list[str]:
         "",
         f"> “{claim.says}” ({claim.source})",
         "",
-        f"{claim.how} **{record.verdict.capitalize()}** ({format_duration(record.seconds)}).",
+        f"{claim.method} **{record.verdict.capitalize()}** ({format_duration(record.seconds)}).",
         "",
         *markdown_table(["measured", "mean", "±", "cases"], arms, numbers=3),
         "",

@@ -78,7 +78,7 @@ class FrozenStates:
     values: NDArray[np.float32]
     starts: Mapping[Window, int]  # the index of each window's first piece
 
-    def of(self, windows: Iterable[Window], layers: Sequence[int]) -> NDArray[np.float32]:
+    def select(self, windows: Iterable[Window], layers: Sequence[int]) -> NDArray[np.float32]:
         """`[layers, pieces, hidden_size]`: states of the windows' pieces, in order."""
         pieces = self.pieces(windows)
         return np.stack([self.values[layer][pieces] for layer in layers])
@@ -174,7 +174,7 @@ class ProbeTask(TaggingTask):
         batch = super().collate(examples)
         windows = [examples[at].sequences[number] for at, number in sort_sequences(examples)]
         more = {
-            "states": self.states.of(windows, self.choice.layers),
+            "states": self.states.select(windows, self.choice.layers),
             "lengths": np.array([len(window.positions) for window in windows]),
         }
         return replace(batch, targets={**batch.targets, **more})

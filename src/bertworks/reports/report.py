@@ -56,9 +56,7 @@ def write_report(run_directory: str | Path) -> Path:
     return run.report
 
 
-def write_evaluation_report(
-    file: str | Path, evaluated: Evaluation, *, model: str, data: str
-) -> Path:
+def write_evaluation_report(file: str | Path, result: Evaluation, *, model: str, data: str) -> Path:
     """Write a page about one evaluation, and return its path.
 
     Args:
@@ -70,13 +68,13 @@ def write_evaluation_report(
         OutputError: the page cannot be written.
     """
     body = [
-        page.headline(list(_metrics(evaluated.metrics, ""))),
-        "".join(map(page.paragraph, evaluated.notes)),
-        *evaluation.sections(evaluated.breakdown, f"{data}, {evaluated.rows:,} rows"),
+        page.headline(list(_metrics(result.metrics, ""))),
+        "".join(map(page.paragraph, result.notes)),
+        *evaluation.sections(result.breakdown, f"{data}, {result.rows:,} rows"),
     ]
     text = page.page(
         model,
-        [f"Measured on {data}, {evaluated.rows:,} rows"],
+        [f"Measured on {data}, {result.rows:,} rows"],
         filter(None, body),
         "Made by bertworks.",
     )

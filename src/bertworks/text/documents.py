@@ -93,7 +93,7 @@ LANGUAGES = (
 
 # Languages that it splits by the rules of a related one (Czech by those of Slovak). It silently
 # treats any other code as English: these were found by splitting differently from English.
-_RELATED = (
+_RELATED_LANGUAGES = (
     *("ab", "an", "av", "ay", "ba", "bm", "ce", "co", "cs", "cv", "gl", "gn", "ht", "kl", "kv"),
     *("lb", "li", "ln", "mg", "oc", "os", "qu", "rm", "sa", "sg", "tt", "ty", "wa", "wo"),
 )
@@ -112,7 +112,7 @@ def split_sentences(paragraph: str, language: str = "en") -> list[str]:
         DataError: there are no rules for `language`, or the text has a lone surrogate.
     """
     code = re.split("[-_]", language, maxsplit=1)[0].lower()
-    if code not in LANGUAGES and code not in _RELATED:
+    if code not in LANGUAGES and code not in _RELATED_LANGUAGES:
         raise DataError(
             f"there are no rules for the language {language!r}",
             fix=f"Give one of {', '.join(LANGUAGES)}: the nearest, or en.",

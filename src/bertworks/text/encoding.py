@@ -217,15 +217,15 @@ def with_marks(offsets: Ints, text: str) -> Ints:
     """
     if text.isascii():
         return offsets
-    extended = offsets.copy()
+    extended_offsets = offsets.copy()
     behind = [*offsets[1:, 0].tolist(), len(text)]
     for index, (end, limit) in enumerate(zip(offsets[:, 1].tolist(), behind, strict=False)):
         for place, sign in enumerate(text[end:limit], end + 1):
             if not continues_letter(sign):
                 break
             if sign not in _JOINERS:  # a joiner is included only if a mark follows
-                extended[index, 1] = place
-    return extended
+                extended_offsets[index, 1] = place
+    return extended_offsets
 
 
 _JOINERS = "\u200c\u200d"

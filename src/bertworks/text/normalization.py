@@ -33,7 +33,7 @@ _WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
 
 # Scripts that are written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana,
 # ideographs.
-_UNSPACED = re.compile(
+_UNSPACED_SCRIPTS = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
 )
@@ -122,7 +122,7 @@ class Normalization:
 
 def is_unspaced(word: str) -> bool:
     """Whether a word has a character of a script that has no spaces between words."""
-    return _UNSPACED.search(word) is not None
+    return _UNSPACED_SCRIPTS.search(word) is not None
 
 
 def check_text(text: str, *, where: str | None = None) -> None:

@@ -205,7 +205,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
     specials = [
         t for t, special in zip(two.tokens, two.special_tokens_mask, strict=True) if special
     ]
-    between = specials[len(first) : len(specials) - len(last)]
+    middle = specials[len(first) : len(specials) - len(last)]
     places = [at for at, special in enumerate(two.special_tokens_mask) if not special]
     second_type = two.type_ids[places[-1]]
     special_types: dict[str, int] = {}
@@ -216,7 +216,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
             if encoding.special_tokens_mask[place] and kind != usual:
                 special_types[piece] = kind
     return Frame(
-        tuple(start), tuple(between), tuple(end), second_type, tuple(sorted(special_types.items()))
+        tuple(start), tuple(middle), tuple(end), second_type, tuple(sorted(special_types.items()))
     )
 
 

@@ -30,7 +30,7 @@ from .trial import check_pieces_found
 _STALE = ("added_tokens_decoder",)  # in a tokenizer's config; it has outdated ids
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _MARGIN = 1e-6  # by which a new piece scores better than its former pieces
-_UNKNOWN = 10.0  # by which the library scores an unknown character below the worst piece
+_UNKNOWN_PENALTY = 10.0  # by which the library scores an unknown character below the worst piece
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def add_words(
     if kind == "Unigram":
         if len(scores) < len(definition.pieces):  # new pieces would get their ids
             raise DataError("the tokenizer has added pieces that are not in its vocabulary")
-        worst = min(scores.values()) - _UNKNOWN
+        worst = min(scores.values()) - _UNKNOWN_PENALTY
         unknown = tree["model"]["unk_id"]
         for piece, former in new.items():
             parts = [worst if at == unknown else scores[definition.pieces[at]] for at in former]
@@ -93,11 +93,14 @@ def add_words(
         # Added pieces get their ids from the vocabulary's size, unless they are in it.
         ids = {piece: at for at, piece in enumerate([*definition.pieces, *new])}
         tree["model"] |= {"vocab": ids, "ignore_merges": True}
-    extended = _with_tree(definition, tree)
-    _check_unchanged(definition, extended)
-    check_pieces_found(Tokenizer(extended), new_words)
+    new_definition = _with_tree(definition, tree)
+    _check_unchanged(definition, new_definition)
+    check_pieces_found(Tokenizer(new_definition), new_words)
     return TreeAddition(
-        extended, tuple(new.values()), tuple(word for word, _, _ in new_words), tuple(known_words)
+        new_definition,
+        tuple(new.values()),
+        tuple(word for word, _, _ in new_words),
+        tuple(known_words),
     )
 
 
@@ -188,9 +191,9 @@ def _with_tree(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefiniti
     return replace(definition, tree=tree, config=config, files={})
 
 
-def _check_unchanged(original: TreeDefinition, extended: TreeDefinition) -> None:
+def _check_unchanged(original: TreeDefinition, new_definition: TreeDefinition) -> None:
     """Check that the text of every former piece has the same tokens, or new pieces."""
-    old, new = (one.library(typed_mask=False, split=False) for one in (original, extended))
+    old, new = (one.library(typed_mask=False, split=False) for one in (original, new_definition))
     texts = [original.decode([at]) for at in range(len(original.pieces))]
     encoded = zip(old.encode_batch_fast(texts), new.encode_batch_fast(texts), strict=True)
     for text, (one, two) in zip(texts, encoded, strict=True):

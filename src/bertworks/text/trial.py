@@ -12,14 +12,17 @@ from ..errors import DataError
 from .normalization import is_unspaced
 from .tokenizer import Tokenizer
 
-_SPACED = ("a {} a", "({}).")
+_TEXTS_WITH_SPACES = ("a {} a", "({}).")
 # Several, since another new piece may begin with a neighbour of the word.
-_UNSPACED = ("の{}の", "的{}的", "が{}が")
+_TEXTS_WITHOUT_SPACES = ("の{}の", "的{}的", "が{}が")
 
 
 def running_texts(word: str) -> list[str]:
     """A word in running text: between other words, without spaces if its script has none."""
-    return [text.format(word) for text in (_UNSPACED if is_unspaced(word) else _SPACED)]
+    return [
+        text.format(word)
+        for text in (_TEXTS_WITHOUT_SPACES if is_unspaced(word) else _TEXTS_WITH_SPACES)
+    ]
 
 
 def check_pieces_found(

@@ -145,7 +145,7 @@ def finetune(
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
-        inherited = {
+        inherited_options = {
             option: value
             for option, value in kind.inherit_options(start_model.sentence).items()
             if option not in run_settings.model_fields_set
@@ -155,8 +155,10 @@ def finetune(
             and "learning_rate" not in run_settings.model_fields_set
         )
         if is_carried:
-            inherited["learning_rate"] = start_model.learning_rate
-        run_settings = run_settings.with_values(**inherited) if inherited else run_settings
+            inherited_options["learning_rate"] = start_model.learning_rate
+        run_settings = (
+            run_settings.with_values(**inherited_options) if inherited_options else run_settings
+        )
         precision = resolve_precision(
             run_settings.precision, None if overwrite else out, group.device
         )

@@ -99,24 +99,24 @@ class GridLoop:
         if space.trials is None:
             yield space.points()
             return
-        proposed: list[Point] = []
+        proposed_points: list[Point] = []
         for line in list(self.run.lines()):
             if line["kind"] == "proposal":
-                yield line["points"][: max(0, space.trials - len(proposed))]
-                proposed += line["points"]
-        while len(proposed) < space.trials:
-            size = STARTUP if not proposed else max(1, len(self.places) // len(self.seeds))
+                yield line["points"][: max(0, space.trials - len(proposed_points))]
+                proposed_points += line["points"]
+        while len(proposed_points) < space.trials:
+            size = STARTUP if not proposed_points else max(1, len(self.places) // len(self.seeds))
             measure = self.measure
             points = propose(
                 space,
-                min(size, space.trials - len(proposed)),
-                [(point, self._result(point).mean) for point in proposed],
+                min(size, space.trials - len(proposed_points)),
+                [(point, self._result(point).mean) for point in proposed_points],
                 seed=self.seeds[0],
                 lower_is_better=measure is not None and measure.lower_is_better,
             )
             self.run.write({"kind": "proposal", "points": points})
             yield points
-            proposed += points
+            proposed_points += points
 
     def _do(self, points: Sequence[Point]) -> None:
         """Do each run of the points that is not finished."""

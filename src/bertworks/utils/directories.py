@@ -110,14 +110,14 @@ def _move_in(target: Path, last: str = "") -> None:
 
 def make_directory(directory: Path) -> list[Path]:
     """Create a directory and its missing parents; return those created, the deepest first."""
-    created: list[Path] = []
+    new_directories: list[Path] = []
     for one in reversed((directory, *directory.parents)):
         if not one.exists():
             with suppress(FileExistsError):  # created by another process meanwhile
                 one.mkdir()
                 fsync(one.parent)
-                created.insert(0, one)
-    return created
+                new_directories.insert(0, one)
+    return new_directories
 
 
 def remove_directory(directory: Path) -> None:

@@ -39,13 +39,13 @@ class TimeLeft:
         """
         now = self._clock()
         if self._updates >= 0:
-            elapsed, units = now - self._time, units_done - self._units_done
-            seconds = elapsed if took is None else min(took, elapsed)
+            interval, units = now - self._time, units_done - self._units_done
+            seconds = interval if took is None else min(took, interval)
             fade = 0.5 ** (seconds / _HALF_LIFE)
             self._seconds = fade * self._seconds + seconds
             self._units = fade * self._units + units
-            self._total_seconds += elapsed
-            self._pauses += elapsed - seconds
+            self._total_seconds += interval
+            self._pauses += interval - seconds
         else:
             self._first_units = units_done
         self._updates += 1

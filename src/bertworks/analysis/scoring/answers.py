@@ -87,14 +87,14 @@ def _by_id(
     if isinstance(source, str | os.PathLike):
         where, items = os.fspath(source), _json_object(os.fspath(source))
     assert isinstance(items, Mapping)
-    unknown = [identity for identity in items if identity not in questions]
-    if unknown and len(unknown) == len(items):
+    unknown_ids = [identity for identity in items if identity not in questions]
+    if unknown_ids and len(unknown_ids) == len(items):
         what = f"none of its {len(items):,} ids is that of a question in {data}, such as"
-        raise DataError(f"{what} {truncate_repr(unknown[0])}", where=where)
-    if unknown:
-        what = f"{len(unknown):,} of {len(items):,} ids are not those of a question in {data}"
+        raise DataError(f"{what} {truncate_repr(unknown_ids[0])}", where=where)
+    if unknown_ids:
+        what = f"{len(unknown_ids):,} of {len(items):,} ids are not those of a question in {data}"
         warnings.warn(
-            f"{where}: {what}, and are ignored: {truncate_repr(unknown[0])} is the first of them",
+            f"{where}: {what}, and are ignored; the first is {truncate_repr(unknown_ids[0])}",
             BertworksWarning,
             stacklevel=4,
         )
