@@ -338,7 +338,7 @@ class Model:
         task, _ = self._task_and_network()
         if isinstance(task, PretrainingTask):
             verbs = (
-                "generate" if task.causal else "fill-mask",
+                *(("generate" if task.causal else "fill-mask",) if task.has_masked_lm else ()),
                 *(("next-sentence",) if task.instances.next_sentence else ()),
             )
             raise BertworksError(

@@ -40,6 +40,7 @@ def bert_classes(name: str) -> dict[str, str]:
         "encoder": f"{name}Model",
         "masked-lm": f"{name}ForMaskedLM",
         "pretraining": f"{name}ForPreTraining",
+        "next-sentence": f"{name}ForNextSentencePrediction",
         **task_classes(name),
     }
 

@@ -58,11 +58,11 @@ def distil_static(
     start, end = ([definition.ids[piece] for piece in part] for part in (frame.start, frame.end))
     ids = [[number] for number in range(len(definition.pieces))]
     ids += [row.tolist() for row in model.tokenizer.piece_ids(static.pieces[len(ids) :])]
-    encoded = [
+    encodings = [
         EncodedText(index, TokenIds(np.array([*start, *row, *end], np.int32)))
         for index, row in enumerate(ids)
     ]
-    vectors = embedder.vectors(encoded, lambda index: f"the piece {static.pieces[index]!r}")
+    vectors = embedder.vectors(encodings, lambda index: f"the piece {static.pieces[index]!r}")
     tokenizer = Tokenizer(static)
     is_used = np.ones(len(vectors), np.bool_)
     is_used[[*tokenizer.special_ids.tolist(), *tokenizer.unused_ids.tolist()]] = False

@@ -45,7 +45,8 @@ _KINDS = {
 
 def is_masked_lm(model: Model) -> bool:
     """Whether the model predicts masked pieces."""
-    return isinstance(model.task, PretrainingTask) and not model.task.causal
+    task = model.task
+    return isinstance(task, PretrainingTask) and task.has_masked_lm and not task.causal
 
 
 def is_causal_lm(model: Model) -> bool:
@@ -57,8 +58,8 @@ def kinds_of(model: Model) -> list[str]:
     """The kinds of a model's predictions; empty for a model of vectors alone."""
     task = model.task
     if isinstance(task, PretrainingTask):
-        more = ["next-sentence"] if task.instances.next_sentence else []
-        return ["next" if task.causal else "blank", *more]
+        kinds = ["next" if task.causal else "blank"] if task.has_masked_lm else []
+        return [*kinds, *(["next-sentence"] if task.instances.next_sentence else [])]
     return [name for kind, name in _KINDS.items() if isinstance(task, kind)]
 
 

@@ -194,7 +194,7 @@ def _evaluate_held_out(
         DataError: the model was trained for another task; or the corpus was prepared with another
             tokenizer, or is too small.
     """
-    if not isinstance(task, PretrainingTask):
+    if not isinstance(task, PretrainingTask) or not task.has_masked_lm:
         raise DataError(
             f"is a prepared corpus, and the model was trained for {task.name}",
             where=str(data),

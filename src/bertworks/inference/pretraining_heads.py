@@ -33,6 +33,7 @@ def fill_mask(
     """
     if top_k < 1:
         raise SettingsError(f"top_k={top_k}: must be at least 1")
+    _check_masked_lm(task)
     if task.causal:
         raise BertworksError(
             "the model was not pre-trained with masks: it predicts what comes next",
@@ -59,7 +60,9 @@ def score_candidates(
 
     Raises:
         DataError: there are no candidates, or one has no pieces in the vocabulary.
+        BertworksError: the network was not trained with masks.
     """
+    _check_masked_lm(task)
     mask = _mask_of(task)
     pieces = encode_candidates(task.tokenizer, candidates)
     variants = make_variants(text, mask, pieces)
@@ -86,6 +89,13 @@ def next_sentence(
         raise BertworksError("the model has no next-sentence head")
     probability: float = answer["next_sentence_probability"]
     return probability
+
+
+def _check_masked_lm(task: PretrainingTask) -> None:
+    if not task.has_masked_lm:
+        raise BertworksError(
+            "the model has no head for masked words", fix="Use next-sentence or embed."
+        )
 
 
 def _mask_of(task: PretrainingTask) -> str:

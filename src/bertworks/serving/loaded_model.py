@@ -109,7 +109,7 @@ class LoadedModel:
         verbs = {"embed"}
         if isinstance(task, PretrainingTask):
             if not task.causal:
-                verbs.add("fill-mask")
+                verbs |= {"fill-mask"} if task.has_masked_lm else set()
             elif self.model.encoder.config.can_generate:
                 verbs.add("generate")
             if task.instances.next_sentence:

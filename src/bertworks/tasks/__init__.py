@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
+    "next-sentence": "pretraining.next_sentence:NextSentenceTask",
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
     "classification": "classification:ClassificationTask",
     "regression": "regression:RegressionTask",
@@ -28,7 +29,7 @@ _TASKS = {
 }
 _TASKS_OF_CHECKPOINTS = (
     *("answering", "tagging", "choice", "classification", "regression"),
-    *("pretraining", "replaced-tokens"),
+    *("pretraining", "next-sentence", "replaced-tokens"),
 )
 """Tasks that other tools train, in the order in which a checkpoint is searched for their heads."""
 

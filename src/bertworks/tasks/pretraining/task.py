@@ -80,6 +80,7 @@ class PretrainingTask(Task[PretrainingExample]):
     """
 
     name: ClassVar[str] = "pretraining"
+    has_masked_lm: ClassVar[bool] = True  # or, if the task is causal, a head for the next token
     best_metric = "loss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "mlm_loss", "mlm_perplexity", "lm_loss", "lm_perplexity", "nsp_loss"}
