@@ -52,6 +52,7 @@ TITLES = {
     "esm": "ESM",
     "big_bird": "BigBird",
     "eurobert": "EuroBERT",
+    "deberta-v2": "DeBERTa v2 and v3",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

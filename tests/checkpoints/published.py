@@ -52,6 +52,7 @@ CONFIG_CLASSES = {
     "esm": "EsmConfig",
     "big_bird": "BigBirdConfig",
     "eurobert": "EuroBertConfig",
+    "deberta-v2": "DebertaV2Config",
 }
 
 OF_KNOWN_PARTS = {
@@ -81,6 +82,12 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
         settings["output_embedding_size"] = 40
     if family == "esm":
         settings |= {"positions": "rotary", "zeroed_token_id": 7}
+    if family == "deberta-v2":  # as version 3, whose buckets are ranges from a distance of 8 on
+        settings["positions"] = "none"
+        settings["score_bias"] = {
+            **{"kind": "disentangled", "num_buckets": 16, "max_distance": 30},
+            **{"shared_maps": True, "norm": True},
+        }
     if family == "modernbert":
         settings["local_attention"] = 8
     if family == "eurobert" and values.get("num_attention_heads") != 1:

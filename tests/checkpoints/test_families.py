@@ -217,3 +217,18 @@ def test_published_sizes_are_counted():
             network = PretrainingNetwork(EncoderConfig.from_size(size))
         count = sum(parameter.numel() for parameter in network.parameters())
         assert round(count / 1e6, -1) == millions
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_buckets": None, "max_distance": 9},
+        {"num_buckets": 8, "max_distance": 20, "terms": ("c2p",)},
+        {"num_buckets": None, "max_distance": 40, "terms": ("p2c",), "norm": True},
+    ],
+)
+def test_variants_of_deberta_have_the_same_states(values, dtype):
+    bias = {"kind": "disentangled", **values}
+    values = {"score_bias": bias, "positions": "learned", "type_vocab_size": 2}
+    assert measures.outputs("deberta-v2", dtype, **values) <= TOLERANCE[dtype]

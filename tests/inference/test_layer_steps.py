@@ -26,6 +26,7 @@ VARIANTS = {
     ),
     "gated post-norm": ("bert", {"gated": True, "hidden_act": "relu"}),
     "pre-norm": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
+    "slopes of distances": ("bert", {"score_bias": {"kind": "alibi"}}),
     "one head": ("bert", {"num_attention_heads": 1}),
 }
 ACTIVATIONS = {
@@ -98,7 +99,8 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
     if config.score_bias is not None:
-        expected["score_bias"] = _score_bias(encoder, distance)
+        expected["score_bias"] = _score_bias(encoder, number, steps, distance)
+        scores = scores * math.sqrt(config.head_size / config.score_divisor)
         scores = scores + expected["score_bias"].transpose(1, 0, 2)
     window = config.window(number)
     if config.attention == "causal":
@@ -144,13 +146,31 @@ def _apply_norm(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
     return result
 
 
-def _score_bias(encoder, distance: np.ndarray) -> np.ndarray:
-    """MPNet's: 32 buckets for distances up to 128 (Raffel et al. 2020, §2.1)."""
-    assert encoder.config.score_bias.kind == "buckets"
+def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np.ndarray):
+    settings, part = encoder.config.score_bias, encoder.score_bias
     size = np.abs(distance)
-    far = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
-    buckets = np.where(size < 8, size, np.minimum(far, 15)) + 16 * (distance > 0)
-    return encoder.score_bias.table.weight.detach().double().numpy()[buckets].transpose(0, 2, 1)
+    table = None if settings.kind == "alibi" else part.table.weight.detach().double().numpy()
+    if settings.kind == "alibi":  # four heads (Press et al. 2022, §3)
+        return -np.array([0.25, 0.0625, 0.015625, 0.00390625])[None, :, None] * size[:, None]
+    if settings.kind == "buckets":  # 32, for distances up to 128 (Raffel et al. 2020, §2.1)
+        far = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
+        buckets = np.where(size < 8, size, np.minimum(far, 15)) + 16 * (distance > 0)
+        return table[buckets].transpose(0, 2, 1)
+    # 16 buckets for distances up to 30 (He et al. 2021, §3.1, and the code of version 2)
+    far = np.ceil(np.log(np.maximum(size, 1) / 8) / np.log(29 / 8) * 7) + 8
+    rows = 16 - np.where(size <= 8, distance, far * np.sign(distance)).astype(int)
+    vectors = torch.from_numpy(table).float()
+    if part.norm is not None:
+        vectors = part.norm(vectors).detach()
+    assert settings.shared_maps
+    shape = (len(vectors), encoder.config.num_attention_heads, -1)
+    queries, keys = (
+        (vectors @ weight.T + bias).reshape(shape).detach().double().numpy()
+        for weight, bias in map(matrices_of(encoder, number).get, ("query", "key"))
+    )
+    terms = np.einsum("qhd,qkhd->qhk", steps["query"], keys[rows])
+    terms += np.einsum("khd,qkhd->qhk", steps["key"], queries[rows])
+    return terms / math.sqrt(encoder.config.score_divisor)
 
 
 def _rotate(x: np.ndarray, theta: float, has_neighbours: bool) -> np.ndarray:

@@ -23,7 +23,13 @@ from bertworks.nn.score_bias import BucketBias, LinearBias, ScoreBias, round_up_
 from bertworks.packed import Layout, Packed, Padded
 
 LENGTHS = [1, 2, 5, 5, 13, 13, 33, 70]
-KINDS = {"buckets": {"kind": "buckets"}, "alibi": {"kind": "alibi"}}
+_VECTORS = {"kind": "disentangled", "max_distance": 60}
+KINDS = {
+    "buckets": {"kind": "buckets"},
+    "alibi": {"kind": "alibi"},
+    "distances": {**_VECTORS, "num_buckets": None},
+    "ranges": {**_VECTORS, "num_buckets": 16, "shared_maps": True, "norm": True},
+}
 
 
 def config_of(kind: str, hidden_size: int = 64, num_attention_heads: int = 2) -> EncoderConfig:

@@ -314,5 +314,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
     "mpnet": wordpiece("bert", "uncased"),  # the same pieces, in another frame
     "eurobert": eurobert,
+    "deberta-v2": fairseq("xlm-roberta", 1),  # pieces are read alike; numbers differ
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

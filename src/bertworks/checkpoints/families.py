@@ -7,6 +7,7 @@ from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys, bert_unused_tensors
 from .bigbird import BIG_BIRD
+from .deberta import DEBERTA_V2
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .esm import ESM
@@ -51,6 +52,7 @@ FAMILIES = {
         ESM,
         BIG_BIRD,
         EUROBERT,
+        DEBERTA_V2,
     )
 }
 """The published families."""
@@ -80,6 +82,13 @@ _BERTWORKS = Family(
             **_layer_keys(),
             "encoder.final_norm": "bert.final_norm",
             "encoder.score_bias.table": "bert.score_bias.table",
+            "encoder.score_bias.norm": "bert.score_bias.norm",
+            **{
+                f"{_LAYER}.attention.distance_maps.{part}": (
+                    f"bert.encoder.layer.{{}}.attention.distance_maps.{part}"
+                )
+                for part in ("key", "query")
+            },
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
             "encoder.rotary": "bert.rotary",

@@ -79,7 +79,8 @@ class Family:
         poolings: the values of `classifier_pooling` that its published classifier has, if it has
             that setting.
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
-        former_names: patterns of tensors' former names, each with the current name.
+        former_names: patterns of tensors' former names, each with the current name, which may
+            refer to groups of the pattern.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
             the head.
     """
@@ -161,8 +162,8 @@ class Family:
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         name = self.prefix + name if name.startswith(self.bare_prefixes) else name
         for pattern, current_name in self.former_names:
-            if re.fullmatch(pattern, name):
-                return current_name
+            if match := re.fullmatch(pattern, name):
+                return match.expand(current_name)
         return name
 
     @property

@@ -12,7 +12,6 @@ TITLES = {
     "canine": "CANINE",
     "convbert": "ConvBERT",
     "deberta": "DeBERTa",
-    "deberta-v2": "DeBERTa v2 and v3",
     "esmc": "ESM Cambrian",
     "eurobert": "EuroBERT",
     "flaubert": "FlauBERT",

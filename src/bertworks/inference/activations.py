@@ -176,9 +176,10 @@ class _RecordingAttention(SelfAttention):
             repeat_heads(part[:tokens], heads).reshape(shape).transpose(1, 2)
             for part in (query, key, value)
         )
-        scores = query @ key.transpose(-1, -2) * scale_of(query, scope.bias)
-        if scope.bias is not None:
-            scores = scores + scope.bias.of_group(query, key)
+        bias = self.score_bias(scope, query.dtype)
+        scores = query @ key.transpose(-1, -2) * scale_of(query, bias)
+        if bias is not None:
+            scores = scores + bias.of_group(query, key)
         masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)

@@ -87,7 +87,7 @@ def _attention(
     if scope.rotation is not None:
         query = steps["rotated_query"] = scope.rotation.rotate(query)
         key = steps["rotated_key"] = scope.rotation.rotate(key)
-    bias = scope.bias
+    bias = attention.score_bias(scope, query.dtype)
     scores = torch.einsum("qhd,khd->hqk", query, key) * scale_of(query, bias)
     if bias is not None:
         pair = (part.transpose(0, 1).unsqueeze(0) for part in (query, key))

@@ -25,7 +25,7 @@ Norm = Literal["layer", "rms"]
 """A norm of hidden states: layer normalisation (Ba et al. 2016), or division by the root mean
 square (Zhang and Sennrich 2019)."""
 
-Classifier = Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
+Classifier = Literal["pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "none"]
 """The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
 
@@ -34,7 +34,7 @@ ClassifierPooling = Literal["cls", "mean", "last", "late"]
 included, or the vector of the last token; late: the mean of all tokens after the classifier's own
 layer (EuroBERT)."""
 
-ScoreBiasKind = Literal["buckets", "alibi"]
+ScoreBiasKind = Literal["buckets", "alibi", "disentangled"]
 """The terms that depend on distances in attention's scores; see `score_bias.py`."""
 
 # The bytes of a matrix of this size can still be counted in 64 bits.
@@ -68,21 +68,44 @@ class ScoreBiasSettings(Settings):
     kind: ScoreBiasKind = Field(
         description="buckets: a learned number for each head and bucket of distances (Raffel et "
         "al. 2020, T5); alibi: minus the distance times a fixed slope of each head (Press et al. "
-        "2022)"
+        "2022); disentangled: products with vectors of distances (He et al. 2021, DeBERTa)"
     )
-    num_buckets: int = Field(
-        32, ge=4, le=MAX_ROWS, multiple_of=4, description="number of buckets of distances"
+    num_buckets: int | None = Field(
+        32,
+        ge=4,
+        le=MAX_ROWS,
+        description="number of buckets of distances; null: a vector for each distance "
+        "(disentangled only, which has as many in each direction)",
     )
     max_distance: int = Field(
         128, ge=2, le=MAX_ROWS, description="distance from which all are in the last bucket"
     )
+    terms: tuple[Literal["c2p", "p2c"], ...] = Field(
+        ("c2p", "p2c"),
+        min_length=1,
+        max_length=2,
+        description="products of disentangled: c2p: of queries and distances; p2c: of keys and "
+        "distances",
+    )
+    shared_maps: bool = Field(
+        False, description="a layer's maps of queries and keys are also those of distances"
+    )
+    norm: bool = Field(False, description="normalise the vectors of distances")
 
     @model_validator(mode="after")
-    def _ranges_grow(self) -> Self:
-        if self.max_distance <= self.num_buckets // 4:
+    def _parts_fit_together(self) -> Self:
+        if self.kind == "disentangled":
+            if len(set(self.terms)) < len(self.terms):
+                raise ValueError("terms: one is given twice")
+            exact = 0 if self.num_buckets is None else self.num_buckets // 2
+        elif self.num_buckets is None or self.num_buckets % 4:
+            raise ValueError(f"num_buckets={self.num_buckets} is not a multiple of 4")
+        else:
+            exact = self.num_buckets // 4
+        if self.max_distance <= exact + 1:
             raise ValueError(
-                f"max_distance={self.max_distance}: must be more than a quarter of num_buckets="
-                f"{self.num_buckets}, each of which holds one distance"
+                f"max_distance={self.max_distance}: must be more than {exact + 1}, since "
+                f"num_buckets={self.num_buckets} have one distance each up to {exact}"
             )
         return self
 
@@ -375,6 +398,11 @@ class EncoderConfig(Settings):
     def _score_bias_has_scores(self) -> Self:
         if self.score_bias is not None and not self.has_heads:
             raise ValueError("score_bias needs mixer=attention, and not attention=two-way")
+        is_disentangled = self.score_bias is not None and self.score_bias.kind == "disentangled"
+        if is_disentangled and self.attention == "causal":
+            raise ValueError("score_bias.kind=disentangled needs attention=bidirectional")
+        if is_disentangled and self.num_key_heads != self.num_attention_heads:
+            raise ValueError("score_bias.kind=disentangled needs num_key_value_heads=null")
         return self
 
     @model_validator(mode="after")
@@ -434,7 +462,9 @@ class EncoderConfig(Settings):
     @property
     def score_divisor(self) -> int:
         """The number whose square root divides the products of queries and keys."""
-        return self.head_size
+        bias = self.score_bias
+        is_disentangled = bias is not None and bias.kind == "disentangled"
+        return self.head_size * (1 + len(bias.terms) if is_disentangled and bias else 1)
 
     @property
     def num_key_heads(self) -> int:

@@ -31,7 +31,7 @@ from .encoder_layers import AttentionScope, Layer, TwoWayLayer
 from .kv_cache import KeyValueCache
 from .layers import Linear, initialize, make_norm
 from .rotary import Rotation, make_rotary
-from .score_bias import ScoreBias, make_score_bias, round_up_length
+from .score_bias import DistanceVectors, ScoreBias, make_score_bias, round_up_length
 
 
 class Pooler(nn.Module):
@@ -215,7 +215,7 @@ class Encoder(nn.Module):
 
     def _make_score_bias(
         self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None
-    ) -> ScoreBias | None:
+    ) -> ScoreBias | DistanceVectors | None:
         if self.score_bias is None:
             return None
         layout = packed if cache is None or cache.layout is None else cache.layout
@@ -223,9 +223,11 @@ class Encoder(nn.Module):
         if isinstance(length, int):
             length = round_up_length(length)
         template = hidden.new_empty(0, dtype=torch.promote_types(hidden.dtype, torch.float32))
-        bias: ScoreBias = self.score_bias(length, template)
+        bias: ScoreBias | DistanceVectors = self.score_bias(length, template)
         # A layer that is computed again in the backward pass must not make the matrix.
-        return bias.in_graph() if torch.is_grad_enabled() else bias
+        if isinstance(bias, ScoreBias) and torch.is_grad_enabled():
+            return bias.in_graph()
+        return bias
 
     def pool(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences

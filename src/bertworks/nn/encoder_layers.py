@@ -23,7 +23,7 @@ from .config import EncoderConfig
 from .kv_cache import KeyValueCache
 from .layers import ACTIVATIONS, Dropout, Linear, add_and_norm, make_norm
 from .rotary import Rotation
-from .score_bias import ScoreBias
+from .score_bias import DistanceVectors, ScoreBias, make_distance_maps
 
 
 class AttentionScope(NamedTuple):
@@ -37,7 +37,8 @@ class AttentionScope(NamedTuple):
     cache: KeyValueCache | None  # keys and values of earlier tokens, if there are any
     layer: int  # the number of the layer
     reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
-    bias: ScoreBias | None = None  # added to the scores of attention
+    # added to the scores of attention, or what a layer makes that of
+    bias: ScoreBias | DistanceVectors | None = None
 
 
 class SelfAttention(nn.Module):
@@ -51,6 +52,7 @@ class SelfAttention(nn.Module):
         self.head_size = config.head_size
         self.dropout_prob = config.attention_probs_dropout_prob
         self.query_key_value = Linear(size, sum(self.num_heads) * self.head_size, bias=bias)
+        self.distance_maps = make_distance_maps(config)
         self.output = Linear(size, size, bias=bias)
 
     def forward(
@@ -84,7 +86,7 @@ class SelfAttention(nn.Module):
             causal=scope.causal,
             window=scope.window,
             dropout=dropout,
-            bias=scope.bias,
+            bias=self.score_bias(scope, query.dtype),
         )
         return context.flatten(1)
 
@@ -99,6 +101,14 @@ class SelfAttention(nn.Module):
         by_head = mixed.view(-1, sum(self.num_heads), self.head_size)
         query, key, value = torch.split(by_head, self.num_heads, 1)
         return query, key, value
+
+    def score_bias(self, scope: AttentionScope, dtype: torch.dtype) -> ScoreBias | None:
+        """Return what is added to the scores of queries and keys of a dtype."""
+        if isinstance(scope.bias, DistanceVectors):
+            assert self.distance_maps is not None
+            bias: ScoreBias = self.distance_maps(scope.bias, self.query_key_value, dtype)
+            return bias
+        return scope.bias
 
     def _is_native(self, mixed: Tensor, scope: AttentionScope) -> bool:
         """Whether native code computes the heads' results."""

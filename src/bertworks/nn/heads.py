@@ -124,7 +124,8 @@ class ClassificationHead(nn.Module):
       token's;
     - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA and
       EuroBERT, DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
-    - `hidden_act`: the same with the activation of the layers (RoFormer);
+    - `context`: a layer of this head with GELU, which no dropout precedes (DeBERTa);
+    - `hidden_act`: as `gelu`, with the activation of the layers (RoFormer);
     - `norm`: the layer of the masked-language-model head (ModernBERT);
     - `none`: no layer (GPT).
 
@@ -150,8 +151,8 @@ class ClassificationHead(nn.Module):
         self.dropout = Dropout(default if dropout is None else dropout)
         size = config.hidden_size
         self.transform: nn.Module | None = None
-        activation = config.hidden_act if self.kind == "hidden_act" else self.kind
-        self.activation = ACTIVATIONS.get(activation)
+        names = {"hidden_act": config.hidden_act, "context": "gelu"}
+        self.activation = ACTIVATIONS.get(names.get(self.kind, self.kind))
         if self.activation is not None:
             self.transform = Linear(size, size)
         elif self.kind == "norm":
@@ -191,7 +192,7 @@ class ClassificationHead(nn.Module):
         if self.kind == "norm":
             transformed: Tensor = self.transform(vectors)
             return transformed
-        if self.kind != "relu":
+        if self.kind not in ("relu", "context"):
             vectors = self.dropout(vectors)
         assert self.activation is not None
         return self.activation(self.transform(vectors))

@@ -5,7 +5,8 @@
 For each head and distance, `a` and `b` are vectors and `c` is a number. A family has some of them:
 
 - MPNet: `c`, a learned number for each bucket of distances, the same in all layers;
-- ALiBi (Jina BERT v2): `c`, minus the distance times a fixed slope of the head.
+- ALiBi (Jina BERT v2): `c`, minus the distance times a fixed slope of the head;
+- DeBERTa: `a` and `b`, a layer's maps of vectors of distances that all layers share.
 
 They are computed for all distances in a pack. Those of a shorter sequence are the ones in the
 middle, so that no sequence needs padding.
@@ -17,12 +18,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from .config import EncoderConfig, ScoreBiasSettings
+from .layers import Dropout, LayerNorm, Linear
 
 _MULTIPLE_OF_LENGTH = 32  # kernels pad sequences to a multiple of it at most
 
@@ -216,6 +220,7 @@ class BucketBias(nn.Module):
     def __init__(self, config: EncoderConfig, settings: ScoreBiasSettings) -> None:
         super().__init__()
         self.max_distance = settings.max_distance
+        assert settings.num_buckets is not None
         self.table = nn.Embedding(settings.num_buckets, config.num_attention_heads)
 
     def forward(self, length: int, template: Tensor) -> ScoreBias:
@@ -256,14 +261,125 @@ class LinearBias(nn.Module):
         return ScoreBias(length, -slopes[:, None] * distances_up_to(length, template.device).abs())
 
 
-KINDS: dict[str, Callable[[EncoderConfig, ScoreBiasSettings], nn.Module]] = {
+class DistanceVectors(NamedTuple):
+    """Vectors of distances, from which each layer makes its bias."""
+
+    length: int  # of the longest sequence, or more
+    vectors: Float[Tensor, "rows hidden_size"]
+    # the row of each distance from `1 - length` to `length - 1`
+    rows: Int64[Tensor, " distances"]
+
+
+class RelativePositions(nn.Module):
+    """A learned vector for each distance, or bucket of distances: DeBERTa's.
+
+    With k buckets, distances below k / 2 have a bucket each, in both directions; the others are
+    ranges that grow with the distance up to `max_distance`. Source: He et al. (2021), "DeBERTa",
+    §3.1, and for the buckets the code of version 2.
+    """
+
+    def __init__(self, config: EncoderConfig, settings: ScoreBiasSettings) -> None:
+        super().__init__()
+        self.num_buckets, self.max_distance = settings.num_buckets, settings.max_distance
+        self.span = settings.num_buckets or settings.max_distance
+        self.table = nn.Embedding(2 * self.span, config.hidden_size)
+        norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm = norm if settings.norm else None
+
+    def forward(self, length: int, template: Tensor) -> DistanceVectors:
+        """Return the vectors of distances in sequences of up to `length` tokens."""
+        index, weight = self.rows(length), self.table.weight
+        if isinstance(length, int):  # not while a network is traced for an export
+            first = int(index[-1])  # rows are in the order of a query's distance from a key
+            weight, index = weight[first : int(index[0]) + 1], index - first
+        vectors = weight.to(template.dtype)
+        return DistanceVectors(length, vectors if self.norm is None else self.norm(vectors), index)
+
+    def rows(self, length: int) -> Int64[Tensor, " distances"]:
+        """Return the row of each distance."""
+        distances = -distances_up_to(length, self.table.weight.device)
+        if self.num_buckets is not None:
+            distances = self._bucket(distances, self.num_buckets // 2)
+        return (distances + self.span).clamp(0, 2 * self.span - 1)
+
+    def _bucket(
+        self, distances: Int64[Tensor, " distances"], exact: int
+    ) -> Int64[Tensor, " distances"]:
+        size = distances.abs()
+        # In float32, as in the training of the published weights.
+        growth = torch.log(size.clamp(min=exact).float() / exact)
+        growth = growth / torch.log(torch.tensor((self.max_distance - 1) / exact))
+        ranges = torch.ceil(growth * (exact - 1)).long() + exact
+        return torch.where(size <= exact, distances, ranges * distances.sign())
+
+
+class DistanceMaps(nn.Module):
+    """A layer's maps of vectors of distances, to what its queries and keys are multiplied with."""
+
+    def __init__(self, config: EncoderConfig, settings: ScoreBiasSettings) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.terms, self.head_size = settings.terms, config.head_size
+        # In float32, as in the training of the published weights.
+        self.scale = 1 / float(np.float32(math.sqrt(config.score_divisor)))
+        self.is_shared = settings.shared_maps
+        has_keys, has_queries = (
+            term in self.terms and not self.is_shared for term in ("c2p", "p2c")
+        )
+        self.key = Linear(size, size) if has_keys else None
+        self.query = Linear(size, size) if has_queries else None
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, distances: DistanceVectors, query_key_value: nn.Module, dtype: torch.dtype
+    ) -> ScoreBias:
+        """Return the layer's bias.
+
+        Args:
+            query_key_value: the layer's map, which may be that of distances too.
+            dtype: of the layer's queries and keys.
+        """
+        vectors = self.dropout(distances.vectors.to(dtype))
+        keys = queries = None
+        if self.is_shared:
+            queries, keys, _ = query_key_value(vectors).chunk(3, -1)
+        if self.key is not None:
+            keys = self.key(vectors)
+        if self.query is not None:
+            queries = self.query(vectors)
+        return ScoreBias(
+            distances.length,
+            None,
+            self._by_head(keys, distances.rows) if "c2p" in self.terms else None,
+            self._by_head(queries, distances.rows) if "p2c" in self.terms else None,
+            self.scale,
+        )
+
+    def _by_head(
+        self, vectors: Tensor | None, rows: Int64[Tensor, " distances"]
+    ) -> Float[Tensor, "heads distances head_size"]:
+        assert vectors is not None
+        return vectors.view(len(vectors), -1, self.head_size).transpose(0, 1)[:, rows]
+
+
+_KINDS: dict[str, Callable[[EncoderConfig, ScoreBiasSettings], nn.Module]] = {
     "buckets": BucketBias,
     "alibi": LinearBias,
+    "disentangled": RelativePositions,
 }
-"""The module of each kind, whose `forward` takes a length and a tensor of the dtype and device."""
+"""What layers share of each kind: `forward` takes a length, and a tensor of the dtype and device,
+and returns a `ScoreBias` or `DistanceVectors`."""
 
 
 def make_score_bias(config: EncoderConfig) -> nn.Module | None:
-    """Return the module of an encoder's score bias; None if it has none."""
+    """Return what an encoder's layers share of its score bias; None if it has none."""
     settings = config.score_bias
-    return None if settings is None else KINDS[settings.kind](config, settings)
+    return None if settings is None else _KINDS[settings.kind](config, settings)
+
+
+def make_distance_maps(config: EncoderConfig) -> DistanceMaps | None:
+    """Return a layer's own part of the score bias; None if it has none."""
+    settings = config.score_bias
+    if settings is None or settings.kind != "disentangled":
+        return None
+    return DistanceMaps(config, settings)

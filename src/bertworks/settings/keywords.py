@@ -114,9 +114,12 @@ class PrepareKeywords(TypedDict, total=False):
 class ScoreBiasKeywords(TypedDict, total=False):
     """Settings of the group `score_bias`."""
 
-    kind: Literal["buckets", "alibi"]
-    num_buckets: int
+    kind: Literal["buckets", "alibi", "disentangled"]
+    num_buckets: int | None
     max_distance: int
+    terms: Sequence[Literal["c2p", "p2c"]]
+    shared_maps: bool
+    norm: bool
 
 
 class EncoderKeywords(TypedDict, total=False):
@@ -162,7 +165,7 @@ class EncoderKeywords(TypedDict, total=False):
     norm_bias: bool
     gated: bool
     keep_pooler: bool
-    classifier: Literal["pooler", "tanh", "relu", "gelu", "hidden_act", "norm", "none"]
+    classifier: Literal["pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "none"]
     classifier_pooling: Literal["cls", "mean", "last", "late"]
     classifier_dropout: float | None
     tagging_dropout: float | None
