@@ -27,8 +27,6 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     values["position_biased_input"] = "learned" if raw["position_biased_input"] else "none"
     if values.get("embedding_size") == values.get("hidden_size"):
         values.pop("embedding_size", None)
-    if values.get("pooler_hidden_size") == values.get("hidden_size"):
-        values.pop("pooler_hidden_size", None)
     values["relative_attention"] = _score_bias(raw) if raw["relative_attention"] else None
     return values
 
@@ -128,7 +126,6 @@ DEBERTA_V2 = Family(
     },
     required_values={
         "embedding_size": None,
-        "pooler_hidden_size": None,
         "pooler_hidden_act": "gelu",
         "pooler_dropout": 0,
         "conv_kernel_size": 0,
