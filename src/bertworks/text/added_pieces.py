@@ -65,7 +65,7 @@ def check_added(added_tokens: Sequence[AddedToken], ids: Mapping[str, int], wher
         end += token.content not in ids
 
 
-def with_added(
+def extend_vocabulary(
     definition: TreeDefinition, added_tokens: Sequence[AddedToken], where: str
 ) -> TreeDefinition:
     """The tokenizer with the pieces that were added to its vocabulary."""

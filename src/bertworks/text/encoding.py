@@ -175,7 +175,11 @@ def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
         return
     for index, (start, end) in enumerate(segment.offsets.tolist()):
         origin = origins[segment.word_ids[index]] if isinstance(origins, list) else origins
-        if origin is not None:
+        if origin is None:
+            continue
+        if origin.ndim == 2:  # the first and the last source of each character
+            segment.offsets[index] = origin[start, 0], origin[end - 1, 1]
+        else:
             segment.offsets[index] = origin[start], origin[end - 1] + 1
 
 

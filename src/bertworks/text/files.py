@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
-from .added_pieces import read_added, with_added
+from .added_pieces import extend_vocabulary, read_added
 from .bpe_files import read_bpe
 from .definition import Definition, WordPieceDefinition
 from .file_names import (
@@ -23,10 +24,18 @@ from .file_names import (
 )
 from .sentencepiece_files import read_sentencepiece
 from .special_pieces import named_roles
+from .split_words_files import read_split_words
 from .static_tokenizer import read_static_tokenizer, static_directory
-from .tokenizer_classes import FILES_OF, GENERAL_CLASS, check_algorithm, find_class
+from .tokenizer_classes import (
+    FILES_OF,
+    GENERAL_CLASS,
+    WITHOUT_JSON,
+    check_algorithm,
+    find_class,
+)
 from .tree import TreeDefinition
 from .tree_files import algorithms_of, is_berts, read_tree
+from .word_splitters import SplitWordsDefinition
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
 
@@ -38,12 +47,14 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         return read_static_tokenizer(path, module)
     config = read_optional(path / CONFIG)
     opener = find_class(path, config)
+    names: tuple[str, ...] = IN_ORDER
     if path.is_dir():
         own = () if opener is None else FILES_OF[opener.algorithm]
-        names = (TOKENIZER, *own, *IN_ORDER)
+        reads_json = opener is None or opener.algorithm not in WITHOUT_JSON
+        names = tuple(dict.fromkeys((TOKENIZER, *own, *IN_ORDER))) if reads_json else own
         file = next((path / name for name in names if (path / name).exists()), path)
     if file.is_dir() or not file.exists():
-        what = f"there is no {', no '.join(IN_ORDER)}" if path.is_dir() else "no such file"
+        what = f"there is no {', no '.join(names)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
     try:
         if file.suffix == ".model":
@@ -52,17 +63,19 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             added_tokens, source = read_added(path, config)
             # SentencePiece tokenises the text before an added piece separately, without a last ▁.
             added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
-            return with_added(definition, added_tokens, source)
+            return extend_vocabulary(definition, added_tokens, source)
         if file.name in (MERGES, BPE_VOCAB):
             _keep_case(lowercase, file)
             definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
-            return with_added(definition, *read_added(path, config))
+            return extend_vocabulary(definition, *read_added(path, config))
         if file.suffix == ".json":
             tree = read_json(file, DataError)
             if not is_berts(tree, opener):
                 check_algorithm(opener, algorithms_of(tree), file)
                 _keep_case(lowercase, file)
                 return read_tree(file, tree, config, opener)
+        if opener is not None and opener.algorithm == "WordPiece of split words":
+            return read_split_words(file, config, lowercase, directory=path, opener=opener)
         check_algorithm(opener, ("WordPiece",), file)
         return read_wordpiece(file, config, lowercase, directory=path, opener=opener)
     except FileNotFoundError as error:
@@ -83,8 +96,20 @@ def write_definition(
 ) -> None:
     """Write a tokenizer's files to a directory; see `Tokenizer.save`."""
     contents: Mapping[str, str | bytes]
-    tree: Mapping[str, Any]
-    if isinstance(definition, TreeDefinition):  # its files are written as they were read
+    tree: Mapping[str, Any] | None
+    if isinstance(definition, SplitWordsDefinition):
+        contents = {VOCAB: "".join(f"{piece}\n" for piece in definition.base_pieces)}
+        # RoFormer's class takes the vocabulary of this file, and splits words itself.
+        tree = tokenizer_json(definition) if definition.splitter.writes_json else None
+        config = {
+            "tokenizer_class": definition.splitter.class_name,
+            **definition.splitter.settings(),
+            **named_roles(definition.roles),
+        }
+        if definition.added:
+            entries = {definition.ids[piece.content]: asdict(piece) for piece in definition.added}
+            config["added_tokens_decoder"] = {str(at): entry for at, entry in entries.items()}
+    elif isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
         config = {
             "tokenizer_class": GENERAL_CLASS,
@@ -107,5 +132,6 @@ def write_definition(
         config["model_max_length"] = model_max_length
     for name, content in contents.items():
         write_file(directory / name, content)
-    write_json(directory / TOKENIZER, tree)
+    if tree is not None:
+        write_json(directory / TOKENIZER, tree)
     write_json(directory / CONFIG, config)

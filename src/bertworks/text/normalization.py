@@ -38,7 +38,8 @@ _UNSPACED_SCRIPTS = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
 )
 
-# The original position of each character of a corrected text; None: unchanged.
+# The original position of each character of a corrected text, or its first and one after its last;
+# None: unchanged.
 Origin = NDArray[np.int64] | None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from ..errors import DataError
 
@@ -54,6 +54,37 @@ class ConfigFile(BaseModel):
     lowercase: bool = Field(True, alias="do_lower_case")
     strip_accents: bool | None = None
     split_ideographs: bool = Field(True, alias="tokenize_chinese_chars")
+
+
+class _MecabSettings(BaseModel):
+    mecab_dic: Literal["unidic_lite", "unidic", "ipadic"] | None = "unidic_lite"
+    mecab_option: str | None = None
+    normalize_text: bool = True
+
+
+class JapaneseSettings(BaseModel):
+    """The parts of `BertJapaneseTokenizer`'s settings that are read."""
+
+    do_lower_case: bool = False
+    do_word_tokenize: bool = True
+    do_subword_tokenize: bool = True
+    word_tokenizer_type: Literal["mecab"]
+    subword_tokenizer_type: Literal["wordpiece", "character"] = "wordpiece"
+    mecab_kwargs: _MecabSettings = _MecabSettings()
+
+    @field_validator("mecab_kwargs", mode="before")
+    @classmethod
+    def _none_is_default(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class RoFormerSettings(BaseModel):
+    """The parts of `RoFormerTokenizer`'s settings that are read."""
+
+    CLASS: ClassVar[str] = "RoFormerTokenizer"
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
 
 
 _File = TypeVar("_File", bound=BaseModel)

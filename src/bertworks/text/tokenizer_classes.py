@@ -17,16 +17,22 @@ from ..utils.regular_files import read_content
 from .definition import CLS, MASK, PAD, SEP, UNK, Frame, Roles
 from .file_names import MERGES, SENTENCEPIECES, TOKENIZER, VOCAB, read_optional
 
-Algorithm = Literal["WordPiece", "byte-level BPE", "BPE of words", "Unigram"]
+Algorithm = Literal[
+    "WordPiece", "WordPiece of split words", "byte-level BPE", "BPE of words", "Unigram"
+]
 """How a class splits words into pieces."""
 
 FILES_OF: Mapping[Algorithm, tuple[str, ...]] = {
     "WordPiece": (VOCAB,),
+    "WordPiece of split words": (VOCAB,),
     "byte-level BPE": (MERGES,),
     "BPE of words": (MERGES,),
     "Unigram": SENTENCEPIECES,
 }
 """The files of a vocabulary, without `tokenizer.json`."""
+
+WITHOUT_JSON: frozenset[Algorithm] = frozenset({"WordPiece of split words"})
+"""What `tokenizer.json` cannot describe; classes of these do not read it."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,10 @@ CLASSES: Mapping[str, TokenizerClass] = {
             ("funnel",),
         ),
         TokenizerClass(
+            "BertJapaneseTokenizer", "WordPiece of split words", model_types=("bert-japanese",)
+        ),
+        TokenizerClass("RoFormerTokenizer", "WordPiece of split words", model_types=("roformer",)),
+        TokenizerClass(
             "RobertaTokenizer", "byte-level BPE", model_types=_ROBERTA_TYPES, **_ROBERTA
         ),
         TokenizerClass("BartTokenizer", "byte-level BPE", **_ROBERTA),
@@ -187,7 +197,6 @@ _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 _UNSUPPORTED_TYPES = {
     "bert-generation": "BertGenerationTokenizer",
-    "bert-japanese": "BertJapaneseTokenizer",
     "bertweet": "BertweetTokenizer",
     "canine": "CanineTokenizer",
     "esm": "EsmTokenizer",
@@ -205,7 +214,6 @@ _UNSUPPORTED_TYPES = {
     "prophetnet": "ProphetNetTokenizer",
     "reformer": "ReformerTokenizer",
     "roc_bert": "RoCBertTokenizer",
-    "roformer": "RoFormerTokenizer",
     "splinter": "SplinterTokenizer",
     "tapas": "TapasTokenizer",
     "xlm": "XLMTokenizer",
