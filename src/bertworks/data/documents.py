@@ -19,12 +19,13 @@ from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, wh
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
 
-_READERS = {
+READERS = {
     "text": read_text,
     "wiki": read_wiki,
     "jsonl": read_json_lines,
     "parquet": read_parquet,
 }
+"""For each format: the function that reads the documents of a file."""
 
 
 def read_documents(
@@ -151,7 +152,7 @@ def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> It
             continue
         reading.counts.formats[file] = format
         has_document, num_skipped = False, reading.counts.num_skipped
-        for document in _READERS[format](file, reading):
+        for document in READERS[format](file, reading):
             has_document = True
             yield document
         if not has_document and reading.counts.num_skipped == num_skipped:

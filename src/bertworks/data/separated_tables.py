@@ -10,15 +10,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ..errors import BertworksWarning, DataError, shorten_list
+from ..settings.literals import TableFormat
 from .headers import check_separator, classify_first_line
 from .lines import LINE_SIZE, Lines, too_long
 from .rows import LocatedRow, Rows, check_distinct, sample, sample_of
 from .table_detection import are_separated_by_tabs, first_lines, suffix_of
 
 _MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
+
+SEPARATED_FORMATS = ("tsv", "csv")
+"""The formats whose lines are fields between separators."""
 
 Record: TypeAlias = tuple[int, list[str]]
 """The number of the line in which a record begins, and its fields."""
@@ -27,7 +31,7 @@ Record: TypeAlias = tuple[int, list[str]]
 def open_separated(
     path: str,
     read: Callable[[], Lines],
-    format: Literal["tsv", "csv"],
+    format: TableFormat,
     column_names: Sequence[str],
     *,
     header: bool | None,
@@ -37,6 +41,7 @@ def open_separated(
 
     Args:
         read: reads the lines, from the first one.
+        format: one of `SEPARATED_FORMATS`.
         column_names: expected column names: a first line that contains one of them is a header.
         header: whether the first line has column names; detected if None.
         limit: maximum characters of a record.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from ..errors import DataError
 from ..settings.literals import CorpusFormat
@@ -26,7 +26,8 @@ class CorpusSource:
     """One part of a corpus.
 
     Raises:
-        DataError: the weight is not a finite number above 0, or exceeds `MAX_WEIGHT`.
+        DataError: the weight is not a finite number above 0, or exceeds `MAX_WEIGHT`; or the
+            format is unknown.
     """
 
     # a file; a folder (all files below it except hidden ones, in sorted order; a folder reached by
@@ -56,6 +57,12 @@ class CorpusSource:
                 "corpus would read the source that many times",
                 where=self.path,
                 fix=_NAME_FIX,
+            )
+        if self.format not in (formats := get_args(CorpusFormat)):
+            raise DataError(
+                f"the format {self.format!r} is unknown",
+                where=self.path,
+                fix=f"It is one of {', '.join(formats)}.",
             )
 
     @classmethod

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
 from ..errors import DataError, truncate_repr
 from ..settings.literals import TableFormat
@@ -57,8 +58,8 @@ def format_of_content(
     if are_labelled_texts(nonblank):
         fix = LABEL_TEXT_FIX
     else:
-        formats = ", ".join(dict.fromkeys(SUFFIXES.values()))
-        fix = f"Give --format F (format=F), F one of {formats}, label-text, text."
+        formats = ", ".join(name for name in get_args(TableFormat) if name != "auto")
+        fix = f"Give --format F (format=F), F one of {formats}."
     seen = f"; its first line is {truncate_repr(nonblank[0])}" if nonblank else ""
     raise DataError(
         f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix

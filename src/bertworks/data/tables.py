@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import Field, field_validator
 
@@ -48,7 +48,7 @@ from .rows import (
     sample_of,
     zip_inputs_and_labels,
 )
-from .separated_tables import open_separated
+from .separated_tables import SEPARATED_FORMATS, open_separated
 from .sources import CorpusSource
 from .table_detection import (
     SUFFIXES,
@@ -202,8 +202,8 @@ def _open_lines(
             return readers[format](islice(read(), num_headers, None), path, limit)
 
         return _of_rows(path, stream, "the file is empty")
-    separator: Literal["csv", "tsv"] = "csv" if format == "csv" else "tsv"
-    return open_separated(path, read, separator, column_names, header=header, limit=limit)
+    assert format in SEPARATED_FORMATS, f"the table format {format!r} has no reader"
+    return open_separated(path, read, format, column_names, header=header, limit=limit)
 
 
 def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
