@@ -13,9 +13,10 @@ from .checkpoints.heads import PublishedCheckpoint, is_published
 from .checkpoints.locate import locate
 from .checkpoints.network_weights import load_weights
 from .checkpoints.sentence import (
-    SentenceSettings,
+    lowers_case,
     read_cross_encoder,
-    read_sentence_settings,
+    read_sentence_encoder,
+    transformer_directory,
     with_limit,
 )
 from .checkpoints.static import STATIC, read_static_settings
@@ -29,7 +30,7 @@ from .checkpoints.store import (
 )
 from .errors import BertworksError, CheckpointError, SettingsError
 from .model import Model
-from .nn.config import Activation
+from .nn.config import Activation, EncoderConfig
 from .nn.cpu import keep_freed_memory
 from .nn.device import pick_device, without_weights
 from .nn.encoder import BareEncoder, Encoder
@@ -64,29 +65,24 @@ def load(
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
             or a weight is not finite.
     """
-    directory = locate(name)
+    whole_directory = locate(name)
+    directory = transformer_directory(whole_directory)
     config, raw = read_config(directory)
     if hidden_act is not None:
         config = config.with_values(hidden_act=hidden_act)
-    tokenizer = Tokenizer.load(directory)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
-            f"{config.vocab_size} rows",
-            where=str(name),
-        )
+    tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
     family = family_of(config)
     tensors, dropped_tensors = read_tensors(directory, family)
     check_geometry(config, tensors, family, str(name))
     task_file = read_task(directory)
-    limit = read_limit(directory, config)
+    limit = read_limit(whole_directory, config)
     loaded_task: Task[Any] | None = None
     if task_file is not None and task != "encoder":
         loaded_task = _task_from_file(task_file, task, tokenizer, directory)
     elif task is not None and task != "encoder":
         raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
     elif task is None:
-        pairs = read_cross_encoder(directory, raw)
+        pairs = read_cross_encoder(whole_directory, raw)
         try:
             loaded_task = detect_task(
                 PublishedCheckpoint(
@@ -133,15 +129,30 @@ def load(
             where=str(name),
         )
     keep_freed_memory()
-    network = network.to(pick_device(device)).eval()
-    if family is STATIC:
-        sentence: SentenceSettings | None = read_static_settings(directory)
-    else:
-        sentence = read_sentence_settings(directory, lowercase=tokenizer.lowercase)
-    if sentence is not None:
-        sentence = with_limit(sentence, limit, config.max_seqlen, where=str(name))
+    network.eval()
     rate = None if task_file is None else task_file.learning_rate
-    return Model(tokenizer, loaded_task, network, report, sentence, str(name), rate)
+    model = Model(tokenizer, loaded_task, network, report, None, str(name), rate)
+    if family is STATIC:
+        model.sentence = read_static_settings(directory)
+    elif (sentence_encoder := read_sentence_encoder(whole_directory)) is not None:
+        model.sentence, model.modules = sentence_encoder
+    if model.sentence is not None:
+        model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=str(name))
+    if model.modules is not None:
+        model.embedder()  # an error in the files is shown now
+    return model.to(pick_device(device))
+
+
+def _load_tokenizer(directory: Path, config: EncoderConfig, *, lowercase: bool) -> Tokenizer:
+    """Load a model's tokenizer, and check that the encoder has vectors for all pieces."""
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
+            f"{config.vocab_size} rows",
+            where=str(directory),
+        )
+    return tokenizer.to_lowercase() if lowercase else tokenizer
 
 
 def _task_from_file(

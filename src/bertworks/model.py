@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from .errors import BertworksError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate_data import DataEvaluator, evaluate_each
-from .inference.features import Embedder, TokenFeatures, embed, embed_all
+from .inference.features import TextEmbedder, TokenFeatures, embed, embed_all
 from .inference.generate import generate
 from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
 from .inference.pretraining_heads import fill_mask, next_sentence, score_candidates
@@ -40,11 +40,12 @@ from .inference.settings import (
     FeatureSettings,
     GenerateSettings,
 )
-from .inference.similarity import similarities
+from .inference.similarity import is_sparse, similarities
 from .inference.static_vectors import StaticEmbedder, make_embedder
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .nn.config import EncoderConfig
 from .nn.encoder import BareEncoder, Encoder
+from .nn.vector_modules import VectorModules
 from .settings.keywords import (
     EmbedKeywords,
     EngineKeywords,
@@ -83,6 +84,7 @@ class Model:
         network: the task's network, or a `BareEncoder`.
         report: how each tensor was used when loading.
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
+        modules: those that follow pooling in a sentence encoder; None if there are none.
         source: the directory or name it was loaded from.
         learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
             the usual one. It is saved with the model.
@@ -100,10 +102,12 @@ class Model:
         sentence: SentenceSettings | None = None,
         source: str | None = None,
         learning_rate: float | None = None,
+        *,
+        modules: VectorModules | None = None,
     ) -> None:
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
-        self.source, self.learning_rate = source, learning_rate
+        self.source, self.learning_rate, self.modules = source, learning_rate, modules
 
     def __getattr__(self, name: str) -> Any:
         hint = suggest_method(name)
@@ -416,14 +420,16 @@ class Model:
             progress: called with the number of texts done, and of all texts (0 if unknown).
             settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
                 `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
-                "sep", "pooler", "mean+max"), `layers` (`[-1]`: the last), `combine` ("concat",
-                "sum", "mean"), `normalize`, `max_seq_length`, `prompt`. If omitted, they are read
-                from the model's files (sentence-transformers format), or else take their defaults.
-                For a table also those of `TableOptions`.
+                "sep", "pooler", or several joined by "+"), `layers` (`[-1]`: the last), `combine`
+                ("concat", "sum", "mean"), `layer_weights`, `normalize`, `max_seq_length`,
+                `prompt`, `include_prompt`. If omitted, they are read from the model's files
+                (sentence-transformers format), or else take their defaults. Its modules after
+                pooling are always computed. For a table also those of `TableOptions`.
 
         Returns:
             float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
-            concatenated.
+            concatenated, or what the model's modules give. With a sparse pooling (`splade-max`; or
+            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`.
 
         Raises:
             DataError: a text cannot be tokenised.
@@ -436,11 +442,11 @@ class Model:
             # `read_texts` would take longer than all else around the network.
             warn_of_file(texts)
             (vectors,) = embed(embedder, [("text 1", texts)])
-            return vectors
+            return cast("NDArray[np.float32]", vectors)
         if data is None:
             source = not_empty(as_texts(source))
             if source is None:
-                return np.empty((0, embedder.width), np.float32)
+                return cast("NDArray[np.float32]", embedder.concatenate([]))
             is_list = isinstance(source, list) and not options and column is None
             if is_list and isinstance(embedder, StaticEmbedder):
                 texts_in_memory: list[Any] = [*source]
@@ -448,7 +454,7 @@ class Model:
                     warn_of_file(texts_in_memory[0])
                     return embedder.embed_all(texts_in_memory, progress)
         rows = read_texts(source, column=column, **options)
-        return embed_all(embedder, rows, progress)
+        return cast("NDArray[np.float32]", embed_all(embedder, rows, progress))
 
     def similarity(
         self,
@@ -483,6 +489,8 @@ class Model:
         self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
+        if is_sparse(inputs):
+            return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
             return np.atleast_2d(inputs).astype(np.float32)
         return self.embed(inputs, **settings)
@@ -503,7 +511,8 @@ class Model:
         """Write one vector per text to a file, in bounded memory; called again, it resumes.
 
         Args:
-            out: the file, its name ending in `.npy` or `.parquet`. On another file system,
+            out: the file, its name ending in `.npy` or `.parquet`; for sparse vectors in `.npz`
+                (read by `scipy.sparse.load_npz`) or `.parquet`. On another file system,
                 `s3://…`, it is uploaded when complete: an interrupted run starts again.
             data: texts, rows, a `.txt` file (one text per line), or a table.
             column: the text column of a table; detected if omitted.
@@ -574,18 +583,19 @@ class Model:
             progress=progress,
         )
 
-    def embedder(self, **settings: Unpack[EmbedKeywords]) -> Embedder:
+    def embedder(self, **settings: Unpack[EmbedKeywords]) -> TextEmbedder:
         """The object that computes the vectors of `embed`, with the same settings.
 
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
-        defaults: dict[str, Any] = {}
-        if self.sentence is not None:
-            defaults = self.sentence.model_dump(exclude={"entries"})
-            defaults["prompt"] = self.sentence.prompt()
+        defaults = {} if self.sentence is None else self.sentence.embed_defaults()
+        if settings.keys() & {"layers", "combine"}:
+            defaults.pop("layer_weights", None)
         embedding_settings = EmbeddingSettings.from_values({**defaults, **settings})
-        return make_embedder(self.network, self.tokenizer, embedding_settings, embedding_settings)
+        return make_embedder(
+            self.network, self.tokenizer, embedding_settings, embedding_settings, self.modules
+        )
 
     def fill_mask(
         self,
@@ -698,6 +708,7 @@ class Model:
             head_dropout=None if task is None else task.head_dropout,
             tokenizer=self.tokenizer,
             sentence=self.sentence,
+            modules=self.modules,
             learning_rate=self.learning_rate,
             dtype=_SAVED_AS[precision],
             overwrite=overwrite,
@@ -736,6 +747,8 @@ class Model:
     def to(self, device: torch.device | str) -> Self:
         """Move the network to a device."""
         self.network.to(device)
+        if self.modules is not None:
+            self.modules.to(device)
         return self
 
     def _task_and_network(self) -> tuple[Task[Any], Network]:

@@ -82,14 +82,14 @@ def test_similarities_are_those_of_sentence_transformers(
     vectors = theirs.encode(TEXTS)
     found = model.similarity(TEXTS, TEXTS[:2], precision="fp32")
     np.testing.assert_allclose(found, theirs.similarity(vectors, vectors[:2]), atol=1e-4, rtol=1e-5)
-    if function in ("euclidean", "manhattan"):
-        with pytest.raises(BertworksError, match=f"similarity_fn_name='{function}'"):
-            Index.open(model, TEXTS)
-        return
-    (hits,) = Index.open(model, TEXTS, precision="fp32").search(TEXTS[1], top_k=4)
+    index = Index.open(model, TEXTS, precision="fp32")
+    (hits,) = index.search(TEXTS[1], top_k=4)
     (scores,) = model.similarity(TEXTS[1], TEXTS, precision="fp32")
     assert [hit.row for hit in hits] == np.argsort(-scores, kind="stable").tolist()
     assert [hit.similarity for hit in hits] == pytest.approx(sorted(scores, reverse=True), rel=1e-5)
+    if function in ("euclidean", "manhattan"):
+        with pytest.raises(BertworksError, match=f"similarity_fn_name='{function}'"):
+            index.search(TEXTS[1], approximate=True)
 
 
 def test_an_unknown_similarity_is_an_error(encoder: Path) -> None:

@@ -207,5 +207,8 @@ def models(directories: dict[str, str], tmp_path_factory: pytest.TempPathFactory
               sentence_transformers={"activation_fn": f"{module}.activation.Sigmoid"})  # fmt: skip
     save_with_transformers(root / "cross-encoder, identity", "bert", 1,
               sbert_ce_default_activation_function=f"{module}.linear.Identity")  # fmt: skip
+    save_with_transformers(root / "cross-encoder, tanh", "bert", 1,
+              sentence_transformers={"activation_fn": f"{module}.activation.Tanh"})  # fmt: skip
     others = ("bge", "xlm-roberta", "nli", "cross-encoder", "cross-encoder, identity")
+    others += ("cross-encoder, tanh",)
     return paths | {name: str(root / name) for name in others}

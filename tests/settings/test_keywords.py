@@ -30,7 +30,7 @@ def wrong(model: bw.Model) -> None:
     bw.finetune_grid(model, train="f", dev=0.1, out="d", batch_sizes=8)
     bw.pretrain("tiny", out="d", steps="many")
     bw.pretrain("tiny", out="d", model={"sizes": "mini"})
-    model.embed(["a"], pooling="avg")
+    model.embed(["a"], combine="avg")
     model.predict("a", pooling="cls")
     model.evaluate("f", precision="fp16")
     model.generate("a", top_q=3)

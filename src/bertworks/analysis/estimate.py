@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..checkpoints.locate import locate
+from ..checkpoints.locate import locate_transformer
 from ..data.manifest import Manifest
 from ..errors import SettingsError
 from ..nn.device import autocast_to, dtype_of, pick_device, without_weights
@@ -276,7 +276,7 @@ def _objective(settings: PretrainSettings, *, on_meta: bool) -> Objective:
     """
     teacher = None if settings.distillation is None else settings.distillation.teacher
     if teacher is not None:
-        tokenizer = Tokenizer.load(locate(teacher))
+        tokenizer = Tokenizer.load(locate_transformer(teacher))
     else:
         size = settings.model.vocab_size
         if settings.data:

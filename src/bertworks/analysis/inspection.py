@@ -12,6 +12,7 @@ from typing import Any
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate
+from ..checkpoints.sentence import transformer_directory
 from ..checkpoints.store import read_task, read_tensors
 from ..loading import load
 from ..model import Model
@@ -68,7 +69,7 @@ def inspect(name: str | Path) -> Inspection:
     unknown = description is not None and not is_registered(description.task)
     task = "encoder" if unknown else None
     model = load(name, task=task, device="cpu", allow_non_finite=True)
-    tensors, _ = read_tensors(directory, family_of(model.encoder.config))
+    tensors, _ = read_tensors(transformer_directory(directory), family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
     task_name = None if model.task is None else model.task.name

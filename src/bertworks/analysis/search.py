@@ -16,11 +16,11 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from ..data.tables import Table, TableOptions
 from ..data.text_inputs import Texts, read_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.settings import EngineSettings
+from ..inference.similarity import is_sparse, similarities
+from ..inference.sparse import SparseEmbedder
 from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
 from ..tasks.classification import ClassificationTask
@@ -43,7 +45,7 @@ from ..utils.outputs import check_inputs, locked_output
 MANY = 1_000_000
 """Number of texts from which an approximation may be useful."""
 
-_VECTORS = "vectors.npy"
+_VECTORS, _SPARSE_VECTORS = "vectors.npy", "vectors.npz"
 
 
 class Hit(NamedTuple):
@@ -51,8 +53,8 @@ class Hit(NamedTuple):
 
     Attributes:
         score: the score for the ranking: the reranker's, if there is one, or else the similarity.
-        similarity: of the text's vector and the query's: the cosine, or the inner product if the
-            model's files name it.
+        similarity: of the text's vector and the query's: the cosine, or what the model's files
+            name: the inner product, or a distance, which is negative.
         row: the text's index among the given texts, from 0; blank ones count.
         where: its place: file and line, or row.
         text: the text.
@@ -71,8 +73,8 @@ class Index:
     Args:
         model: the model that computed the vectors.
         texts: the texts, which are read again for results.
-        vectors: float32 `[texts, width]`, of the texts that are not blank; of length 1 if cosines
-            are compared.
+        vectors: float32 `[texts, width]`, perhaps sparse, of the texts that are not blank; of
+            length 1 if cosines are compared.
         cells: file of the approximate index; not kept if omitted.
         cut: number of texts that were too long for the model and were truncated.
         checksums: of the texts that are not blank, by which changed ones are recognised; not
@@ -110,9 +112,8 @@ class Index:
         """Compute the vectors of texts, or reuse those in the directory.
 
         Args:
-            model: pooling, prompts and the similarity (cosine or inner product) are read from its
-                files. Models trained for retrieval work best (`finetune retrieval`, or
-                sentence-transformers).
+            model: pooling, prompts and the similarity are read from its files. Models trained for
+                retrieval work best (`finetune retrieval`, or sentence-transformers).
             data: texts, rows, a `.txt` file (one text per line), or a table; blank texts are left
                 out.
             directory: directory of the vectors, which are read as needed; in memory if omitted. An
@@ -126,7 +127,6 @@ class Index:
         Raises:
             DataError: there are no texts; or the directory holds vectors of other texts or of
                 another model.
-            BertworksError: the model's files say that vectors are compared by a distance.
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or is inside an input.
         """
@@ -141,11 +141,14 @@ class Index:
         texts = read_texts(given, column=column, **options)
         checksums = array("I")
 
+        makes_sparse = isinstance(model.embedder(), SparseEmbedder)
+        name = _SPARSE_VECTORS if makes_sparse else _VECTORS
+
         def embed_texts(folder: Path) -> int:
-            if not (folder / _VECTORS).exists():  # an existing approximation is of other vectors
+            if not (folder / name).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             result = model.embed_to(
-                folder / _VECTORS,
+                folder / name,
                 _with_checksums(texts.without_blank(), checksums),
                 progress=progress,
                 prompt=_prompt(model, "document"),
@@ -157,14 +160,14 @@ class Index:
         if directory is None:
             with TemporaryDirectory() as temporary:
                 num_truncated = embed_texts(Path(temporary))
-                vectors = np.load(Path(temporary) / _VECTORS)
+                vectors = _load_vectors(Path(temporary) / name)
             return cls(
                 model, texts, vectors, num_truncated=num_truncated, checksums=checksums, **engine
             )
         folder = Path(directory)
         check_inputs(folder, [data])
         # A finished index is only read.
-        is_finished = (folder / _VECTORS).exists()
+        is_finished = (folder / name).exists()
         with (
             nullcontext()
             if is_finished and not overwrite
@@ -172,11 +175,11 @@ class Index:
                 folder,
                 kind="directory",
                 overwrite=overwrite,
-                marks=[f"{_VECTORS}*", f".{_VECTORS}.*"],
+                marks=[f"{name}*", f".{name}.*"],
             )
         ):
             num_truncated = embed_texts(folder)
-        vectors = np.load(folder / _VECTORS, mmap_mode="r")
+        vectors = _load_vectors(folder / name, mmap_mode="r")
         cells = folder / f"{_VECTORS}.faiss"
         return cls(
             model,
@@ -193,7 +196,7 @@ class Index:
 
     def __len__(self) -> int:
         """Number of texts that can be found: those that are not blank."""
-        return len(self.vectors)
+        return int(self.vectors.shape[0])
 
     def search(
         self,
@@ -219,8 +222,8 @@ class Index:
         Raises:
             DataError: a query is too long; or the texts have changed since the index was opened.
             SettingsError: `top_k` is less than 1.
-            BertworksError: the reranker does not score pairs of texts; or Faiss
-                is not installed.
+            BertworksError: the reranker does not score pairs of texts; with `approximate`, Faiss
+                is not installed, or the model's vectors are compared by a distance.
         """
         queries = [queries] if isinstance(queries, str) else list(queries)
         if top_k < 1:
@@ -236,11 +239,25 @@ class Index:
             **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
+        function = self.model.similarity_function
         if approximate:
+            problem = ""
+            if function not in _PRODUCTS:
+                problem = f"compared by similarity_fn_name={function!r}"
+            elif is_sparse(vectors):
+                problem = "sparse"
+            if problem:
+                raise BertworksError(
+                    f"the model's vectors are {problem}, which approximate search does not support",
+                    fix="Leave approximate out.",
+                )
             scores, rows = _sort_results(*self._approximation.search(vectors, count))
-        else:
+        elif function in _PRODUCTS and not is_sparse(vectors):
             scores, rows = nearest(vectors, self.vectors, count)
-        if self.model.similarity_function == "cosine":
+        else:
+            compare = partial(similarities, function=function)
+            scores, rows = nearest(vectors, self.vectors, count, compare=compare)
+        if function == "cosine":
             scores = np.clip(scores, -1, 1)  # products of rounded vectors may exceed 1
         texts = self._texts_of(set(rows.ravel().tolist()))
         hits_of_queries = [
@@ -276,6 +293,14 @@ class Index:
         return texts
 
 
+def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:
+    """Read a file of vectors; sparse ones are read into memory."""
+    if file.suffix == ".npy":
+        return np.load(file, mmap_mode=mmap_mode)
+    sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")
+    return sparse.load_npz(file).tocsr()
+
+
 def _with_checksums(texts: Texts, checksums: array[int]) -> Texts:
     """The texts, whose checksums are noted each time that they are read."""
 
@@ -292,20 +317,13 @@ def _checksum(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
-def _comparison(model: Model) -> dict[str, Any]:
-    """Return settings of vectors whose inner products are the model's similarities.
+_PRODUCTS = ("cosine", "dot")
+"""Functions that are inner products of the index's vectors."""
 
-    Raises:
-        BertworksError: the model's files say that vectors are compared by a distance.
-    """
-    function = model.similarity_function
-    if function not in ("cosine", "dot"):
-        raise BertworksError(
-            f"the model's vectors are compared by similarity_fn_name={function!r}, which search "
-            "does not support",
-            fix="Compare texts with Model.similarity.",
-        )
-    return {"normalize": True} if function == "cosine" else {}
+
+def _comparison(model: Model) -> dict[str, Any]:
+    """Return settings of vectors whose inner products are the model's cosines, if it uses these."""
+    return {"normalize": True} if model.similarity_function == "cosine" else {}
 
 
 def _prompt(model: Model, role: PromptRole) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_path_name
 from ..utils.remote import fetch_folder, is_remote
+from .sentence import transformer_directory
 
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
@@ -15,7 +16,7 @@ BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json")
 """Files of which each model has one: also the original release's, and static models'."""
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
 
 
 def local_directory(name: str | Path) -> Path | None:
@@ -84,6 +85,14 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
     raise _no_model(problem, name)
+
+
+def locate_transformer(name: str | Path) -> Path:
+    """Return the directory of a model's encoder and tokenizer; see `locate`.
+
+    It may be a part of the model's directory, as in older versions of sentence-transformers.
+    """
+    return transformer_directory(locate(name))
 
 
 def check_model(directory: Path) -> None:

@@ -15,6 +15,7 @@ from ..nn.device import is_finite
 from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, quantize_rows
+from ..nn.vector_modules import VectorModules
 from ..text import file_names as tokenizer_files
 from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
@@ -31,17 +32,13 @@ from .static import STATIC, static_entries
 from .store import FORMAT_VERSION
 from .weights import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT, write_weights
 
-_FILES = {
-    *("config.json", "bertworks.json", SAFETENSORS),
-    *tokenizer_files.FILES,
-    *sentence_files.FILES,
-}
-"""All files that a saved model may have."""
+_FILES = {"config.json", "bertworks.json", SAFETENSORS, *tokenizer_files.FILES, LOCK_NAME}
+"""All files that a saved model may have, beside those of a sentence encoder."""
 
 
 def is_other_file(name: str) -> bool:
     """Whether the file `name` in a saved model's directory is not part of the model."""
-    return name not in _FILES and name != LOCK_NAME
+    return name not in _FILES and not sentence_files.is_sentence_file(name)
 
 
 def save_model(
@@ -56,6 +53,7 @@ def save_model(
     tokenizer: Tokenizer,
     head_dropout: float | None = None,
     sentence: SentenceSettings | None = None,
+    modules: VectorModules | None = None,
     learning_rate: float | None = None,
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
@@ -94,6 +92,8 @@ def save_model(
         dtype = _static_dtype(dtype)
         raw |= static_entries(tokenizer.definition, sentence)
         raw["dtype"] = str(dtype).removeprefix("torch.")
+    if sentence is not None and sentence.layer_weights is not None:
+        raw["output_hidden_states"] = True  # or other tools ignore the weights of layers
     if head_dropout is not None and model_class in family.dropouts:
         raw[family.dropouts[model_class]] = head_dropout
     task_file: dict[str, Any] = {
@@ -141,7 +141,7 @@ def save_model(
         if family is STATIC and sentence is not None:
             sentence_files.write_static_sentence(new, sentence)
         elif sentence is not None:
-            sentence_files.write_sentence_settings(new, sentence, config.hidden_size)
+            sentence_files.write_sentence_encoder(new, sentence, modules, config.hidden_size)
     return directory
 
 

@@ -1,13 +1,14 @@
 """Sentence encoders in the layout of sentence-transformers: `modules.json` and its parts' files.
 
-modules.json                          the parts: a transformer, a pooling, perhaps a normalisation
+modules.json                          the parts: a transformer, a pooling, modules that follow it
 sentence_bert_config.json             the maximum number of tokens of a text
-1_Pooling/config.json                 how token vectors are pooled
+1_Pooling/, 2_Dense/, …               each part's settings and weights (`sentence_modules.py`)
 config_sentence_transformers.json     prompts by name, and the name of the default prompt
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,32 +17,26 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import Field
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
+from ..nn.vector_modules import ModuleSettings, NormalizeSettings, VectorModules
 from ..settings.base import Settings
-from ..settings.literals import SimilarityFunction
+from ..settings.literals import Combine, SimilarityFunction
+from ..settings.pooling import SPARSE_POOLINGS, SentencePooling
 from ..utils.json_files import parse_json, write_json
 from ..utils.regular_files import read_bytes
-from .weights import read_json
+from .sentence_modules import (
+    VECTOR_MODULES,
+    load_vector_modules,
+    read_layer_weights,
+    read_pooling,
+    read_sparse_pooling,
+    read_vector_module,
+    write_layer_weights,
+    write_pooling,
+    write_sparse_pooling,
+    write_vector_module,
+)
+from .weights import SAFETENSORS, read_json
 
-SentencePooling = Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"]
-"""The poolings for which this layout has a name; see `nn.pooling`."""
-
-_MODES: Mapping[str, SentencePooling] = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt",
-    "pooling_mode_weightedmean_tokens": "weighted-mean",
-    "pooling_mode_lasttoken": "sep",
-}
-# Their names in version 5.
-_NAMES: Mapping[str, SentencePooling] = {
-    "mean": "mean",
-    "cls": "cls",
-    "max": "max",
-    "mean_sqrt_len_tokens": "mean-sqrt",
-    "weightedmean": "weighted-mean",
-    "lasttoken": "sep",
-}
 _MODULES = "sentence_transformers.models"
 _LIMITS = (
     "sentence_bert_config.json",
@@ -52,9 +47,20 @@ _LIMITS = (
 )
 """Files that may hold the limit of tokens, the first that exists; old sentence-transformers named
 them by the model's family."""
-_POOLING, _CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"
-FILES = frozenset({"modules.json", "sentence_bert_config.json", "1_Pooling", _POOLING, _CONFIG})
-"""The files and directories that `write_sentence_settings` writes."""
+_CONFIG = "config_sentence_transformers.json"
+_FILES = {"modules.json", "sentence_bert_config.json", _CONFIG}
+_TRANSFORMERS = ("Transformer", "MLMTransformer")
+_LAYERS_KIND, _SPARSE_KIND = "WeightedLayerPooling", "SpladePooling"
+_PART = re.compile(
+    rf"[1-9]\d*_({'|'.join(['Pooling', _LAYERS_KIND, _SPARSE_KIND, *sorted(VECTOR_MODULES)])})"
+    rf"(/config\.json|/{re.escape(SAFETENSORS)})?"
+)
+
+
+def is_sentence_file(name: str) -> bool:
+    """Whether `write_sentence_encoder` may write a file or directory of this name."""
+    return name in _FILES or _PART.fullmatch(name) is not None
+
 
 PromptRole = Literal["text", "query", "document"]
 _ROLES: Mapping[PromptRole, tuple[str, ...]] = {
@@ -68,6 +74,10 @@ class SentenceSettings(Settings):
     """How a sentence encoder computes the vector of a text."""
 
     pooling: SentencePooling = "mean"
+    layers: tuple[int, ...] = (-1,)
+    combine: Combine = "concat"
+    layer_weights: tuple[float, ...] | None = None
+    include_prompt: bool = Field(True, description="whether pooling includes the prompt's tokens")
     normalize: bool = Field(False, description="whether vectors have length 1")
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
     entries: dict[str, Any] = Field({}, description=f"the content of {_CONFIG}")
@@ -84,51 +94,136 @@ class SentenceSettings(Settings):
         default = self.entries.get("default_prompt_name")
         return next(iter(texts), "" if default is None else prompts[default])
 
+    def embed_defaults(self) -> dict[str, Any]:
+        """The settings of `embed` that differ from their usual defaults."""
+        values = self.model_dump(exclude={"entries"}, exclude_defaults=True)
+        prompt = self.prompt()
+        return {**values, "prompt": prompt} if prompt else values
+
     @property
     def similarity_function(self) -> SimilarityFunction:
-        """The function that compares vectors; the cosine if the files name none."""
-        function: SimilarityFunction = self.entries.get("similarity_fn_name") or "cosine"
+        """The function that compares vectors; if the files name none, the cosine, or the inner
+        product of sparse ones."""
+        usual: SimilarityFunction = "dot" if self.pooling in SPARSE_POOLINGS else "cosine"
+        function: SimilarityFunction = self.entries.get("similarity_fn_name") or usual
         return function
 
 
-def read_sentence_settings(directory: Path, *, lowercase: bool) -> SentenceSettings | None:
-    """Read a directory's sentence settings; None if it does not hold a sentence encoder.
+class SentenceEncoder(NamedTuple):
+    """What a sentence encoder's files define beside the transformer.
 
-    Args:
-        lowercase: whether its tokenizer converts texts to lower case.
+    Attributes:
+        modules: those between pooling and a normalisation at the end; None if there are none.
+    """
+
+    settings: SentenceSettings
+    modules: VectorModules | None
+
+
+def read_sentence_encoder(directory: Path) -> SentenceEncoder | None:
+    """Read a directory's sentence encoder; None if it does not hold one.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
     parts = _read_modules(directory)
-    if not parts or [kind for kind, _ in parts] == ["Transformer"]:  # a cross-encoder has its head
+    kinds = [kind for kind, _ in parts]
+    if not parts or kinds == ["Transformer"]:  # a cross-encoder has its head
         return None
     file = directory / "modules.json"
-    values: dict[str, Any] = {}
-    for kind, path in parts:
-        if kind == "Transformer":
-            file_of_limits = _limits_file(directory / path)
-            if file_of_limits is not None:
-                limits = read_json(file_of_limits)
-                values["max_seq_length"] = limits.get("max_seq_length")
-                if limits.get("do_lower_case") and not lowercase:
-                    raise CheckpointError(
-                        "do_lower_case is not supported where the tokenizer keeps capitals",
-                        where=str(file_of_limits),
-                        fix="If the tokenizer is BERT's, set lowercase to true and strip_accents "
-                        "to false in tokenizer.json, under normalizer, and do_lower_case and "
-                        "strip_accents likewise in tokenizer_config.json.",
-                    )
-        elif kind == "Pooling":
-            values["pooling"] = _read_pooling(directory / path / "config.json")
-        elif kind == "Normalize":
-            values["normalize"] = True
-        else:
-            raise CheckpointError(f"the module {kind!r} is not supported", where=str(file))
+    values, followers = _read_parts(directory, parts)
+    if "pooling" not in values:
+        raise CheckpointError("has no Pooling, so texts would have no vectors", where=str(file))
+    if followers and isinstance(followers[-1][0], NormalizeSettings):
+        followers.pop()
+        values["normalize"] = True
+    if followers and values["pooling"] in SPARSE_POOLINGS:
+        raise CheckpointError(
+            f"the module {followers[0][0].kind!r} after {_SPARSE_KIND} is not supported",
+            where=str(file),
+        )
     if (directory / _CONFIG).exists():
-        poolings = [directory / path / "config.json" for kind, path in parts if kind == "Pooling"]
-        values["entries"] = _read_entries(directory / _CONFIG, poolings)
-    return SentenceSettings.parse(values, where=str(file))
+        values["entries"] = _read_entries(directory / _CONFIG)
+    modules: VectorModules | None = None
+    if followers:
+        settings, directories = zip(*followers, strict=True)
+        modules = load_vector_modules(settings, directories, str(file))
+    return SentenceEncoder(SentenceSettings.parse(values, where=str(file)), modules)
+
+
+def _read_parts(
+    directory: Path, parts: Sequence[tuple[str, Path]]
+) -> tuple[dict[str, Any], list[tuple[ModuleSettings, Path]]]:
+    """Return the settings in the parts' files, and the modules after pooling with their places."""
+    kinds = [kind for kind, _ in parts]
+    values: dict[str, Any] = {}
+    followers: list[tuple[ModuleSettings, Path]] = []
+    for number, (kind, path) in enumerate(parts):
+        part_directory = directory / path
+        if kind in _TRANSFORMERS and not number:
+            values["max_seq_length"] = _read_text_limit(kind, part_directory, kinds)
+        elif kind == _LAYERS_KIND and number == 1:
+            if read_json(directory / parts[0][1] / "config.json").get("output_hidden_states"):
+                values |= read_layer_weights(part_directory)
+            # Without that key sentence-transformers gives the module no layers: it does nothing.
+        elif (
+            kind == "Pooling"
+            and "pooling" not in values
+            and number == 1 + (kinds[1] == _LAYERS_KIND)
+        ):
+            values |= read_pooling(part_directory)
+        elif kind == _SPARSE_KIND and number == 1:
+            values |= read_sparse_pooling(part_directory)
+        elif kind in VECTOR_MODULES and "pooling" in values:
+            followers.append((read_vector_module(kind, part_directory), part_directory))
+        else:
+            raise CheckpointError(
+                f"the module {kind!r} in place {number} is not supported",
+                where=str(directory / "modules.json"),
+                fix="Supported: Transformer, perhaps WeightedLayerPooling, Pooling, then any of "
+                f"{', '.join(sorted(VECTOR_MODULES))}; or MLMTransformer, SpladePooling.",
+            )
+    return values, followers
+
+
+def _read_text_limit(kind: str, directory: Path, kinds: Sequence[str]) -> Any:
+    """The limit of tokens in a transformer's file, which must not ask for another network."""
+    limits = _read_limits(directory)
+    own_task = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
+    transformer_task = limits.get("transformer_task", own_task)
+    expected = "fill-mask" if _SPARSE_KIND in kinds else "feature-extraction"
+    if transformer_task != expected:
+        raise CheckpointError(
+            f"transformer_task is {truncate_repr(transformer_task)}, not {expected!r} as the "
+            "modules after it need",
+            where=str(directory),
+        )
+    return limits.get("max_seq_length")
+
+
+def transformer_directory(directory: Path) -> Path:
+    """The directory of a model's transformer: its own, or a part's, such as `0_Transformer`.
+
+    Raises:
+        CheckpointError: `modules.json` is damaged.
+    """
+    parts = _read_modules(directory)
+    paths = [path for kind, path in parts if kind in _TRANSFORMERS]
+    return directory / paths[0] if paths else directory
+
+
+def lowers_case(directory: Path) -> bool:
+    """Whether sentence-transformers' files say that texts are converted to lower case.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    parts = _read_modules(directory)
+    return any(
+        bool(_read_limits(directory / path).get("do_lower_case"))
+        for kind, path in parts
+        if kind in _TRANSFORMERS
+    )
 
 
 def with_limit(
@@ -165,8 +260,8 @@ def read_max_seq_length(directory: Path) -> int | None:
         CheckpointError: a file is damaged.
     """
     for kind, path in _read_modules(directory):
-        file = _limits_file(directory / path) if kind == "Transformer" else None
-        limit = None if file is None else read_json(file).get("max_seq_length")
+        limits = _read_limits(directory / path) if kind in _TRANSFORMERS else {}
+        limit = limits.get("max_seq_length")
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
             return limit
     return None
@@ -187,10 +282,11 @@ def _read_modules(directory: Path) -> list[tuple[str, Path]]:
     return parts
 
 
-def _limits_file(directory: Path) -> Path | None:
-    """The file with a transformer's limit of tokens, if there is one."""
+def _read_limits(directory: Path) -> Mapping[str, Any]:
+    """The content of the file with a transformer's limit of tokens; empty if there is none."""
     files_of_limits = (directory / name for name in _LIMITS)
-    return next((file for file in files_of_limits if file.exists()), None)
+    file = next((file for file in files_of_limits if file.exists()), None)
+    return {} if file is None else read_json(file)
 
 
 class CrossEncoder(NamedTuple):
@@ -233,26 +329,42 @@ def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncod
     return CrossEncoder(activation)
 
 
-def write_sentence_settings(directory: Path, settings: SentenceSettings, hidden_size: int) -> None:
-    """Write the files that `read_sentence_settings` reads."""
-    parts = [("Transformer", ""), ("Pooling", "1_Pooling")]
+def write_sentence_encoder(
+    directory: Path,
+    settings: SentenceSettings,
+    modules: VectorModules | None,
+    hidden_size: int,
+) -> None:
+    """Write the files that `read_sentence_encoder` reads."""
+    is_sparse = settings.pooling in SPARSE_POOLINGS
+    parts = [("MLMTransformer" if is_sparse else "Transformer", "")]
+
+    def add(kind: str) -> Path:
+        path = f"{len(parts)}_{kind}"
+        parts.append((kind, path))
+        return directory / path
+
+    if settings.layer_weights is not None:
+        write_layer_weights(add(_LAYERS_KIND), settings.layers, settings.layer_weights, hidden_size)
+    if is_sparse:
+        write_sparse_pooling(add(_SPARSE_KIND), settings.pooling)
+    else:
+        include_prompt = settings.include_prompt
+        write_pooling(add("Pooling"), settings.pooling, hidden_size, include_prompt=include_prompt)
+    for index, one in enumerate(() if modules is None else modules.settings):
+        assert modules is not None
+        write_vector_module(add(one.kind), modules, index)
     if settings.normalize:
-        parts.append(("Normalize", "2_Normalize"))
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"{_MODULES}.{kind}"}
+        add("Normalize")
+    entries = [
+        {"idx": number, "name": str(number), "path": path, "type": _class_of(kind)}
         for number, (kind, path) in enumerate(parts)
     ]
-    pooling = {"word_embedding_dimension": hidden_size}
-    pooling |= {mode: name == settings.pooling for mode, name in _MODES.items()}
     limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
-    (directory / "1_Pooling").mkdir()
-    for name, content in (
-        ("modules.json", modules),
-        ("sentence_bert_config.json", limits),
-        (_POOLING, pooling),
-        *([(_CONFIG, settings.entries)] if settings.entries else []),
-    ):
-        write_json(directory / name, content)
+    write_json(directory / "modules.json", entries)
+    write_json(directory / "sentence_bert_config.json", limits)
+    if settings.entries:
+        write_json(directory / _CONFIG, settings.entries)
 
 
 def read_static_sentence(
@@ -286,7 +398,7 @@ def read_static_sentence(
         pooling="mean",
         normalize=has_norm or bool(normalize),
         max_seq_length=max_seq_length,
-        entries=_read_entries(file, []) if file.exists() else {},
+        entries=_read_entries(file) if file.exists() else {},
     )
 
 
@@ -302,9 +414,15 @@ def write_static_sentence(directory: Path, settings: SentenceSettings) -> None:
         write_json(directory / _CONFIG, settings.entries)
 
 
-def _read_entries(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
-    """The file's content, after a check of its similarity function, and that its prompts are valid
-    and fit these poolings."""
+def _class_of(kind: str) -> str:
+    """The full name of a module's class, which every version of sentence-transformers finds."""
+    if kind in ("MLMTransformer", _SPARSE_KIND):
+        return f"sentence_transformers.sparse_encoder.models.{kind}.{kind}"
+    return f"{_MODULES}.{kind}"
+
+
+def _read_entries(file: Path) -> dict[str, Any]:
+    """The file's content, after a check of its similarity function and its prompts."""
     entries = dict(read_json(file))
     function, functions = entries.get("similarity_fn_name"), get_args(SimilarityFunction)
     if function not in (None, *functions):
@@ -322,24 +440,4 @@ def _read_entries(file: Path, poolings: Sequence[Path]) -> dict[str, Any]:
             where=str(file),
             fix="Set it to null, or add the prompt.",
         )
-    for pooling in poolings if any(prompts.values()) else ():
-        if read_json(pooling).get("include_prompt") is False:
-            raise CheckpointError(
-                "include_prompt=false is not supported together with prompts",
-                where=str(pooling),
-                fix=f"Remove the prompts from {_CONFIG}; texts then have none.",
-            )
     return entries
-
-
-def _read_pooling(file: Path) -> SentencePooling:
-    config = read_json(file)
-    if "pooling_mode" in config:
-        modes = [mode for name, mode in _NAMES.items() if name == config["pooling_mode"]]
-    else:
-        modes = [mode for name, mode in _MODES.items() if config.get(name)]
-    if len(modes) != 1:
-        raise CheckpointError(
-            "asks for a pooling that is not one of " + ", ".join(_MODES.values()), where=str(file)
-        )
-    return modes[0]

@@ -35,6 +35,7 @@ from ..model import Model
 from ..nn.config import EncoderConfig
 from ..nn.encoder import BareEncoder
 from ..nn.pooling import pool
+from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..tasks.classification import ClassificationNetwork
 from ..tasks.task import Network, Task, compute_encoder_outputs
@@ -50,15 +51,18 @@ class PaddedNetwork(nn.Module):
     """A network on padded batches.
 
     Args:
-        sentence: how a sentence encoder makes the vector of a text, if the network is one.
+        sentence, modules: how a sentence encoder makes the vector of a text, if the network is one.
     """
 
     def __init__(
-        self, network: Network | BareEncoder, sentence: SentenceSettings | None = None
+        self,
+        network: Network | BareEncoder,
+        sentence: SentenceSettings | None = None,
+        modules: VectorModules | None = None,
     ) -> None:
         super().__init__()
         self.network = network
-        self.sentence = sentence
+        self.sentence, self.modules_after_pooling = sentence, modules
 
     def outputs_by_name(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -73,6 +77,8 @@ class PaddedNetwork(nn.Module):
             vectors = pool(
                 outputs["last_hidden_state"].flatten(0, 1), padded, self.sentence.pooling
             )
+            if self.modules_after_pooling is not None:
+                vectors = self.modules_after_pooling(vectors)
             if self.sentence.normalize:
                 vectors = F.normalize(vectors, dim=-1)
             outputs["sentence_embedding"] = vectors
@@ -108,7 +114,8 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
             "as ONNX"
         )
     _check_outputs(model)
-    network = PaddedNetwork(model.network, model.sentence).eval()
+    _check_vectors(model)
+    network = PaddedNetwork(model.network, model.sentence, model.modules).eval()
     shape = (2, min(7, config.max_seqlen))
     inputs = {
         "input_ids": torch.ones(shape, dtype=torch.int64),
@@ -229,6 +236,20 @@ def write_tensorflow(
             casing = read_json(file, CheckpointError) if file.is_file() else {}
             write_json(file, {**casing, "model_max_length": limit})
     return directory
+
+
+def _check_vectors(model: Model) -> None:
+    """Check that the graph can compute a sentence encoder's vectors."""
+    sentence = model.sentence
+    if sentence is None:
+        return
+    problem = ""
+    if sentence.layer_weights is not None:
+        problem = "WeightedLayerPooling"
+    elif not sentence.include_prompt and any((sentence.entries.get("prompts") or {}).values()):
+        problem = "include_prompt=false together with prompts"
+    if problem:
+        raise CheckpointError(f"a model with {problem} cannot be written as ONNX")
 
 
 def missing_settings(model: Model, directory: str | Path) -> list[str]:

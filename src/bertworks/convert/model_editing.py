@@ -314,4 +314,11 @@ def _rebuild(
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
     rate = model.learning_rate
-    return Model(tokenizer, task, network.eval(), sentence=sentence, learning_rate=rate)
+    return Model(
+        tokenizer,
+        task,
+        network.eval(),
+        sentence=sentence,
+        learning_rate=rate,
+        modules=model.modules,
+    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +20,8 @@ from torch import Tensor, nn
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..nn.encoder import Encoder, HasEncoder
-from ..nn.pooling import pool, width_factor
+from ..nn.pooling import modes_of, pool
+from ..nn.vector_modules import VectorModules
 from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, with_marks
 from ..text.tokenizer import Tokenizer
@@ -31,10 +35,15 @@ _TOKENS_OF_A_THREAD = 2048
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A tokenised text and its index, for batching."""
+    """A tokenised text and its index, for batching.
+
+    Attributes:
+        num_excluded: the number of tokens at its start, a prompt's, that pooling leaves out.
+    """
 
     index: int
     encoding: Encoding | TokenIds
+    num_excluded: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -157,22 +166,26 @@ class HiddenStateExtractor:
                 if number in layers:
                     vectors[number] = reduce(hidden.float())
             return [vectors[layer] for layer in layers]
+        weights = dict.fromkeys(layers, 0.0)
+        for number, weight in zip(layers, self.settings.layer_weights or repeat(1.0), strict=False):
+            weights[number] += weight
         total: Tensor | None = None
         for number, hidden in states:
             if number in layers:
-                weighted = layers.count(number) * hidden.float()
+                weighted = weights[number] * hidden.float()
                 total = weighted if total is None else total + weighted
         assert total is not None
-        return [reduce(total / len(layers) if self.settings.combine == "mean" else total)]
+        is_mean = self.settings.combine == "mean"
+        return [reduce(total / sum(weights.values()) if is_mean else total)]
 
 
-class Embedder(HiddenStateExtractor):
-    """Computes vectors of texts; see `HiddenStateExtractor` for the arguments, and `EmbedSettings`.
+class TextEmbedder(HiddenStateExtractor, ABC):
+    """Computes something for each text: a vector, a sparse vector, or a matrix.
 
-    Raises:
-        SettingsError: the pooler is requested, but the model has none, or other layers than the
-            last are.
+    See `HiddenStateExtractor` for the arguments, and `EmbedSettings`.
     """
+
+    settings: EmbedSettings
 
     def __init__(
         self,
@@ -184,11 +197,6 @@ class Embedder(HiddenStateExtractor):
         super().__init__(network, tokenizer, settings, engine)
         self.pooling, self.normalize = settings.pooling, settings.normalize
         self.prompt = settings.prompt
-        if self.pooling == "pooler":
-            if network.encoder.pooler is None:
-                raise SettingsError("pooling='pooler': the model has no pooler")
-            if not self.is_of_last:
-                raise SettingsError("pooling='pooler' uses only the last layer")
 
     @property
     def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
@@ -197,20 +205,35 @@ class Embedder(HiddenStateExtractor):
     def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
         """Tokenise texts, each with the prompt before it; see `HiddenStateExtractor.encode`."""
         prompt = self.prompt
-        return super().encode([prompt + text for text in texts] if prompt else texts, where)
+        encoded_texts = super().encode(
+            [prompt + text for text in texts] if prompt else texts, where
+        )
+        num_excluded = self.num_excluded(prompt)
+        if not num_excluded:
+            return encoded_texts
+        return [
+            exclude_tokens(text, num_excluded, where=place)
+            for text, place in zip(encoded_texts, where, strict=True)
+        ]
 
-    @property
-    def width(self) -> int:
-        """The length of a text's vector."""
-        return super().width * width_factor(self.pooling)
+    def num_excluded(self, prompt: str) -> int:
+        """The number of tokens of texts with this prompt that pooling leaves out.
+
+        As in sentence-transformers, these are the special tokens at the start and the tokens of
+        the prompt alone.
+        """
+        if not prompt or self.settings.include_prompt:
+            return 0
+        (ids,) = self.tokenizer.piece_ids([prompt], where=["the prompt"])
+        return len(self.tokenizer.definition.frame.start) + len(ids)
 
     def embed(
         self,
         texts: Sequence[str],
         where: Sequence[str] | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        """Return the vectors of texts, all in memory at once: float32 `[texts, width]`.
+    ) -> Any:
+        """Return the vectors of texts, all in memory at once: see `vectors`.
 
         Args:
             where: the name of each text in errors; if omitted, its number.
@@ -223,12 +246,13 @@ class Embedder(HiddenStateExtractor):
         where = where or self.default_names(texts)
         return self.vectors(self.encode(texts, where), where.__getitem__, progress)
 
+    @abstractmethod
     def vectors(
         self,
         texts: Sequence[EncodedText],
         place: Callable[[int], str] = row_name,
         progress: Callable[[int], None] | None = None,
-    ) -> Float[np.ndarray, "texts width"]:
+    ) -> Any:
         """Return the vectors of tokenised texts, whose indices count from 0.
 
         Args:
@@ -238,38 +262,116 @@ class Embedder(HiddenStateExtractor):
         Raises:
             CheckpointError: a vector is not finite.
         """
+
+    @abstractmethod
+    def concatenate(self, parts: Sequence[Any]) -> Any:
+        """Return the vectors of all parts, in order; there may be none."""
+
+
+class Embedder(TextEmbedder):
+    """Computes a vector of each text: float32 `[texts, width]`.
+
+    Args:
+        modules: those of the model that follow pooling; none if omitted.
+
+    Raises:
+        SettingsError: the pooler is requested, but the model has none, or other layers than the
+            last are; or the modules do not take the pooled vectors.
+    """
+
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+        modules: VectorModules | None = None,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
+        self.modules = modules
+        if self.pooling == "pooler":
+            if network.encoder.pooler is None:
+                raise SettingsError("pooling='pooler': the model has no pooler")
+            if not self.is_of_last:
+                raise SettingsError("pooling='pooler' uses only the last layer")
+            if not settings.include_prompt:
+                raise SettingsError("pooling='pooler' includes the prompt")
+        pooled_width = super().width * len(modes_of(self.pooling))
+        self._width = pooled_width if modules is None else modules.output_width(pooled_width)
+
+    @property
+    def width(self) -> int:
+        """The length of a text's vector."""
+        return self._width
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> Float[np.ndarray, "texts width"]:
         result = np.empty((len(texts), self.width), np.float32)
         num_done = 0
-        for part, packed in self.batches(texts):
-            with torch.inference_mode():
-                vectors = self._vectors(packed)
-            check_finite(vectors, lambda at: place(part[at].index))  # noqa: B023
-            result[[text.index for text in part]] = vectors.cpu().numpy()
-            num_done += len(part)
-            if progress is not None:
-                progress(num_done)
+        # Texts of one server's request may have another prompt than the others.
+        get_excluded = attrgetter("num_excluded")
+        for num_excluded, group in groupby(sorted(texts, key=get_excluded), get_excluded):
+            for part, packed in self.batches(list(group)):
+                with torch.inference_mode():
+                    vectors = self._vectors(packed, num_excluded)
+                check_finite(vectors, lambda at: place(part[at].index))  # noqa: B023
+                result[[text.index for text in part]] = vectors.cpu().numpy()
+                num_done += len(part)
+                if progress is not None:
+                    progress(num_done)
         return result
 
-    def _vectors(self, packed: Packed) -> Float[Tensor, "sequences width"]:
-        encoder = self.frozen_encoder()
-        if self.pooling == "mean" and self.is_of_last and isinstance(encoder, FrozenNativeEncoder):
-            return encoder.means(packed, unit_length=self.normalize)
-        if self.pooling == "pooler":
+    def concatenate(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return np.concatenate([np.empty((0, self.width), np.float32), *parts])
+
+    def _vectors(self, packed: Packed, num_excluded: int) -> Float[Tensor, "sequences width"]:
+        encoder, modules = self.frozen_encoder(), self.modules
+        is_mean = self.pooling == "mean" and self.is_of_last and not num_excluded
+        if is_mean and isinstance(encoder, FrozenNativeEncoder):
+            vectors = encoder.means(packed, unit_length=self.normalize and modules is None)
+            if modules is None:
+                return vectors
+        elif self.pooling == "pooler":
             vectors = encoder.pool(encoder(packed), packed).float()
         else:
-            parts = self.parts(encoder, packed, lambda hidden: pool(hidden, packed, self.pooling))
+            parts = self.parts(
+                encoder,
+                packed,
+                lambda hidden: pool(hidden, packed, self.pooling, first=num_excluded),
+            )
             vectors = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if modules is not None:
+            vectors = frozen_form(modules, "fp32", self.engine.deterministic)(vectors)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
-def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDArray[np.float32]]:
+def exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> EncodedText:
+    """Return a text with the number of its tokens that pooling leaves out.
+
+    Raises:
+        DataError: no token would be left.
+    """
+    if text.num_tokens <= num_excluded:
+        raise DataError(
+            f"the prompt has {num_excluded} tokens, and no token of the text fits beside it",
+            where=where,
+            fix="Raise max_seq_length, or give a shorter prompt.",
+        )
+    return replace(text, num_excluded=num_excluded)
+
+
+def embed(embedder: TextEmbedder, texts: Iterable[tuple[str, str]]) -> Iterator[Any]:
     """Yield the vectors of texts, window by window, in the order of the texts.
 
     Args:
         texts: the name in errors and the text of each.
 
     Yields:
-        float32 `[texts, width]`, up to `window_rows` texts at a time.
+        The vectors of up to `window_rows` texts at a time: see `TextEmbedder.vectors`.
 
     Raises:
         DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
@@ -281,7 +383,7 @@ def embed(embedder: Embedder, texts: Iterable[tuple[str, str]]) -> Iterator[NDAr
     warn_of_truncation(embedder)
 
 
-def warn_of_truncation(embedder: Embedder) -> None:
+def warn_of_truncation(embedder: TextEmbedder) -> None:
     """Warn if texts were truncated, with their number."""
     if embedder.num_truncated:
         counts = f"{embedder.num_truncated} of {embedder.num_texts}"
@@ -290,9 +392,9 @@ def warn_of_truncation(embedder: Embedder) -> None:
 
 
 def embed_all(
-    embedder: Embedder, texts: Texts, progress: Callable[[int, int], None] | None
-) -> NDArray[np.float32]:
-    """Return the vectors of texts: float32 `[texts, width]`.
+    embedder: TextEmbedder, texts: Texts, progress: Callable[[int, int], None] | None
+) -> Any:
+    """Return the vectors of texts: see `TextEmbedder.vectors`.
 
     Args:
         progress: called with the number of texts done, and of all texts (0 if unknown).
@@ -301,14 +403,14 @@ def embed_all(
         DataError: see `embed`.
     """
     total = sum(1 for _ in texts) if progress is not None and texts.is_repeatable else 0
-    parts: list[NDArray[np.float32]] = []
+    parts: list[Any] = []
     num_done = 0
     for part in embed(embedder, texts):
         parts.append(part)
-        num_done += len(part)
+        num_done += part.shape[0]
         if progress is not None:
             progress(num_done, total)
-    return np.concatenate(parts)
+    return embedder.concatenate(parts)
 
 
 def _layers(layers: Sequence[int], count: int) -> list[int]:

@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from ..data.tables import TableOptions
 from ..settings.base import Settings, with_default
-from ..settings.literals import Combine, InferencePrecision, Pooling
+from ..settings.literals import Combine, InferencePrecision
+from ..settings.pooling import PoolingName
 
 
 class EngineSettings(Settings):
@@ -44,19 +45,35 @@ class LayerSettings(Settings):
     combine: Combine = Field(
         "concat", description="how several layers are combined: side by side, added or averaged"
     )
+    layer_weights: tuple[float, ...] | None = Field(
+        None, description="weights of the layers, for combine=mean; equal if omitted"
+    )
     max_seq_length: int | None = Field(None, ge=1, description="maximum tokens per text")
     truncation: Literal["longest_first", "error"] = Field(
         "longest_first", description="truncate longer texts and report how many, or stop at them"
     )
 
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        weights = self.layer_weights
+        if weights is None:
+            return self
+        if self.combine != "mean":
+            raise ValueError("layer_weights needs combine=mean")
+        if len(weights) != len(self.layers) or not sum(weights):
+            raise ValueError(f"layer_weights: one for each of {len(self.layers)} layers, sum not 0")
+        return self
+
 
 class EmbedSettings(LayerSettings):
     """Text vectors."""
 
-    pooling: Pooling = Field(
+    pooling: PoolingName = Field(
         "mean",
-        description="how token vectors become a text vector; if omitted, as saved with "
-        "the model, or mean",
+        description="how token vectors become a text vector: mean, cls, max, mean-sqrt, "
+        "weighted-mean, sep or pooler, or several side by side, such as cls+max; or a sparse "
+        "vector with a number for each piece: splade-max, splade-sum, splade-max-log, "
+        "splade-sum-log; if omitted, as saved with the model, or mean",
     )
     normalize: bool = Field(
         False, description="scale vectors to length 1; if omitted, as saved with the model"
@@ -64,6 +81,11 @@ class EmbedSettings(LayerSettings):
     prompt: str = Field(
         "",
         description='prefix of each text, such as "query: "; if omitted, as saved with the model',
+    )
+    include_prompt: bool = Field(
+        True,
+        description="whether pooling includes the prompt's tokens; if omitted, as saved with the "
+        "model",
     )
 
 

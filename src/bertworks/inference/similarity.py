@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,13 @@ from ..settings.literals import SimilarityFunction
 Vectors = NDArray[np.floating]
 
 
+def is_sparse(vectors: object) -> bool:
+    """Whether vectors are a matrix of SciPy's `sparse`."""
+    return hasattr(vectors, "tocsr")
+
+
 def similarities(
-    texts: Vectors, others: Vectors, function: SimilarityFunction = "cosine"
+    texts: Vectors | Any, others: Vectors | Any, function: SimilarityFunction = "cosine"
 ) -> NDArray[np.float32]:
     """Return the similarity of each text's vector with each of the others: `[texts, others]`.
 
@@ -22,7 +28,7 @@ def similarities(
     number of vectors; cosines are from -1 to 1.
 
     Args:
-        texts, others: `[texts, width]`, `[others, width]`.
+        texts, others: `[texts, width]`, `[others, width]`; both may be sparse.
         function: cosine (0 with a zero vector), inner product, or negative distance.
 
     Raises:
@@ -30,8 +36,28 @@ def similarities(
     """
     if texts.shape[1] != others.shape[1]:
         raise DataError(f"vectors of {texts.shape[1]} and of {others.shape[1]} numbers")
+    if is_sparse(texts) != is_sparse(others):
+        raise DataError("sparse vectors are compared with sparse vectors only")
+    if is_sparse(texts):
+        return _sparse_similarities(texts, others, function)
     result = _FUNCTIONS[function](texts.astype(np.float64), others.astype(np.float64))
     return result.astype(np.float32)
+
+
+def _sparse_similarities(
+    texts: Any, others: Any, function: SimilarityFunction
+) -> NDArray[np.float32]:
+    if function not in ("cosine", "dot"):
+        return similarities(texts.toarray(), others.toarray(), function)
+    texts, others = texts.astype(np.float64), others.astype(np.float64)
+    products = (texts @ others.T).toarray()
+    if function == "cosine":
+        lengths = [np.sqrt(part.multiply(part).sum(1)) for part in (texts, others)]
+        one, other = (np.asarray(length).reshape(-1) for length in lengths)
+        scale = np.outer(one, other)
+        products = np.clip(products / np.where(scale, scale, 1), -1, 1)
+    result: NDArray[np.float32] = products.astype(np.float32)
+    return result
 
 
 def _cosines(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,12 +25,15 @@ from ..native.library import is_enabled
 from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
 from ..nn.encoder import HasEncoder
+from ..nn.vector_modules import VectorModules
+from ..settings.pooling import SPARSE_POOLINGS
 from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from .engine import check_finite, row_name
-from .features import Embedder, EncodedText, warn_of_truncation
+from .features import Embedder, EncodedText, TextEmbedder, warn_of_truncation
 from .settings import EmbedSettings, EngineSettings
+from .sparse import SparseEmbedder
 
 _WINDOW = 1 << 14  # texts whose ids and vectors are computed at a time
 _natives: WeakKeyDictionary[Tokenizer, NativeWordPiece | None] = WeakKeyDictionary()
@@ -189,11 +192,17 @@ class StaticEmbedder(Embedder):
 
 
 def make_embedder(
-    network: HasEncoder, tokenizer: Tokenizer, settings: EmbedSettings, engine: EngineSettings
-) -> Embedder:
+    network: HasEncoder,
+    tokenizer: Tokenizer,
+    settings: EmbedSettings,
+    engine: EngineSettings,
+    modules: VectorModules | None = None,
+) -> TextEmbedder:
     """Return the embedder for a network; see `Embedder` for the arguments and errors."""
+    if settings.pooling in SPARSE_POOLINGS:
+        return SparseEmbedder(network, tokenizer, settings, engine)
     kind = StaticEmbedder if StaticEmbedder.is_for(network, settings) else Embedder
-    return kind(network, tokenizer, settings, engine)
+    return kind(network, tokenizer, settings, engine, modules)
 
 
 def native_wordpiece(definition: Definition) -> NativeWordPiece | None:

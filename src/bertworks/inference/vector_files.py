@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, import_optional
 from ..utils.atomic_writes import atomic_write, rename_durably
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
@@ -169,15 +169,67 @@ def _row_groups(path: Path) -> Iterator[Any]:
         raise DataError(f"is damaged ({reason})", where=str(path), fix=fix) from None
 
 
-def layout_of(out: Path, width: int) -> Layout:
+class SparseParquet(Parquet):
+    """Parquet with the columns and values of each text's sparse vector."""
+
+    @cached_property
+    def schema(self) -> Any:
+        lists = [("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float32()))]
+        return pa.schema([("row", pa.int64()), ("text", pa.string()), *lists])
+
+    def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
+        rows, edges = np.arange(start, start + len(texts)), pa.array(vectors.indptr, pa.int32())
+        lists = (
+            pa.ListArray.from_arrays(edges, pa.array(values))
+            for values in (vectors.indices.astype(np.int32), vectors.data)
+        )
+        return self.batch(pa.array(rows), pa.array(texts, pa.string()), *lists)
+
+
+class Npz(SparseParquet):
+    """SciPy's format of a sparse matrix; the unfinished file is an Arrow stream."""
+
+    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+        del rows
+        sparse = _import_sparse()
+        matrices = [sparse.load_npz(part) for part in parts]
+        self._save(sparse.vstack(matrices, format="csr"), out)
+
+    def _write(self, batches: Iterable[Any], out: Path) -> None:
+        columns, values, lengths = [], [], []
+        for batch in batches:
+            indices = batch.column("indices")
+            columns.append(indices.flatten().to_numpy())
+            values.append(batch.column("values").flatten().to_numpy())
+            lengths.append(np.diff(indices.offsets.to_numpy()))
+        edges = np.concatenate([[0], np.cumsum(np.concatenate([[], *lengths]))]).astype(np.int64)
+        shape = (len(edges) - 1, self.width)
+        data = np.concatenate(values), np.concatenate(columns), edges
+        self._save(_import_sparse().csr_matrix(data, shape=shape), out)
+
+    def _save(self, matrix: Any, out: Path) -> None:
+        with out.open("wb") as file:  # with a name, SciPy would add a suffix to it
+            _import_sparse().save_npz(file, matrix)
+
+
+def _import_sparse() -> Any:
+    return import_optional("scipy.sparse", "metrics", "Sparse vectors")
+
+
+def layout_of(out: Path, width: int, *, is_sparse: bool = False) -> Layout:
     """The layout for the suffix of a file name.
 
     Raises:
         DataError: the suffix is unknown.
     """
     kinds: dict[str, type[Layout]] = {".npy": Npy, ".parquet": Parquet}
+    if is_sparse:
+        kinds = {".npz": Npz, ".parquet": SparseParquet}
     if out.suffix not in kinds:
+        what = "sparse vectors are not written in this format" if is_sparse else None
         raise DataError(
-            "unknown file format", where=str(out), fix="Use a name that ends in .npy or .parquet."
+            what or "unknown file format",
+            where=str(out),
+            fix=f"Use a name that ends in {' or '.join(kinds)}.",
         )
     return kinds[out.suffix](width)

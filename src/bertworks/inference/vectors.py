@@ -2,6 +2,7 @@
 
     vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`
     vectors.parquet      row, text, vector (a list of fixed size)
+    vectors.npz          sparse vectors: `scipy.sparse.load_npz`; in Parquet: indices, values
     vectors.npy.json     model and settings of the vectors, and how many there are
     vectors.npy.part     the file while it is unfinished
 
@@ -34,13 +35,14 @@ from ..jobs import parallel
 from ..jobs.parts import Part
 from ..nn.config import HEAD_DROPOUTS
 from ..nn.encoder import BareEncoder, Encoder
+from ..nn.vector_modules import VectorModules
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import writing
 from ..utils.outputs import check_inputs, exists_error, locked_output
 from ..utils.regular_files import read_bytes
 from ..utils.remote import is_remote, local_output
 from .engine import chunks, resolve_precision, threads_of_worker
-from .features import Embedder, TokenFeatures
+from .features import Embedder, TextEmbedder, TokenFeatures
 from .manifests import (
     OutputManifest,
     checksum_of_file,
@@ -49,6 +51,7 @@ from .manifests import (
     manifest_of_part,
     manifest_path,
 )
+from .sparse import SparseEmbedder
 from .vector_files import Layout, TokenParquet, layout_of
 
 
@@ -65,7 +68,7 @@ class WrittenVectors:
 def write_vectors(
     out: str | os.PathLike[str],
     texts: Texts,
-    embedder: Embedder | TokenFeatures,
+    embedder: TextEmbedder | TokenFeatures,
     *,
     inputs: Iterable[object],
     part: str | None,
@@ -105,7 +108,11 @@ def write_vectors(
         precision = read_provenance(out).get("precision", precision)
         embedder.engine = embedder.engine.with_values(precision=precision)
     provenance = {
-        "model": fingerprint(embedder.network.encoder, embedder.tokenizer),
+        "model": fingerprint(
+            embedder.network.encoder,
+            embedder.tokenizer,
+            modules=embedder.modules if isinstance(embedder, Embedder) else None,
+        ),
         **embedder.settings.model_dump(mode="json"),
         **embedder.engine.model_dump(mode="json"),
     }
@@ -127,7 +134,7 @@ def write_vectors(
 def _write_file(
     out: str | os.PathLike[str],
     texts: Iterable[tuple[str, str]],
-    embedder: Embedder | TokenFeatures,
+    embedder: TextEmbedder | TokenFeatures,
     *,
     provenance: Mapping[str, Any],
     part: str | None,
@@ -226,16 +233,24 @@ def _part_path(out: Path) -> Path:
 
 
 def fingerprint(
-    encoder: Encoder, tokenizer: Tokenizer, network: torch.nn.Module | None = None
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    network: torch.nn.Module | None = None,
+    *,
+    modules: VectorModules | None = None,
 ) -> str:
     """A digest that identifies a model: of its weights, geometry and tokenizer.
 
-    The weights are those of `network`, with its heads, if it is given.
+    The weights are those of `network`, with its heads, if it is given, and of `modules`.
     """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(tokenizer.fingerprint.encode())
     digest.update(encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS)).encode())
-    for name, tensor in (network or encoder).state_dict().items():
+    tensors = (network or encoder).state_dict()
+    if modules is not None:
+        digest.update(repr(modules.settings).encode())
+        tensors |= {f"modules.{name}": tensor for name, tensor in modules.state_dict().items()}
+    for name, tensor in tensors.items():
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -250,9 +265,9 @@ def read_provenance(out: str | os.PathLike[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
-    if isinstance(embedder, Embedder):
-        return layout_of(out, embedder.width)
+def _layout(out: Path, embedder: TextEmbedder | TokenFeatures) -> Layout:
+    if isinstance(embedder, TextEmbedder):
+        return layout_of(out, embedder.width, is_sparse=isinstance(embedder, SparseEmbedder))
     if out.suffix != ".parquet":
         raise DataError(
             "token features are written as Parquet",
@@ -266,7 +281,7 @@ def _layout(out: Path, embedder: Embedder | TokenFeatures) -> Layout:
 class _Embed:
     """Embeds windows in a worker: the model, and the number of threads."""
 
-    embedder: Embedder | TokenFeatures
+    embedder: TextEmbedder | TokenFeatures
     threads: int | None = None
     report: Callable[[int], None] | None = None
 
@@ -282,7 +297,7 @@ class _Embed:
 
 def _embed_windows(
     windows: Iterable[Sequence[tuple[str, str]]],
-    embedder: Embedder | TokenFeatures,
+    embedder: TextEmbedder | TokenFeatures,
     workers: int | None,
     on: str | None,
     report: Callable[[int], None],
@@ -299,7 +314,8 @@ def _embed_windows(
     gpus = int(next(embedder.network.parameters()).is_cuda)
     if workers != 1 or on is not None:
         lean = copy.copy(embedder)
-        lean.network = BareEncoder(embedder.network.encoder)
+        if not isinstance(embedder, SparseEmbedder):  # which also needs a head
+            lean.network = BareEncoder(embedder.network.encoder)
         embed = _Embed(lean, threads_of_worker(workers, on))
     results = parallel.map(embed, record_texts(), workers=workers, on=on, gpus=gpus)
     with closing(results):

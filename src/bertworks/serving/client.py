@@ -101,6 +101,18 @@ class Client(ClientBase):
 
         return self._send(self._request_many("/encode", texts, body, read))
 
+    def embed_sparse(self, texts: Texts, *, truncate: bool = False) -> list[dict[int, float]]:
+        """The sparse vector of each text (of a SPLADE model): its numbers by the ids of pieces."""
+
+        def body(part: list[Any], _: list[Any]) -> Body:
+            return self._make_body(inputs=part, truncate=truncate)
+
+        def read(answers: list[Any]) -> list[dict[int, float]]:
+            rows = _concatenate(answers)
+            return [{entry["index"]: entry["value"] for entry in row} for row in rows]
+
+        return self._send(self._request_many("/embed_sparse", texts, body, read))
+
     def similarity(
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
@@ -227,6 +239,7 @@ class AsyncClient(ClientBase):
     fill_mask = _as_async(Client.fill_mask)
     next_sentence = _as_async(Client.next_sentence)
     generate = _as_async(Client.generate)
+    embed_sparse = _as_async(Client.embed_sparse)
     rerank = _as_async(Client.rerank)
     tokenize = _as_async(Client.tokenize)
 

@@ -15,11 +15,12 @@ from starlette.requests import Request
 
 from ..data.rows import Row
 from ..inference.similarity import of_unit_length
+from ..inference.sparse import SparseEmbedder
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .context import RequestContext, get_context
-from .loaded_model import LoadedModel
+from .loaded_model import LoadedModel, WrongModelError
 from .queue import DeadlineError
 from .request_error import invalid_field_error
 from .runners.base import Runner, TaskRow, Text
@@ -177,7 +178,13 @@ class Job:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        width = self.loaded_model.get_embed_runner(kind, **settings).embedder.width
+        embedder = self.loaded_model.get_embed_runner(kind, **settings).embedder
+        if kind is EmbedRunner and isinstance(embedder, SparseEmbedder):
+            raise WrongModelError(
+                f"the model {self.loaded_model.name!r} makes sparse vectors",
+                fix="Use /embed_sparse.",
+            )
+        width = embedder.width
         self._check_dimensions(width, dimensions)
         is_shortened = dimensions not in (None, width)
         runner = self.loaded_model.get_embed_runner(
@@ -194,7 +201,7 @@ class Job:
             runner,
             items,
             limit=runner.embedder.limit,
-            prepare=partial(runner.prepare, truncation=self.context.truncation),
+            prepare=partial(runner.prepare, truncation=self.context.truncation, prompt=prompt),
         )
         if is_shortened:
             matrix = np.ascontiguousarray(np.stack(vectors)[:, :dimensions])

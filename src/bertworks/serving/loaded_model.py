@@ -8,9 +8,11 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ..checkpoints.sentence import transformer_directory
 from ..checkpoints.weights import read_json
 from ..errors import BertworksError, CheckpointError
 from ..inference.settings import EngineSettings
+from ..inference.sparse import SparseEmbedder
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
@@ -56,7 +58,7 @@ class Prompts(NamedTuple):
         """Read `config_sentence_transformers.json` and `config.json`."""
         path = directory / "config_sentence_transformers.json"
         sentence = read_json(path) if path.is_file() else {}
-        config = read_json(directory / "config.json")
+        config = read_json(transformer_directory(directory) / "config.json")
         widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
         return cls(
             dict(sentence.get("prompts") or {}),
@@ -168,6 +170,11 @@ class LoadedModel:
             return kind(self.model.embedder(**arguments))  # prompts belong to the requests
 
         return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
+
+    @property
+    def makes_sparse_vectors(self) -> bool:
+        """Whether its vectors of texts are sparse, unless a request asks for another pooling."""
+        return isinstance(self.get_embed_runner().embedder, SparseEmbedder)
 
     @property
     def normalizes(self) -> bool:

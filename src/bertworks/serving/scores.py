@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..tasks.task import Task
-from ..tasks.texts import TextTask, sigmoid
+from ..tasks.texts import TextTask
 from .job import Job, locate_texts
 from .loaded_model import LoadedModel
 from .request_error import invalid_field_error
@@ -51,7 +51,7 @@ async def score_texts(
 async def rank_texts(
     job: Job, query: str, texts: Sequence[str], *, field: str, truncate: bool | None, raw: bool
 ) -> list[tuple[int, float]]:
-    """Return each text's index and score for a query, best first: from 0 to 1, or raw logits."""
+    """Return each text's index and score for a query, best first: see `_output_scores`."""
     job.service.check_texts(field, texts)
     job.service.check_text("query", query)
     rows = [row._replace(text=(query, row.text)) for row in locate_texts(field, texts)]
@@ -73,13 +73,13 @@ def rank_labels(
 
 
 def _output_scores(prediction: ScoredPrediction, *, raw: bool) -> list[float]:
-    """Return the score of each output: its logit, or its probability.
+    """Return the score of each output: its logit, or what `Model.predict` gives.
 
-    As in text-embeddings-inference, the probability of a single value is its sigmoid, whatever
-    activation the model has.
+    That is its probability, or the value after the activation that the model's files name.
     """
+    answer = prediction.prediction
     if raw:
         return [float(logit) for logit in prediction.logits]
-    if "probabilities" in prediction.prediction:
-        return list(prediction.prediction["probabilities"].values())
-    return [sigmoid(float(logit)) for logit in prediction.logits]
+    if "probabilities" in answer:
+        return list(answer["probabilities"].values())
+    return [answer["value"]]

@@ -48,6 +48,7 @@ class LayerKeywords(TypedDict, total=False):
 
     layers: Sequence[int]
     combine: Literal["concat", "sum", "mean"]
+    layer_weights: Sequence[float] | None
     max_seq_length: int | None
     truncation: Literal["longest_first", "error"]
 
@@ -55,11 +56,10 @@ class LayerKeywords(TypedDict, total=False):
 class VectorKeywords(LayerKeywords, total=False):
     """Text vectors."""
 
-    pooling: Literal[
-        "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
-    ]
+    pooling: str
     normalize: bool
     prompt: str
+    include_prompt: bool
 
 
 class EmbedKeywords(RowKeywords, VectorKeywords, total=False):
@@ -382,7 +382,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     negative_columns: str | None
     score_column: str | None
     loss: Literal["in-batch", "triplet", "cosine"] | None
-    pooling: Literal["mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep"] | None
+    pooling: str | None
     source_column: str | None
     target_column: str | None
 

@@ -59,8 +59,8 @@ SpanSource: TypeAlias = Literal["none", "given", "rules"]
 ScoredTask: TypeAlias = Literal["answering", "tagging", "classification", "regression"]
 """Task whose predictions are scored."""
 
-Pooling: TypeAlias = Literal[
-    "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler", "mean+max"
+PoolingMode: TypeAlias = Literal[
+    "mean", "cls", "max", "mean-sqrt", "weighted-mean", "sep", "pooler"
 ]
 """How the vectors of a sequence's tokens, special tokens included, become one vector.
 
@@ -71,9 +71,21 @@ Pooling: TypeAlias = Literal[
 - `weighted-mean`: the mean with weights 1, 2, 3, …: for causal models, whose later tokens have seen
   more. Source: Muennighoff (2022), "SGPT", §4.1.1;
 - `sep`: the last token's vector, in BERT that of `[SEP]`;
-- `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C";
-- `mean+max`: mean and max, concatenated.
+- `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C".
 """
+
+SparsePooling: TypeAlias = Literal["splade-max", "splade-sum", "splade-max-log", "splade-sum-log"]
+"""How the masked-language-model head's logits of a text's tokens become one sparse vector, with a
+number for each piece of the vocabulary: the largest or the sum of `log(1 + max(0, logit))`.
+
+With `-log`, of the logarithm of 1 plus that. Source: Formal et al. (2021), "SPLADE", §3.2, and
+"SPLADE v2", §3; for the second logarithm Geng et al. (2025), "Competitive Search Relevance For
+Inference-Free Learned Sparse Retrievers".
+"""
+
+Pooling: TypeAlias = str
+"""One of `PoolingMode` or `SparsePooling`, or several modes joined by `+`, such as `mean+max`: the
+vectors side by side."""
 
 Combine: TypeAlias = Literal["concat", "sum", "mean"]
 """How the vectors of several layers are combined."""

@@ -95,6 +95,10 @@ class Definition(ABC):
     def lowercase(self) -> bool:
         """Whether text is lower-cased."""
 
+    @abstractmethod
+    def to_lowercase(self) -> Definition:
+        """Return the same definition with lower-casing, which keeps accents as this does."""
+
     @property
     @abstractmethod
     def continuation(self) -> NDArray[np.bool_]:
@@ -196,6 +200,13 @@ class WordPieceDefinition(Definition):
     @property
     def lowercase(self) -> bool:
         return self.normalization.lowercase
+
+    def to_lowercase(self) -> WordPieceDefinition:
+        if self.lowercase:
+            return self
+        strips_accents = bool(self.normalization.strip_accents)
+        normalization = replace(self.normalization, lowercase=True, strip_accents=strips_accents)
+        return replace(self, normalization=normalization)
 
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:

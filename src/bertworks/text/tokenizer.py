@@ -193,6 +193,10 @@ class Tokenizer(TokenizerPieces):
         seconds = None if pairs is None else list(pairs)
         return Encodings(tuple(self.encode_batch(list(texts), seconds, **options)))
 
+    def to_lowercase(self) -> Tokenizer:
+        """Return a tokenizer that converts texts to lower case, and keeps accents as this does."""
+        return type(self)(self.definition.to_lowercase())
+
     def num_special_tokens(self, *, pair: bool) -> int:
         """The number of special tokens around a text, or around a pair of texts."""
         return len(self._start) + len(self._end) + (len(self._separator) if pair else 0)

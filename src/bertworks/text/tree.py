@@ -80,6 +80,15 @@ class TreeDefinition(Definition):
     def lowercase(self) -> bool:
         return _lowers(self.tree.get("normalizer"))
 
+    def to_lowercase(self) -> TreeDefinition:
+        if self.lowercase:
+            return self
+        normalizer = self.tree.get("normalizer")
+        steps = [{"type": "Lowercase"}, *([] if normalizer is None else [normalizer])]
+        return replace(
+            self, tree={**self.tree, "normalizer": {"type": "Sequence", "normalizers": steps}}
+        )
+
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: those without the mark at the beginning of a word.

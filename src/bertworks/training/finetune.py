@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from ..checkpoints.locate import local_directory
 from ..checkpoints.saving import check_layout
 from ..data.tables import Table
-from ..errors import DataError, SettingsError
+from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
 from ..inference.vectors import fingerprint
@@ -150,6 +151,14 @@ def finetune(
             for option, value in kind.inherit_options(start_model.sentence).items()
             if option not in run_settings.model_fields_set
         }
+        if inherited_options and start_model.modules is not None:
+            kinds = ", ".join(one.kind for one in start_model.modules.settings)
+            warnings.warn(
+                f"{name}: the vectors that are trained are those of the pooling; the modules after "
+                f"it ({kinds}) are left out",
+                BertworksWarning,
+                stacklevel=2,
+            )
         is_carried = (
             start_model.learning_rate is not None
             and "learning_rate" not in run_settings.model_fields_set

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..checkpoints.families import family_of
-from ..checkpoints.locate import locate
+from ..checkpoints.locate import locate_transformer
 from ..checkpoints.network_weights import LoadReport, load_weights
 from ..checkpoints.saving import check_layout
 from ..checkpoints.store import check_geometry, read_config, read_task, read_tensors
@@ -177,7 +177,7 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
     """
     if settings.init_checkpoint is None:
         return settings
-    config, _ = read_config(locate(settings.init_checkpoint))
+    config, _ = read_config(locate_transformer(settings.init_checkpoint))
     model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
     is_causal = config.attention != "bidirectional" and "objective" not in settings.model_fields_set
     return settings.with_values(model=model, **({"objective": "causal"} if is_causal else {}))
@@ -187,7 +187,7 @@ def check_shapes(settings: PretrainSettings) -> None:
     """Check that the tensors of the initial checkpoint have the geometry in its settings."""
     if (name := settings.init_checkpoint) is None:
         return
-    directory = locate(name)
+    directory = locate_transformer(name)
     config, _ = read_config(directory)
     family = family_of(config)
     tensors, _ = read_tensors(directory, family)
@@ -198,7 +198,7 @@ def check_vocabulary(settings: PretrainSettings, tokenizer: Tokenizer) -> None:
     """Raise `SettingsError` if the corpus and the initial checkpoint have different tokenizers."""
     if (name := settings.init_checkpoint) is None:
         return
-    if Tokenizer.load(locate(name)).fingerprint != tokenizer.fingerprint:
+    if Tokenizer.load(locate_transformer(name)).fingerprint != tokenizer.fingerprint:
         raise SettingsError(
             f"the corpus {settings.data} was prepared with another tokenizer",
             where=name,
@@ -221,7 +221,7 @@ def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport
     if settings.init_generator is not None:
         # First, because the embeddings must be those of the discriminator, which is loaded next.
         generator = objective.models["generator"]
-        config, _ = read_config(locate(settings.init_generator))
+        config, _ = read_config(locate_transformer(settings.init_generator))
         expected, values = generator.encoder.config.model_dump(), config.model_dump()
         if (key := first_difference(expected, values)) is not None:
             raise SettingsError(
@@ -235,7 +235,7 @@ def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport
 
 def _fill(network: Network | BareEncoder, name: str) -> LoadReport:
     family = family_of(network.encoder.config)
-    directory = locate(name)
+    directory = locate_transformer(name)
     tensors, dropped_tensors = read_tensors(directory, family)
     described = read_task(directory)
     heads = () if described is None else described.heads

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from ... import __version__
-from ...inference.features import Embedder
+from ...inference.features import TextEmbedder
 from ...settings.literals import Pooling, Precision
 from ..job import locate_texts, open_job
 from ..request_error import invalid_field_error
@@ -124,7 +124,7 @@ async def server_status(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits in bert-as-service's format."""
     job = await open_job(request, model)
     service, loaded_model = job.service, job.loaded_model
-    embedder: Embedder = loaded_model.get_embed_runner().embedder
+    embedder: TextEmbedder = loaded_model.get_embed_runner().embedder
     layers = loaded_model.model.encoder.config.num_hidden_layers
     port = _port(request)
     value = {

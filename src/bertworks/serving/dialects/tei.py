@@ -14,11 +14,12 @@ from pydantic import BaseModel, Field
 from ...errors import DataError
 from ...inference.similarity import similarities
 from ...text.tokenizer import Tokenizer
-from ..job import open_job, read_rows
+from ..job import Job, open_job, read_rows
 from ..loaded_model import WrongModelError
 from ..request_error import RequestError, invalid_field_error
 from ..responses import encode_vectors, reply
-from ..runners.embedding import TokenStatesRunner
+from ..runners.base import Text
+from ..runners.embedding import SparseRunner, TokenStatesRunner
 from ..scores import rank_labels, rank_texts, score_texts
 from .infinity import InfinityRanks, in_infinity_format
 from .info import describe_model_type
@@ -62,6 +63,13 @@ class EmbedRequest(EmbedAllRequest):
 
     normalize: bool = True
     dimensions: int | None = None
+
+
+class SparseValue(BaseModel):
+    """A number of a sparse vector; `index` is a piece's id."""
+
+    index: int
+    value: float
 
 
 class PredictRequest(PairsRequest):
@@ -171,14 +179,36 @@ async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
     return reply(request, await encode_vectors(vectors))
 
 
-@router.post("/embed_sparse")
+@router.post("/embed_sparse", responses={200: {"model": list[list[SparseValue]]}})
 async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
-    """Always an error: no model here makes sparse vectors."""
-    job = await open_job(request, body.model)
-    raise WrongModelError(
-        f"the model {job.loaded_model.name!r} makes no sparse vectors (it has no SPLADE pooling)",
-        fix="Use /embed.",
+    job = await open_job(request, body.model, "embed")
+    vectors = await _embed_sparse(
+        job,
+        job.read_texts("inputs", body.inputs),
+        truncate=body.truncate,
+        side=body.truncation_direction,
+        prompt_name=body.prompt_name,
     )
+    rows = [
+        [
+            {"index": index, "value": value}
+            for index, value in zip(vector.indices.tolist(), vector.data.tolist(), strict=True)
+        ]
+        for vector in vectors
+    ]
+    return reply(request, rows)
+
+
+async def _embed_sparse(job: Job, items: Sequence[Text], **options: Any) -> list[Any]:
+    """Compute the sparse vectors of texts."""
+    loaded_model = job.loaded_model
+    if not loaded_model.makes_sparse_vectors:
+        raise WrongModelError(
+            f"the model {loaded_model.name!r} makes no sparse vectors (it has no SPLADE pooling)",
+            fix="Use /embed.",
+        )
+    normalizes = loaded_model.normalizes
+    return await job.embed(items, kind=SparseRunner, normalize=normalizes, **options)
 
 
 @router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
@@ -229,18 +259,23 @@ async def rerank(body: RerankRequest, request: Request) -> Response:
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "embed")
     inputs, parameters = body.inputs, body.parameters or SimilarityParameters()
-    first, *others = await job.embed(
-        [
-            *job.read_texts("source_sentence", inputs.source_sentence),
-            *job.read_texts("sentences", inputs.sentences),
-        ],
-        normalize=job.loaded_model.normalizes,
-        truncate=parameters.truncate,
-        side=parameters.truncation_direction,
-        prompt_name=parameters.prompt_name,
+    texts = [
+        *job.read_texts("source_sentence", inputs.source_sentence),
+        *job.read_texts("sentences", inputs.sentences),
+    ]
+    options: dict[str, Any] = {
+        "truncate": parameters.truncate,
+        "side": parameters.truncation_direction,
+        "prompt_name": parameters.prompt_name,
+    }
+    if job.loaded_model.makes_sparse_vectors:
+        vectors = await _embed_sparse(job, texts, **options)
+    else:
+        vectors = await job.embed(texts, normalize=job.loaded_model.normalizes, **options)
+    matrix = job.loaded_model.get_embed_runner().embedder.concatenate(
+        [vector.reshape(1, -1) for vector in vectors]
     )
-    function = job.loaded_model.model.similarity_function
-    (scores,) = similarities(first[None], np.stack(others), function)
+    (scores,) = similarities(matrix[:1], matrix[1:], job.loaded_model.model.similarity_function)
     return reply(request, scores)
 
 

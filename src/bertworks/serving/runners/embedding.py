@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from ...errors import DataError
 from ...inference.engine import check_finite
-from ...inference.features import Embedder, EncodedText
+from ...inference.features import EncodedText, TextEmbedder, exclude_tokens
 from ...text.encoding import Segment
 from .base import (
     Text,
@@ -22,20 +22,27 @@ from .base import (
 
 
 class EmbedRunner:
-    """Computes a vector for each text, list of words, or list of token ids."""
+    """Computes a vector for each text, list of words, or list of token ids.
 
-    def __init__(self, embedder: Embedder) -> None:
+    With an embedder of sparse vectors, each is a CSR matrix of one row.
+    """
+
+    def __init__(self, embedder: TextEmbedder) -> None:
         self.embedder = embedder
         self.tokenizer = embedder.tokenizer
 
     def prepare(
-        self, items: Sequence[Text], truncation: Truncation | None = None
+        self, items: Sequence[Text], truncation: Truncation | None = None, prompt: str = ""
     ) -> list[EncodedText]:
         """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
 
+        Args:
+            prompt: the one that items which are texts begin with.
+
         Raises:
             LengthError: a text is too long and not to be truncated, or the total is too large.
-            DataError: a text cannot be tokenised, or a token id is not in the vocabulary.
+            DataError: a text cannot be tokenised, no token of it is left beside the prompt, or a
+                token id is not in the vocabulary.
         """
         truncation = truncation or Truncation()
         where = [item.where for item in items]
@@ -46,6 +53,8 @@ class EmbedRunner:
             segments = self.tokenizer.segments(texts, where=where)
         limit = self.embedder.limit
         num_special_tokens = self.tokenizer.num_special_tokens(pair=False)
+        is_prompted = bool(texts) and isinstance(texts[0], str)
+        num_excluded = self.embedder.num_excluded(prompt) if is_prompted else 0
         encoded_texts = []
         for index, segment in enumerate(segments):
             tokens = len(segment) + num_special_tokens
@@ -55,7 +64,12 @@ class EmbedRunner:
                 truncation.truncated += 1
             room = limit - num_special_tokens
             part = segment[:room] if truncation.side == "right" else segment[-room:]
-            encoded_texts.append(EncodedText(index, self.tokenizer.frame(part)))
+            text = EncodedText(index, self.tokenizer.frame(part))
+            if num_excluded:
+                # Truncation on the left also cuts tokens of the prompt.
+                num_cut = len(segment) - len(part) if truncation.side == "left" else 0
+                text = exclude_tokens(text, max(num_excluded - num_cut, 1), where=where[index])
+            encoded_texts.append(text)
             truncation.count(encoded_texts[-1].num_tokens)
         return encoded_texts
 
@@ -78,6 +92,10 @@ class EmbedRunner:
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
         with memory_errors():
             return list(self.embedder.vectors(_number_rows(examples)))
+
+
+class SparseRunner(EmbedRunner):
+    """Computes a sparse vector for each text: a CSR matrix of one row."""
 
 
 class TokenStatesRunner(EmbedRunner):

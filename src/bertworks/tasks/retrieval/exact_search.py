@@ -1,6 +1,8 @@
-"""Exact search: the vectors with the largest inner products with a query."""
+"""Exact search: the vectors that are most similar to a query's."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,35 +12,51 @@ Vectors = NDArray[np.floating]
 _CHUNK_QUERIES = 1024  # queries compared at a time
 
 
+def _products(queries: Vectors, passages: Vectors) -> Vectors:
+    return queries @ passages.T
+
+
 def top_k(
-    queries: Vectors, passages: Vectors, k: int, *, chunk_size: int = 16384
+    queries: Vectors,
+    passages: Vectors,
+    k: int,
+    *,
+    compare: Callable[[Vectors, Vectors], Vectors] = _products,
+    chunk_size: int = 16384,
 ) -> tuple[Vectors, NDArray[np.int64]]:
-    """The `k` passages with the largest inner products with each query.
+    """The `k` passages that are most similar to each query.
 
     Args:
-        queries: `[queries, width]`.
+        queries: `[queries, width]`; sparse, if `compare` takes that.
         passages: `[passages, width]`; may be a memory-mapped file, which is read chunk by chunk.
         k: number of passages per query; all passages if there are fewer.
+        compare: from some queries and passages to their similarities `[queries, passages]`; inner
+            products if omitted.
         chunk_size: number of passages compared at a time, with at most 1,024 queries.
 
     Returns:
-        The products `[queries, k]`, the largest first, and the passages' indices `[queries, k]`;
-        of equal products, the lower index comes first.
+        The similarities `[queries, k]`, the largest first, and the passages' indices
+        `[queries, k]`; of equal ones, the lower index comes first.
     """
     parts = [
-        _search_passages(queries[start : start + _CHUNK_QUERIES], passages, k, chunk_size)
-        for start in range(0, len(queries), _CHUNK_QUERIES)
+        _search_passages(queries[start : start + _CHUNK_QUERIES], passages, k, compare, chunk_size)
+        for start in range(0, queries.shape[0], _CHUNK_QUERIES)
     ]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def _search_passages(
-    queries: Vectors, passages: Vectors, k: int, chunk_size: int
+    queries: Vectors,
+    passages: Vectors,
+    k: int,
+    compare: Callable[[Vectors, Vectors], Vectors],
+    chunk_size: int,
 ) -> tuple[Vectors, NDArray[np.int64]]:
-    best = np.empty((len(queries), 0), queries.dtype)
-    numbers = np.empty((len(queries), 0), np.int64)
-    for start in range(0, len(passages), chunk_size):
-        scores = queries @ passages[start : start + chunk_size].T
+    num_queries = queries.shape[0]
+    best = np.empty((num_queries, 0), queries.dtype)
+    numbers = np.empty((num_queries, 0), np.int64)
+    for start in range(0, passages.shape[0], chunk_size):
+        scores = compare(queries, passages[start : start + chunk_size])
         passage_numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
         # The best so far come first: their indices are lower, which decides between equal scores.
         scores, passage_numbers = np.hstack([best, scores]), np.hstack([numbers, passage_numbers])

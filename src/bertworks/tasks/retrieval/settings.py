@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...checkpoints.sentence import SentencePooling
 from ...settings.base import Settings
+from ...settings.pooling import TrainedPooling
 from ..task_options import TaskOptions, TaskSettings
 from .columns import RetrievalColumns
 
@@ -74,7 +74,7 @@ class RetrievalOptions(TaskOptions, _SharedSettings):
     loss: Loss | None = Field(
         None, description="if omitted: cosine if there are scores, else in-batch"
     )
-    pooling: SentencePooling | None = Field(
+    pooling: TrainedPooling | None = Field(
         None,
         description="how token vectors become a text vector; the model's own if omitted, or mean",
     )
@@ -93,4 +93,4 @@ class RetrievalSettings(TaskSettings, _SharedSettings):
 
     columns: RetrievalColumns = Field(description="the columns that rows are read from")
     loss: Loss = "in-batch"
-    pooling: SentencePooling = "mean"
+    pooling: TrainedPooling = "mean"

@@ -1,0 +1,130 @@
+"""Sparse vectors of texts: a number for each piece of the vocabulary (SPLADE).
+
+    tokens ─ encoder ─► hidden states ─ masked-language-model head ─► logits of each piece
+                        the largest, or the sum, of log(1 + max(0, logit)) over a text's tokens
+
+The logits of a text are computed a few tokens at a time: those of a batch of long texts would take
+gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import SettingsError, import_optional
+from ..nn.encoder import HasEncoder
+from ..nn.heads import MLMHead
+from ..text.tokenizer import Tokenizer
+from .engine import check_finite, row_name
+from .features import EncodedText, TextEmbedder
+from .frozen_network import frozen_form
+from .settings import EmbedSettings, EngineSettings
+
+SparseMatrix: TypeAlias = Any
+"""A `scipy.sparse.csr_matrix`; SciPy is imported when one is made."""
+
+_CHUNK_TOKENS = 256
+
+
+class SparseEmbedder(TextEmbedder):
+    """Computes a sparse vector of each text: a SciPy CSR matrix `[texts, vocab_size]`, float32.
+
+    Raises:
+        SettingsError: the model has no masked-language-model head, or a setting is for other
+            vectors.
+    """
+
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
+        self._sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")
+        if not isinstance(getattr(network, "mlm_head", None), MLMHead):
+            raise SettingsError(
+                f"pooling={self.pooling!r}: the model has no masked-language-model head"
+            )
+        if self.config.attention != "bidirectional":
+            raise SettingsError(f"pooling={self.pooling!r}: the model's attention is causal")
+        if not self.is_of_last:
+            raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
+        if not settings.include_prompt:
+            raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
+        self._is_sum = self.pooling.startswith("splade-sum")
+        self._num_logarithms = 2 if self.pooling.endswith("-log") else 1
+
+    @property
+    def width(self) -> int:
+        """The length of a text's vector: the number of pieces that the head predicts."""
+        return self.config.vocab_size
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> SparseMatrix:
+        rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for part, packed in self.batches(texts):
+            with torch.inference_mode():
+                form = frozen_form(self.network, self.engine.precision, self.engine.deterministic)
+                hidden = form.encoder(packed)
+                edges = packed.cu_seqlens.tolist()
+                for index, text in enumerate(part):
+                    vector = self._vector(form, hidden[edges[index] : edges[index + 1]])
+                    check_finite(vector[None], lambda _: place(text.index))  # noqa: B023
+                    (columns,) = vector.nonzero(as_tuple=True)
+                    values = vector[columns]
+                    rows[text.index] = (columns.cpu().numpy(), values.cpu().numpy())
+            if progress is not None:
+                progress(len(rows))
+        return self._from_rows([rows[index] for index in range(len(texts))])
+
+    def _vector(
+        self, form: nn.Module, hidden: Float[Tensor, "tokens hidden_size"]
+    ) -> Float[Tensor, " vocab_size"]:
+        """The vector of one text, whose bits so depend on this text alone."""
+        head: Any = form.mlm_head
+        total: Tensor | None = None
+        for chunk in torch.split(hidden, _CHUNK_TOKENS):
+            logits = head(chunk)
+            # The weight of a piece rises with its logit, so the largest logit gives the largest.
+            part = self._weights(logits).sum(0) if self._is_sum else logits.amax(0)
+            if total is None:
+                total = part
+            else:
+                total = total + part if self._is_sum else torch.maximum(total, part)
+        assert total is not None
+        vector = total if self._is_sum else self._weights(total)
+        return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        weights = logits.relu()
+        for _ in range(self._num_logarithms):
+            weights = weights.log1p()
+        return weights
+
+    def _from_rows(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> SparseMatrix:
+        """A matrix of the columns and values of each row."""
+        edges = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(columns) for columns, _ in rows], out=edges[1:])
+        columns = np.concatenate([np.empty(0, np.int32), *(row for row, _ in rows)])
+        values = np.concatenate([np.empty(0, np.float32), *(row for _, row in rows)])
+        shape = (len(rows), self.width)
+        return self._sparse.csr_matrix(
+            (values.astype(np.float32), columns.astype(np.int32), edges), shape=shape
+        )
+
+    def concatenate(self, parts: Sequence[SparseMatrix]) -> SparseMatrix:
+        if not parts:
+            return self._from_rows([])
+        return self._sparse.vstack(parts, format="csr")

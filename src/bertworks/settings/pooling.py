@@ -1,0 +1,47 @@
+"""The settings that name a pooling: one of the modes, or several side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+from pydantic import AfterValidator
+
+from ..errors import did_you_mean
+from .literals import PoolingMode, SparsePooling
+
+SPARSE_POOLINGS = get_args(SparsePooling)
+
+
+def _check_dense(value: str) -> str:
+    """Check the name of a pooling of token vectors."""
+    names, modes = get_args(PoolingMode), value.split("+")
+    for mode in modes:
+        if mode in SPARSE_POOLINGS:
+            raise ValueError(f"{mode} gives sparse vectors, and cannot be used here")
+        if mode not in names:
+            raise ValueError(f"{mode!r} is not a pooling; {did_you_mean(mode, names)}")
+    if len(set(modes)) < len(modes):
+        raise ValueError("a pooling is given twice")
+    if "pooler" in modes and len(modes) > 1:
+        raise ValueError("pooler cannot be combined with others")
+    return value
+
+
+def _check_trained(value: str) -> str:
+    if value == "pooler":
+        raise ValueError("sentence-transformers' layout has no name for the pooler")
+    return _check_dense(value)
+
+
+PoolingName = Annotated[
+    str, AfterValidator(lambda value: value if value in SPARSE_POOLINGS else _check_dense(value))
+]
+"""One of `PoolingMode` or `SparsePooling`, or several modes joined by `+`."""
+
+TrainedPooling = Annotated[str, AfterValidator(_check_trained)]
+"""Without the sparse ones, and the pooler, for which sentence-transformers' layout has no name."""
+
+SentencePooling = Annotated[
+    str, AfterValidator(lambda value: value if value in SPARSE_POOLINGS else _check_trained(value))
+]
+"""That of a saved sentence encoder: all but the pooler."""
