@@ -16,7 +16,8 @@ from torch import Tensor
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from .inputs import EncodedInput, encode_input, round_values
-from .target import Target, target_of
+from .target import Target
+from .target_kinds import make_default_target, make_target
 from .views import TargetChoice
 
 MAX_SENTENCES = 64
@@ -59,7 +60,7 @@ def minimal_pair(
         weights = [torch.stack(one.attention)[:, 0].float().cpu() for one in activations]
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
-    first = target_of(one) if target is None else Target(one, target)
+    first = make_default_target(one) if target is None else make_target(one, target)
     second = None if first is None else _same(first, two, dict(alignment))
     return {
         "pieces": one.pieces,
@@ -98,7 +99,7 @@ def _same(target: Target, inputs: EncodedInput, places: dict[int, int]) -> Targe
         moved = [places[at] for at in target.positions]
         word = inputs.tokens[moved[0]]["word"]
         choice |= {"start": moved[0], "end": moved[-1], "position": moved[0], "word": word}
-    return Target(inputs, choice)
+    return make_target(inputs, choice)
 
 
 def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .filling import checkpoints, fill
 from .inputs import MAX_TOKENS, EncodedInput, encode_input
 from .layers import layers_for_file
 from .requirements import REQUIREMENTS, is_causal_lm, is_masked_lm, name_of, view_error
-from .target import target_of
+from .target_kinds import make_default_target
 from .views import attention, heads, occlusion, predict, steps
 
 FORMAT = 1
@@ -120,7 +120,7 @@ def _results(
 ) -> dict[str, Any]:
     """The results of the views of a text, with words masked."""
     both = (model, text, pair)
-    is_watched = target_of(encode_input(*both, words=words)) is not None
+    is_watched = make_default_target(encode_input(*both, words=words)) is not None
     is_switched = is_watched and not view_error(model, "heads")
     return {
         "pieces": encode_input(*both, words=words).pieces,

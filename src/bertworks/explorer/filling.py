@@ -21,7 +21,7 @@ from ..tasks.pretraining.network import PretrainingNetwork
 from ..training.checkpoint import list_checkpoints, load_weights, step_of
 from .inputs import EncodedInput, Heads, ablated_heads_mask, encode_input, round_values
 from .requirements import check, is_causal_lm, view_error
-from .target import Target
+from .target_kinds import make_target
 
 MAX_CANDIDATES = 50
 MAX_PIECES = 50
@@ -69,7 +69,7 @@ def fill(
     inputs = encode_input(model, text, pair, words=words)
     places = [len(inputs) - 1] if is_causal_lm(model) else inputs.blanks
     if not places:
-        Target(inputs, {"kind": "blank"})  # raises the error for a text without mask tokens
+        make_target(inputs, {"kind": "blank"})  # raises the error for a text without mask tokens
     candidate_ids = _piece_ids(inputs, candidates)
     return {
         "pieces": inputs.pieces,

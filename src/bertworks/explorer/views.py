@@ -14,7 +14,7 @@ from ..inference.activations import embedding_steps
 from ..model import Model
 from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values
 from .requirements import check
-from .target import Target, target_of
+from .target_kinds import make_default_target, make_target
 
 _NUMBERS = 8  # how many numbers of each vector are shown
 
@@ -93,7 +93,7 @@ def predict(
         NoHeadError: the model predicts nothing of the kind.
         DataError: the target, a text or a head is not valid.
     """
-    outcome = Target(encode_input(model, text, pair, words=words), target)
+    outcome = make_target(encode_input(model, text, pair, words=words), target)
     probabilities = (
         outcome.compute_probabilities(ablated_heads=[ablated_heads])[0] if ablated_heads else None
     )
@@ -115,7 +115,7 @@ def heads(
         DataError: as in `predict`.
     """
     check(model, "heads")
-    outcome = Target(encode_input(model, text, pair, words=words), target)
+    outcome = make_target(encode_input(model, text, pair, words=words), target)
     config = model.encoder.config
     shape = (config.num_hidden_layers, config.num_attention_heads)
     places = list(np.ndindex(shape))
@@ -158,7 +158,7 @@ def occlusion(
     Raises:
         NoHeadError, DataError: as in `predict`.
     """
-    outcome = Target(encode_input(model, text, pair, words=words), target)
+    outcome = make_target(encode_input(model, text, pair, words=words), target)
     inputs, tokenizer = outcome.inputs, model.tokenizer
     replacement_id = tokenizer.id_of("mask") if tokenizer.has("mask") else tokenizer.id_of("unk")
     if replacement_id is None:
@@ -204,7 +204,7 @@ def steps(
     }
     parts = embedding_steps(encoder, inputs.pack())
     states = torch.stack(inputs.activations().states)[:, 0].float().cpu()
-    outcome = target_of(inputs) if target is None else Target(inputs, target)
+    outcome = make_default_target(inputs) if target is None else make_target(inputs, target)
     return {
         "pieces": inputs.pieces,
         "hidden_size": encoder.config.hidden_size,
