@@ -2,7 +2,7 @@
 
     config.json          the encoder's settings, class names
     model.safetensors    weights (or shards of it with model.safetensors.index.json; also read:
-                         pytorch_model.bin)
+                         pytorch_model.bin, tf_model.h5)
     tokenizer.json, tokenizer_config.json, vocab.txt or the family's other files
     bertworks.json       the task and its settings, for which that layout has no place
 
@@ -25,6 +25,7 @@ from ..utils.json_files import check_format_version
 from . import tensorflow
 from .families import find_family
 from .family import Family
+from .keras import find_keras_files, read_keras_weights
 from .network_weights import equal_tensors
 from .sentence import read_max_seq_length
 from .static import (
@@ -134,7 +135,10 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     drop_reasons: dict[str, str] = {}
     if family is STATIC:
         return read_static_tensors(directory), drop_reasons
-    if has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
+    keras_files = [] if has_weights(directory) else find_keras_files(directory)
+    if keras_files:
+        tensors = read_keras_weights(keras_files)
+    elif has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
         tensors = read_weights(directory, lambda names: _group_stacks(names, family))
     else:
         tensors, drop_reasons = tensorflow.read_checkpoint(prefix)

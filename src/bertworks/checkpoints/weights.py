@@ -40,7 +40,7 @@ CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".c
 
 def has_weights(directory: Path) -> bool:
     """Whether a directory has weights in safetensors or PyTorch's format."""
-    return any(_files(directory, name) for name in (SAFETENSORS, PYTORCH))
+    return any(find_weight_files(directory, name) for name in (SAFETENSORS, PYTORCH))
 
 
 def read_weights(
@@ -58,7 +58,7 @@ def read_weights(
         CheckpointError: there are no weights, or a file is damaged, holds more than weights, or
             was changed while it was read.
     """
-    files = _files(directory, SAFETENSORS) or _files(directory, PYTORCH)
+    files = find_weight_files(directory, SAFETENSORS) or find_weight_files(directory, PYTORCH)
     if not files:
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
@@ -134,8 +134,12 @@ def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
-def _files(directory: Path, name: str) -> list[Path]:
-    """The file with that name, or else the shards that its index lists."""
+def find_weight_files(directory: Path, name: str) -> list[Path]:
+    """Return the file with that name, or else the shards that its index lists.
+
+    Raises:
+        CheckpointError: the index is damaged, or a shard is missing.
+    """
     if (directory / name).exists():
         return [directory / name]
     index = directory / f"{name}.index.json"
