@@ -53,6 +53,9 @@ TITLES = {
     "big_bird": "BigBird",
     "eurobert": "EuroBERT",
     "deberta-v2": "DeBERTa v2 and v3",
+    "nomic_bert": "Nomic BERT",
+    "gte": "GTE",
+    "jina_embeddings_v3": "Jina embeddings v3",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

@@ -216,10 +216,12 @@ def _gradients(
     gradients = {n: p.grad for n, p in pair.ours.named_parameters() if p.grad is not None}
     own = FAMILIES[family].keys.export(gradients)
     # A tied parameter of theirs goes by either of its names.
-    found = dict(theirs.named_parameters(remove_duplicate=False))
-    others = {name: found[name].grad for name in own}
-    trained = {id(p) for p in theirs.parameters() if p.grad is not None}
-    unreached = trained - {id(found[name]) for name in others}
+    parameters = theirs.named_parameters(remove_duplicate=False)
+    trained = {name: p.grad for name, p in parameters if p.grad is not None}
+    saved = published.saved_tensors(theirs, trained)
+    others = {name: saved[name] for name in own}
+    addresses = {gradient.data_ptr() for gradient in others.values()}
+    unreached = {name for name, one in saved.items() if one.data_ptr() not in addresses}
     assert not unreached
     return own, others
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.esm import modeling_esm
 from transformers.models.eurobert import modeling_eurobert
 from transformers.models.modernbert import modeling_modernbert
@@ -53,6 +54,9 @@ CONFIG_CLASSES = {
     "big_bird": "BigBirdConfig",
     "eurobert": "EuroBertConfig",
     "deberta-v2": "DebertaV2Config",
+    "nomic_bert": "NomicBertConfig",
+    "gte": "GteConfig",
+    "jina_embeddings_v3": "JinaEmbeddingsV3Config",
 }
 
 OF_KNOWN_PARTS = {
@@ -143,7 +147,8 @@ def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch
     Theirs then computes in float64, so that the rounding of ours alone is measured.
     """
     family = FAMILIES[config.family]
-    tensors = {family.normalize_name(k): v for k, v in theirs.state_dict().items()}
+    saved = saved_tensors(theirs, theirs.state_dict())
+    tensors = {family.normalize_name(k): v for k, v in saved.items()}
     ours = ours.to(dtype).eval()
     report = load_weights(ours, tensors, family, "theirs")
     assert not report.new_tensors
@@ -154,6 +159,12 @@ def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch
     if config.type_vocab_size > 1:
         padded["token_type_ids"] = packed.to_padded(packed.token_type_ids)[0]
     return Pair(ours, theirs, packed, padded, mask)
+
+
+def saved_tensors(theirs: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Theirs as they save them: under the published names, some of them joined."""
+    saved: dict[str, Tensor] = revert_weight_conversion(theirs, tensors)
+    return saved
 
 
 def sequences(config: EncoderConfig) -> Packed:

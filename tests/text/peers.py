@@ -315,5 +315,8 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "mpnet": wordpiece("bert", "uncased"),  # the same pieces, in another frame
     "eurobert": eurobert,
     "deberta-v2": fairseq("xlm-roberta", 1),  # pieces are read alike; numbers differ
+    "nomic_bert": wordpiece("nomic_bert", "uncased"),
+    "gte": fairseq("xlm-roberta", 1),
+    "jina_embeddings_v3": fairseq("jina_embeddings_v3", 1),
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

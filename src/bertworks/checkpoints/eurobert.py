@@ -10,7 +10,7 @@ from typing import Any
 
 from ..nn.config import EncoderConfig
 from .family import Family, key_map
-from .rope import NO_ROPE_SCALING, flatten_rope, write_rope
+from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "model.layers.{}"
 _QUERY_KEY_VALUE = "encoder.layers.{}.attention.query_key_value"
@@ -35,7 +35,7 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
     return {
         "num_key_value_heads": config.num_key_heads,
         "head_dim": config.head_size,
-        "rope_parameters": write_rope(config.rope_theta, config.rope_factor),
+        **write_rope(config),
         "classifier_pooling": "bos" if pooling == "cls" else pooling,
         "attention_bias": False,
         "mlp_bias": False,
@@ -56,8 +56,7 @@ EUROBERT = Family(
         "max_position_embeddings": "max_position_embeddings",
         "initializer_range": "initializer_range",
         "layer_norm_eps": "rms_norm_eps",
-        "rope_theta": "rope_theta",
-        "rope_factor": "rope_factor",
+        **ROPE_SETTINGS,
         "classifier_pooling": "classifier_pooling",
         "tie_word_embeddings": "tie_word_embeddings",
     },

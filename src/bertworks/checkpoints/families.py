@@ -14,8 +14,11 @@ from .esm import ESM
 from .eurobert import EUROBERT
 from .family import Family, key_map, layer_keys
 from .gpt import GPT
+from .gte import GTE, NEW
+from .jina import JINA_V3
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
+from .nomic_bert import NOMIC_BERT
 from .other_families import TITLES, correct_spelling
 from .rembert import REMBERT
 from .roberta import (
@@ -53,6 +56,9 @@ FAMILIES = {
         BIG_BIRD,
         EUROBERT,
         DEBERTA_V2,
+        NOMIC_BERT,
+        GTE,
+        JINA_V3,
     )
 }
 """The published families."""
@@ -109,7 +115,7 @@ _BERTWORKS = Family(
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-ALL_FAMILIES = {**FAMILIES, _BERTWORKS.name: _BERTWORKS, STATIC.name: STATIC}
+ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (NEW, _BERTWORKS, STATIC)}}
 """All families, by name."""
 
 

@@ -81,6 +81,8 @@ class Family:
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
         former_names: patterns of tensors' former names, each with the current name, which may
             refer to groups of the pattern.
+        has_bare_encoders: whether an encoder without a head is written without the prefix, as the
+            code expects for which its models were published.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
             the head.
     """
@@ -107,6 +109,7 @@ class Family:
     unused_tensors: tuple[tuple[str, str], ...] = ()
     former_names: tuple[tuple[str, str], ...] = ()
     has_second_bias: bool = True
+    has_bare_encoders: bool = False
 
     def read_config(self, raw: RawConfig, *, where: str) -> EncoderConfig:
         """Return the encoder's configuration that a `config.json` describes.
@@ -223,6 +226,7 @@ def key_map(
     *,
     transposed_matrices: Iterable[str] = (),
     grouped_keys: Iterable[str] = (),
+    swapped_matrices: Iterable[str] = (),
 ) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
@@ -231,14 +235,17 @@ def key_map(
         transposed_matrices: our names of the matrices that they store transposed.
         grouped_keys: our names of the maps to queries, keys and values of which the last two may
             have fewer rows.
+        swapped_matrices: our names of the maps whose halves they store in the other order.
     """
     transposed_names, grouped_names = set(transposed_matrices), set(grouped_keys)
+    swapped_names = set(swapped_matrices)
     return KeyMap(
         Rule(
             ours,
             (theirs,) if isinstance(theirs, str) else theirs,
             ours in transposed_names,
             ours in grouped_names,
+            ours in swapped_names,
         )
         for ours, theirs in table.items()
     )

@@ -1,9 +1,9 @@
 """An ordered, reversible table of our parameters' names and those of a published layout.
 
 A rule maps a name of ours to theirs. `{}` in it is a layer's number. One of our tensors may be
-several of theirs concatenated by rows, or theirs transposed; nothing else ever changes, so a round
-trip keeps every bit. If heads of queries share keys, our map to queries, keys and values consists
-of a square matrix and two with fewer rows.
+several of theirs concatenated by rows, or theirs transposed, or theirs with its two halves of rows
+in the other order; nothing else ever changes, so a round trip keeps every bit. If heads of queries
+share keys, our map to queries, keys and values consists of a square matrix and two with fewer rows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Rule:
     first_is_square: bool = False
     """Whether the first of their matrices has as many rows as columns; the others share the rest.
     Vectors have equal parts, since maps with fewer keys than queries have no biases."""
+    is_swapped: bool = False
+    """Whether they store the second half of our rows before the first."""
 
     def num_rows(self, shape: Sequence[int]) -> list[int]:
         """The number of rows of each of theirs that form a tensor of ours of this shape."""
@@ -38,6 +40,21 @@ class Rule:
         if self.first_is_square and len(shape) == 2:
             return [shape[1], *[(rows - shape[1]) // (count - 1)] * (count - 1)]
         return [rows // count] * count
+
+    def split(self, tensor: Tensor, shape: Sequence[int]) -> list[Tensor]:
+        """Divide the rows of a tensor of ours, or numbers of each row, as theirs are.
+
+        Args:
+            shape: of the tensor of ours.
+        """
+        parts = torch.split(tensor, self.num_rows(shape)) if tensor.ndim else [tensor]
+        return [_swap_halves(part) for part in parts] if self.is_swapped else list(parts)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Undo `split`, without a copy if the parts are adjacent in memory."""
+        if self.is_swapped:
+            parts = [_swap_halves(part) for part in parts]
+        return parts[0] if len(parts) == 1 else _below_each_other(parts)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -97,9 +114,9 @@ class KeyMap:
         result: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             rule, names = self._find(name)
-            parts = torch.split(tensor, rule.num_rows(tensor.shape)) if tensor.ndim else (tensor,)
+            parts = rule.split(tensor, tensor.shape)
             if rule.is_transposed:
-                parts = tuple(_transpose(part) for part in parts)
+                parts = [_transpose(part) for part in parts]
             result.update(zip(names, parts, strict=True))
         return result
 
@@ -111,7 +128,15 @@ class KeyMap:
             parts = [part.double() for part in parts]  # float64 represents every value exactly
         if rule.is_transposed:
             parts = [_transpose(part) for part in parts]
-        return parts[0] if len(parts) == 1 else _below_each_other(parts)
+        return rule.join(parts)
+
+    def rule_of(self, name: str) -> Rule:
+        """The rule of our tensor `name`.
+
+        Raises:
+            KeyError: as `theirs` does.
+        """
+        return self._find(name)[0]
 
     def stack(self, theirs: str) -> tuple[str, ...]:
         """All of their tensors that ours concatenates with `theirs`, untransposed.
@@ -145,6 +170,10 @@ def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
         end += part.nbytes
     rows = sum(len(part) for part in parts)
     return first.as_strided((rows, *first.shape[1:]), first.stride())
+
+
+def _swap_halves(tensor: Tensor) -> Tensor:
+    return torch.cat(tensor.chunk(2)[::-1])
 
 
 def _transpose(tensor: Tensor) -> Tensor:

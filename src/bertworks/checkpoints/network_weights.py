@@ -113,7 +113,7 @@ def _set_input_codes(
         if isinstance(linear, Linear) and all(part in tensors for part in (*inputs, *shifts)):
             steps, offsets = tensors[inputs[0]]  # equal in all parts: they form one map of ours
             scales = compute_row_scales(linear.weight.detach().float() * steps)
-            shift = torch.cat([tensors[part] for part in shifts])
+            shift = keys.rule_of(name).join([tensors[part] for part in shifts])
             linear.input_codes = InputCodes(steps, offsets, shift, scales)
             yield from (*inputs, *shifts)
 

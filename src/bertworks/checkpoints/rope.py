@@ -2,6 +2,8 @@
 
 rope_theta, rope_scaling          numbers, as in `transformers` 4
 rope_parameters                   a table of both, as in version 5; `rope_scaling` replaces it
+
+The type "ntk" of `rope_scaling` is that of GTE's published code; `transformers` has no such type.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..nn.config import EncoderConfig
+
 NO_ROPE_SCALING = {"rope_parameters": None, "rope_scaling": None}
 """Required values of a family: what `flatten_rope` leaves is refused by its name."""
 
 
 def flatten_rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the tables of rotary positions by the numbers `rope_theta` and `rope_factor`.
+    """Replace the tables of rotary positions by `rope_theta`, `rope_factor` and `rope_kind`.
 
-    They express the rope types "default" and "linear"; a table of another type stays.
+    They express the rope types "default", "linear" and "ntk"; a table of another type stays.
     """
     result = dict(values)
     key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
@@ -30,7 +34,7 @@ def flatten_rope(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_table(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The two numbers of a table; None if they cannot express it."""
+    """The values of a table; None if they cannot express it."""
     kind = table.get("rope_type", table.get("type", "default"))
     known = {"rope_type", "type", "rope_theta", "factor", "partial_rotary_factor"}
     if not known.issuperset(table) or table.get("partial_rotary_factor") not in (None, 1.0):
@@ -39,13 +43,22 @@ def _read_table(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
     numbers = {} if theta is None else {"rope_theta": theta}
     if kind == "default":
         return numbers
-    if kind == "linear" and "factor" in table:
-        return {**numbers, "rope_factor": table["factor"]}
+    if kind in ("linear", "ntk") and "factor" in table:
+        return {**numbers, "rope_factor": table["factor"], "rope_kind": kind}
     return None
 
 
-def write_rope(theta: float, factor: float) -> dict[str, Any]:
-    """Return the table of version 5 with these numbers."""
-    if factor == 1:
-        return {"rope_type": "default", "rope_theta": theta}
-    return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
+ROPE_SETTINGS = {
+    "rope_theta": "rope_theta",
+    "rope_factor": "rope_factor",
+    "rope_scaling": "rope_kind",
+}
+"""Our settings of rotary positions, and the keys of the values that `flatten_rope` returns."""
+
+
+def write_rope(config: EncoderConfig) -> dict[str, Any]:
+    """Return the entries of `config.json` for rotary positions, in the form of version 5."""
+    table = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_factor != 1:
+        table |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}
+    return {"rope_parameters": table}

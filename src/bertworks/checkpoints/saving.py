@@ -126,7 +126,10 @@ def save_model(
     else:
         tensors = {key: value.to(dtype) for key, value in tensors.items()}
     tensors |= constants  # sines and cosines of rotary positions: rounded, they would be others
-    contiguous = {key: value.cpu().contiguous() for key, value in tensors.items()}
+    bare = family.prefix if family.has_bare_encoders and model_class == "encoder" else ""
+    contiguous = {
+        key.removeprefix(bare): value.cpu().contiguous() for key, value in tensors.items()
+    }
     allowed = None if overwrite and keep_others else overwrite
     with (
         locked_output(directory, kind="whole directory", overwrite=allowed),
@@ -178,10 +181,10 @@ def _in_eight_bits(
                 if inputs is not None and not inputs.match(part.weight.detach().float()):
                     inputs = None
                 shift = part.weight.new_zeros(part.out_features) if inputs is None else inputs.shift
-                shapes = keys.parts(f"{outer}.{inner}.weight", part.weight.shape)
-                shifts = torch.split(shift, [rows for rows, *_ in shapes.values()])
+                name = f"{outer}.{inner}.weight"
+                shifts = keys.rule_of(name).split(shift, part.weight.shape)
                 parts = ((inputs, some) for some in shifts)
-                matrices.update(zip(shapes, parts, strict=True))
+                matrices.update(zip(keys.theirs(name), parts, strict=True))
     result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in matrices:

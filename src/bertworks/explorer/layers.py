@@ -132,7 +132,9 @@ def _describe(
         "intermediate_size": config.intermediate_size,
         "activation": config.hidden_act,
         "gated": config.gated,
-        "bias": config.use_bias,
+        "biased": [
+            name for name, (_, bias) in matrices_of(encoder, number).items() if bias is not None
+        ],
         "norm_first": config.norm_first,
         "causal": config.attention == "causal",
         "window": config.window(number),

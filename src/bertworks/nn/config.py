@@ -18,6 +18,10 @@ Positions = Literal["learned", "rotary", "sinusoidal", "none"]
 """How the encoder represents positions. Models with one of the last two, or with another setting
 that no published family has, are saved as `family: bertworks`."""
 
+RopeScaling = Literal["linear", "ntk"]
+"""How rotary positions are scaled to longer texts: all angles alike, or slow ones more than fast
+ones; see `rotary.make_frequencies`."""
+
 RopeTensors = Literal["none", "frequencies", "table"]
 """The tensors of a checkpoint that hold the rotations of rotary positions; see `rotary.py`."""
 
@@ -253,8 +257,12 @@ class EncoderConfig(Settings):
     rope_factor: float = Field(
         1.0,
         gt=0,
-        description="number by which positions are divided before rotation (linear scaling, Chen "
-        "et al. 2023)",
+        description="factor by which rotary positions are scaled to longer texts",
+    )
+    rope_scaling: RopeScaling = Field(
+        "linear",
+        description="linear: positions are divided by rope_factor (Chen et al. 2023); ntk: slow "
+        "rotations are, fast ones nearly unchanged (GTE)",
     )
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
@@ -289,6 +297,9 @@ class EncoderConfig(Settings):
     )
     embedding_norm: bool = Field(True, description="normalise the embeddings")
     use_bias: bool = Field(True, description="biases in the layers' linear maps")
+    intermediate_bias: bool | None = Field(
+        None, description="bias in the first feed-forward map; use_bias if null"
+    )
     norm: Norm = Field(
         "layer",
         description="norm of hidden states; layer: layer norm; rms: division by the root mean "
@@ -338,6 +349,9 @@ class EncoderConfig(Settings):
     mlm_act: Activation | None = Field(
         None,
         description="activation of that layer; hidden_act if null",
+    )
+    mlm_dense_bias: bool | None = Field(
+        None, description="bias in the linear map of that layer; use_bias if null"
     )
     mlm_bias: bool = Field(True, description="bias in the masked-language-model decoder")
     tie_word_embeddings: bool = Field(

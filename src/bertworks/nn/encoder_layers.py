@@ -166,7 +166,8 @@ class FeedForward(nn.Module):
         size, bias = config.hidden_size, config.use_bias
         self.gated = config.gated
         inner = config.intermediate_size * (2 if config.gated else 1)
-        self.intermediate = Linear(size, inner, bias=bias)
+        has_bias = bias if config.intermediate_bias is None else config.intermediate_bias
+        self.intermediate = Linear(size, inner, bias=has_bias)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.output = Linear(config.intermediate_size, size, bias=bias)
 

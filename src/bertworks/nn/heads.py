@@ -73,7 +73,8 @@ class MLMTransform(nn.Module):
 
     def __init__(self, config: EncoderConfig, width: int) -> None:
         super().__init__()
-        self.dense = Linear(config.hidden_size, width, bias=config.use_bias)
+        has_bias = config.use_bias if config.mlm_dense_bias is None else config.mlm_dense_bias
+        self.dense = Linear(config.hidden_size, width, bias=has_bias)
         self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
         self.norm = make_norm(config, width)
         initialize(self, config.initializer_range)

@@ -28,28 +28,6 @@ class Rotation(NamedTuple):
     has_neighbours: bool = False  # whether neighbouring features form the pairs
 
     @classmethod
-    def from_positions(
-        cls,
-        position_ids: Int[Tensor, " tokens"],
-        *,
-        rows: int,
-        head_size: int,
-        theta: float,
-        factor: float = 1.0,
-        dtype: torch.dtype,
-    ) -> Rotation:
-        """Return the rotation of each token; rows after the last token are not rotated.
-
-        The angles are computed in float32, as in the training of the published weights.
-
-        Args:
-            theta: the base of the angles.
-            factor: the number by which positions are divided.
-        """
-        frequencies = make_frequencies(head_size, theta, factor, position_ids.device)
-        return cls.from_frequencies(position_ids, frequencies, rows=rows, dtype=dtype)
-
-    @classmethod
     def from_frequencies(
         cls,
         position_ids: Int[Tensor, " tokens"],
@@ -58,7 +36,11 @@ class Rotation(NamedTuple):
         rows: int,
         dtype: torch.dtype,
     ) -> Rotation:
-        """Return the rotation of each token, from the angle of each pair at position 1."""
+        """Return the rotation of each token, from the angle of each pair at position 1.
+
+        Rows after the last token are not rotated. The angles are computed in float32, as in the
+        training of the published weights.
+        """
         places = F.pad(position_ids.float(), (0, rows - len(position_ids)))
         angles = torch.outer(places, frequencies.float())
         both = torch.cat((angles, angles), -1).unsqueeze(1)
@@ -78,25 +60,28 @@ class Rotation(NamedTuple):
 
 
 def make_frequencies(
-    head_size: int, theta: float, factor: float = 1.0, device: torch.device | None = None
+    config: EncoderConfig, *, is_local: bool = False, device: torch.device | None = None
 ) -> Float[Tensor, " pairs"]:
     """Return the angle of each pair of features at position 1.
 
-    Args:
-        theta: the base of the angles.
-        factor: the number by which positions are divided.
+    With `rope_scaling=ntk` the base is multiplied by the factor `f`, and the angles are divided by
+    `f^(2/d)`: the slowest is then divided by `f`. Source: Su, https://kexue.fm/archives/9706,
+    equation 6, as in GTE's published code.
     """
-    pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
-    return 1.0 / theta ** (pairs / head_size) / factor
+    theta = config.local_rope_theta if is_local else config.rope_theta
+    size, factor = config.head_size, config.rope_factor
+    if config.rope_scaling == "ntk":
+        theta, factor = theta * factor, factor ** (2 / size)
+    pairs = torch.arange(0, size, 2, dtype=torch.float32, device=device)
+    return 1.0 / theta ** (pairs / size) / factor
 
 
 class Rotary(nn.Module):
-    """Rotations computed from `rope_theta`, `local_rope_theta` and `rope_factor`."""
+    """Rotations computed from the configuration."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.head_size, self.factor = config.head_size, config.rope_factor
-        self.thetas = (config.rope_theta, config.local_rope_theta)
+        self.config = config
 
     def forward(
         self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
@@ -108,14 +93,8 @@ class Rotary(nn.Module):
             dtype: the dtype of sines and cosines.
             is_local: whether the layer's attention is limited to a window.
         """
-        return Rotation.from_positions(
-            position_ids,
-            rows=rows,
-            head_size=self.head_size,
-            theta=self.thetas[is_local],
-            factor=self.factor,
-            dtype=dtype,
-        )
+        frequencies = make_frequencies(self.config, is_local=is_local, device=position_ids.device)
+        return Rotation.from_frequencies(position_ids, frequencies, rows=rows, dtype=dtype)
 
 
 class RotaryFrequencies(Rotary):
@@ -125,8 +104,7 @@ class RotaryFrequencies(Rotary):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
-        frequencies = make_frequencies(config.head_size, config.rope_theta, config.rope_factor)
-        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("frequencies", make_frequencies(config))
 
     def forward(
         self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
@@ -147,8 +125,7 @@ class RotaryTable(Rotary):
         super().__init__(config)
         pairs = torch.arange(0, config.head_size, 2, dtype=torch.float64)
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
-        frequencies = config.rope_theta ** (-pairs / config.head_size) / config.rope_factor
-        angles = torch.outer(positions, frequencies)
+        angles = torch.outer(positions, config.rope_theta ** (-pairs / config.head_size))
         self.register_buffer("weight", torch.cat((angles.sin(), angles.cos()), -1).float())
 
     def forward(

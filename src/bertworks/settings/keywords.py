@@ -153,6 +153,7 @@ class EncoderKeywords(TypedDict, total=False):
     rope_theta: float
     local_rope_theta: float
     rope_factor: float
+    rope_scaling: Literal["linear", "ntk"]
     score_bias: ScoreBiasKeywords | None
     rope_tensors: Literal["none", "frequencies", "table"]
     zeroed_token_id: int | None
@@ -161,6 +162,7 @@ class EncoderKeywords(TypedDict, total=False):
     first_layer_norm: bool
     embedding_norm: bool
     use_bias: bool
+    intermediate_bias: bool | None
     norm: Literal["layer", "rms"]
     norm_bias: bool
     gated: bool
@@ -172,6 +174,7 @@ class EncoderKeywords(TypedDict, total=False):
     answering_dropout: float | None
     mlm_transform: bool
     mlm_act: Literal["gelu", "gelu_new", "relu", "silu", "tanh"] | None
+    mlm_dense_bias: bool | None
     mlm_bias: bool
     tie_word_embeddings: bool
 

@@ -123,12 +123,7 @@ class PretrainingTask(Task[PretrainingExample]):
     @classmethod
     def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         config, family = checkpoint.config, checkpoint.family
-        # A head without a layer and a bias has no tensors, so the class names have to decide.
-        is_bare = not config.mlm_bias and (
-            not checkpoint.architectures
-            or family.classes.get(MLM.model_class) in checkpoint.architectures
-        )
-        if not family.has(f"{MLM.name}.bias", checkpoint.tensors) and not is_bare:
+        if not _has_mlm_head(checkpoint):
             return None
         pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
         has_pairs = family.has(f"{NSP.name}.weight", checkpoint.tensors)
@@ -257,3 +252,19 @@ class PretrainingTask(Task[PretrainingExample]):
 
     def evaluator(self) -> PretrainingEvaluator:
         return PretrainingEvaluator("lm" if self.causal else "mlm")
+
+
+def _has_mlm_head(checkpoint: PublishedCheckpoint) -> bool:
+    """Whether a checkpoint has a masked-language-model head."""
+    config, family = checkpoint.config, checkpoint.family
+    parts = {
+        f"{MLM.name}.bias": config.mlm_bias,
+        f"{MLM.name}.transform.dense.weight": config.mlm_transform,
+        f"{MLM.name}.decoder": not config.tie_word_embeddings,
+    }
+    for part, is_part in parts.items():
+        if is_part:
+            return family.has(part, checkpoint.tensors)
+    # Such a head has no tensors, so the class names have to decide.
+    classes = checkpoint.architectures
+    return not classes or family.classes.get(MLM.model_class) in classes

@@ -72,8 +72,8 @@ function projectionCard({ ctx, data, steps, head, piece, token }) {
     inputName,
     outputs: steps[matrix],
   }));
-  const formulas = ["q", "k", "v"].map((name) =>
-    formatMap(data, name, name.toUpperCase(), inputName),
+  const formulas = maps.map(({ matrix }) =>
+    formatMap(data, matrix, matrix[0], matrix[0].toUpperCase(), inputName),
   );
   return {
     title: "Query, key and value",
@@ -291,7 +291,7 @@ function outputCard({ ctx, data, steps }) {
     size: [data.hidden_size],
     body: [
       paragraph("One more trained map mixes the heads."),
-      formula(formatMap(data, "o", "O", "c")),
+      formula(formatMap(data, "attention_output", "o", "O", "c")),
       vectorStrips([["c", Float32Array.from(steps.context)]]),
       vectorStrips([["o", steps.attention_output]]),
       weightSum(ctx, data.layer, [

@@ -51,8 +51,8 @@ function expansionCard({ ctx, data, steps }) {
         gate && "This model is gated: a second map g multiplies the result (GLU).",
       ),
       formula(
-        formatMap(data, "z", "1", "m"),
-        gate ? formatMap(data, "g", "g", "m") : "",
+        formatMap(data, "intermediate", "z", "1", "m"),
+        gate ? formatMap(data, "gate", "g", "g", "m") : "",
         `a = ${activation.split("(")[0]}(z)${gate ? " · g" : ""}`,
         activation,
       ),
@@ -91,7 +91,7 @@ function contractionCard({ ctx, data, steps }) {
     size: [data.hidden_size],
     body: [
       paragraph(`A last trained map brings the vector back to ${data.hidden_size} numbers.`),
-      formula(formatMap(data, "f", "2", "a")),
+      formula(formatMap(data, "feed_forward_output", "f", "2", "a")),
       vectorStrips([["a", steps.activated]]),
       vectorStrips([["f", steps.feed_forward_output]]),
       weightSum(ctx, data.layer, [

@@ -25,9 +25,9 @@ export function formatNorm(data, step, name) {
   return `norm(${name}) = γ · ${fraction}${bias ? " + β" : ""}`;
 }
 
-// "z = W_1 m + b_1", or without a bias where the model has none.
-export const formatMap = (data, name, index, input) =>
-  `${name} = W_${index} ${input}${data.bias ? ` + b_${index}` : ""}`;
+// "z = W_1 m + b_1", or without a bias where the map has none.
+export const formatMap = (data, map, name, index, input) =>
+  `${name} = W_${index} ${input}${data.biased.includes(map) ? ` + b_${index}` : ""}`;
 
 export function describeMoments(values) {
   const { mean, variance } = computeMoments(values);

@@ -1,0 +1,105 @@
+"""GTE (Zhang et al. 2024, "mGTE"): post-norm, rotary positions, gated feed-forward layers.
+
+Its models were published for code of their own, where the `model_type` is "new"; `transformers` 5
+calls it "gte". Tensors have the same names but for the prefix. A model is written in the layout
+that it came in. Their training also drops values within the feed-forward layers; here it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..nn.config import EncoderConfig
+from .family import Family, key_map, same_names
+from .heads import task_classes, task_tensors
+from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
+
+_INTERMEDIATE = "encoder.layers.{}.feed_forward.intermediate"
+_OWN_VALUES = {
+    "position_embedding_type": "rope",
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+    "pack_qkv": True,
+}
+"""Settings of the published code, with the only values that its models have here."""
+
+
+def _write_own_rope(config: EncoderConfig) -> dict[str, Any]:
+    """The entries of `config.json` for rotary positions, in the form of the published code."""
+    scaling = None
+    if config.rope_factor != 1:
+        scaling = {"type": config.rope_scaling, "factor": config.rope_factor}
+    return {"rope_theta": config.rope_theta, "rope_scaling": scaling, **_OWN_VALUES}
+
+
+def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
+    layer = f"{name}.encoder.layer.{{}}"
+    return Family(
+        name=name,
+        settings={**same_names(), **ROPE_SETTINGS},
+        keys=key_map(
+            {
+                "encoder.embeddings.word_embeddings": f"{name}.embeddings.word_embeddings",
+                "encoder.embeddings.token_type_embeddings": (
+                    f"{name}.embeddings.token_type_embeddings"
+                ),
+                "encoder.embeddings.norm": f"{name}.embeddings.LayerNorm",
+                "encoder.layers.{}.attention.query_key_value": f"{layer}.attention.qkv_proj",
+                "encoder.layers.{}.attention.output": f"{layer}.attention.o_proj",
+                "encoder.layers.{}.attention_norm": f"{layer}.attn_ln",
+                _INTERMEDIATE: f"{layer}.mlp.up_gate_proj",
+                "encoder.layers.{}.feed_forward.output": f"{layer}.mlp.down_proj",
+                "encoder.layers.{}.feed_forward_norm": f"{layer}.mlp_ln",
+                "encoder.pooler.dense": f"{name}.pooler.dense",
+                "mlm_head.transform.dense": "lm_head.dense",
+                "mlm_head.transform.norm": "lm_head.norm",
+                "mlm_head.bias": "lm_head.decoder.bias",
+                "mlm_head.decoder": "lm_head.decoder.weight",
+                "head.linear": "classifier",
+                **task_tensors(),
+            },
+            swapped_matrices=(_INTERMEDIATE,),  # the half with the activation is their second
+        ),
+        prefix=f"{name}.",
+        bare_prefixes=("embeddings.", "encoder.", "pooler."),
+        classes=classes,
+        fixed_settings={
+            "positions": "rotary",
+            "gated": True,
+            "intermediate_bias": False,
+            "mlm_act": "gelu",
+        },
+        defaults={
+            "vocab_size": 250048,
+            "attention_probs_dropout_prob": 0.0,
+            "max_position_embeddings": 8192,
+            "type_vocab_size": 1,
+            "rope_theta": rope_theta,
+        },
+        token_ids={},
+        required_values={**_OWN_VALUES, **NO_ROPE_SCALING},
+        convert_config=flatten_rope,
+        extra=_write_own_rope if name == "new" else write_rope,
+        has_bare_encoders=True,
+        unused_tensors=(
+            (r"lm_head\..*", "the head of pre-training, which this task does not have"),
+            (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
+            (r"(classifier|qa_outputs)\..*", "the head of another task"),
+        ),
+    )
+
+
+GTE = _family(
+    "gte",
+    {
+        "encoder": "GteModel",
+        "masked-lm": "GteForMaskedLM",
+        "classification": "GteForSequenceClassification",
+        "tagging": "GteForTokenClassification",
+    },
+    160_000.0,
+)
+NEW = _family(
+    "new", {"encoder": "NewModel", "masked-lm": "NewForMaskedLM", **task_classes("New")}, 10_000.0
+)
+"""The layout of the published code."""

@@ -1,0 +1,74 @@
+"""Jina embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..nn.config import EncoderConfig
+from .family import Family, key_map, same_names
+from .heads import task_tensors
+from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
+
+_LAYER = "roberta.encoder.layers.{}"
+
+
+def _extra(config: EncoderConfig) -> dict[str, Any]:
+    return write_rope(config)
+
+
+JINA_V3 = Family(
+    name="jina_embeddings_v3",
+    settings={**same_names(), **ROPE_SETTINGS},
+    keys=key_map(
+        {
+            "encoder.embeddings.word_embeddings": "roberta.embeddings.word_embeddings",
+            "encoder.embeddings.token_type_embeddings": "roberta.embeddings.token_type_embeddings",
+            "encoder.embeddings.norm": "roberta.emb_ln",
+            "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.mixer.Wqkv",
+            "encoder.layers.{}.attention.output": f"{_LAYER}.mixer.out_proj",
+            "encoder.layers.{}.attention_norm": f"{_LAYER}.norm1",
+            "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.mlp.fc1",
+            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.fc2",
+            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.norm2",
+            "encoder.pooler.dense": "roberta.pooler.dense",
+            "mlm_head.transform.dense": "lm_head.dense",
+            "mlm_head.transform.norm": "lm_head.layer_norm",
+            "mlm_head.bias": "lm_head.bias",
+            "mlm_head.decoder": "lm_head.decoder.weight",
+            "head.transform": "classifier.dense",
+            "head.linear": "classifier.out_proj",
+            **task_tensors(),
+        }
+    ),
+    prefix="roberta.",
+    bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "pooler."),
+    classes={
+        "encoder": "JinaEmbeddingsV3Model",
+        "masked-lm": "JinaEmbeddingsV3ForMaskedLM",
+        "classification": "JinaEmbeddingsV3ForSequenceClassification",
+        "tagging": "JinaEmbeddingsV3ForTokenClassification",
+        "answering": "JinaEmbeddingsV3ForQuestionAnswering",
+    },
+    dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
+    fixed_settings={"positions": "rotary", "classifier": "tanh", "mlm_act": "gelu"},
+    defaults={
+        "vocab_size": 250002,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "max_position_embeddings": 8194,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "rope_theta": 20_000.0,
+    },
+    token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
+    required_values=NO_ROPE_SCALING,
+    convert_config=flatten_rope,
+    extra=_extra,
+    unused_tensors=(
+        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
+        (r"roberta\.pooler\..*", "the pooler, which this task does not have"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    ),
+)
