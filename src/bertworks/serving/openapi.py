@@ -44,6 +44,7 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "/embed": ("embed", {"inputs": ["A first text.", "And a second one."]}),
     "/embed_all": ("embed", {"inputs": TEXT}),
+    "/embed_sparse": ("embed", {"inputs": TEXT}),
     "/predict": ("classify", {"inputs": [["A fine film."], ["A dull one."]]}),
     "/rerank": ("rerank", {"query": TEXT, "texts": ["It learns features.", "A river is deep."]}),
     "/similarity": (
@@ -76,6 +77,8 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/explore/pieces": ("embed", {"text": "Unaffable words are split."}),
     "/explore/fill": ("fill-mask", {"text": "The door was {mask}.", "top_k": 3}),
     "/explore/attention": ("embed", {"text": "She opened the door."}),
+    "/explore/layer": ("embed", {"text": "She opened the door.", "layer": 0}),
+    "/explore/weights": ("embed", {"layer": 0, "matrix": "query", "row": 0}),
     "/explore/predict": ("fill-mask", {"text": "The door was {mask}.", "ablated_heads": [[0, 0]]}),
     "/explore/heads": ("fill-mask", {"text": "The door was {mask}."}),
     "/explore/occlusion": ("fill-mask", {"text": "The door was {mask}."}),
@@ -88,7 +91,11 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/explore/claim": ("embed", {"texts": ["She opened the door."], "claim": "previous"}),
     "/predict-rows": ("predict-rows", {"rows": [{"text": "A fine film."}]}),
 }
-"""For each route, the verb that a model must have, and an example request."""
+"""For each described POST route, the verb that a model must have, and an example request.
+
+A route without one is an error: the description has an example for each route, and leaves out only
+those that no model can answer.
+"""
 
 
 def find_example(models: Models, path: str) -> dict[str, Any] | None:
@@ -96,8 +103,6 @@ def find_example(models: Models, path: str) -> dict[str, Any] | None:
 
     A model that is not loaded yet may be able to: then the example names the default model.
     """
-    if path not in EXAMPLES:
-        return None if path != "/embed_sparse" else {"inputs": TEXT}
     verb, body = EXAMPLES[path]
     loaded_models = models.list_loaded()
     loaded_model = next((each for each in loaded_models if verb in each.verbs), None)
