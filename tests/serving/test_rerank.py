@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 
+from bertworks.serving.request_error import ErrorFormat, ErrorFormats
 from bertworks.serving.security import Keys
 from tests.serving.conftest import LIMIT, Running
 
@@ -83,6 +85,27 @@ def test_documents_are_truncated_where_the_client_asks(server: Running) -> None:
         assert answer.headers["x-truncated-texts"] == str(num_truncated)
     answer = server.post("/v2/rerank", {**body, "max_tokens_per_doc": 4096})
     assert answer.headers["x-truncated-texts"] == "1", f"of {LIMIT} tokens"
+
+
+def test_errors_follow_the_protocol_of_the_route() -> None:
+    routes: list[tuple[Route, ErrorFormat]] = [
+        (Route("/v2/embed", print), "tei"),
+        (Route("/v2/rerank", print), "cohere"),
+        (Route("/v1/models/{name:path}", print), "openai"),
+        (Route("/embeddings", print), "openai"),
+    ]
+    formats = ErrorFormats(routes)
+    for path, expected in {
+        "/v2/embed": "tei",
+        "/v2/rerank": "cohere",
+        "/v1/models/a/b": "openai",
+        "/v1/none": "openai",
+        "/embeddings": "openai",
+        "/none": "tei",
+        "/": "tei",
+        "": "tei",
+    }.items():
+        assert formats.find(path) == expected, path
 
 
 def test_errors_under_v2_are_cohere_s(directories, start) -> None:

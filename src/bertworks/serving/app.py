@@ -22,12 +22,13 @@ from .models import Models
 from .openapi import make_openapi
 from .request_error import RequestError
 from .security import Keys
-from .service import Service
+from .service import Service, get_service
 from .settings import ServeSettings
 
 ROUTERS = (
     openai.router,
     cohere.router,
+    cohere.v1_router,
     tei.router,
     bert_as_service.router,
     bert.router,
@@ -49,10 +50,13 @@ def make_app(
         keys: accepted API keys; if omitted, no key is needed.
         local: whether the server listens only to this machine.
     """
-    paths = {
-        route.path for router in ROUTERS for route in router.routes if isinstance(route, Route)
-    }
-    service = Service(models, settings or ServeSettings(), sorted(paths))
+    routes = [
+        (route, router.error_format)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, Route)
+    ]
+    service = Service(models, settings or ServeSettings(), routes)
     keys = keys or Keys()
 
     @asynccontextmanager
@@ -88,7 +92,7 @@ def make_app(
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
-    app.openapi = make_openapi(app, models, with_keys=bool(keys))  # type: ignore[method-assign]
+    app.openapi = make_openapi(app, service, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 
 
@@ -96,4 +100,4 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     """Return the response for an error, and store its kind for the log."""
     failure = to_request_error(error)
     get_context(request).error = failure.kind
-    return failure.to_response(request.url.path)
+    return failure.to_response(get_service(request).error_formats.find(request.url.path))

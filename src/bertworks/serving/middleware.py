@@ -82,14 +82,21 @@ class RequestMiddleware:
             await self._cancel_on_disconnect(scope, body, receive, answer, context)
         except RequestError as error:
             context.error = error.kind
-            await error.to_response(scope["path"])(scope, receive, answer)
+            await self._respond(error, scope, receive, answer)
         except Exception as error:
             _log_error(context, error)
             if not status:
-                await to_request_error(error).to_response(scope["path"])(scope, receive, answer)
+                await self._respond(to_request_error(error), scope, receive, answer)
         finally:
             self._num_open_requests -= 1
             self._record(scope, context, status)
+
+    async def _respond(
+        self, error: RequestError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send an error in the format of the path's protocol."""
+        response = error.to_response(self.service.error_formats.find(scope["path"]))
+        await response(scope, receive, send)
 
     def _check_size(self, scope: Scope) -> None:
         """Refuse headers and a URL that are too long. (`connections` bounds what is received.)"""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from .dialects.cohere import CohereError
 from .dialects.openai import OpenAIError
 from .dialects.tei import TEIError
 from .loaded_model import LoadedModel
 from .models import Models
+from .request_error import ErrorFormat
+from .service import Service
 
 ERRORS = {
     400: "A value is impossible, or the body is not valid JSON.",
@@ -29,6 +32,13 @@ ERRORS = {
     503: "The server stops, or the model cannot be loaded.",
 }
 """What each status means, for the description."""
+
+ERROR_SCHEMAS: Mapping[ErrorFormat, type[BaseModel]] = {
+    "tei": TEIError,
+    "openai": OpenAIError,
+    "cohere": CohereError,
+}
+"""The schema of the body of an error in each format."""
 
 TEXT = "What is deep learning?"
 EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -130,14 +140,16 @@ def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -
     return body
 
 
-def make_openapi(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[], dict[str, Any]]:
+def make_openapi(
+    app: FastAPI, service: Service, *, with_keys: bool
+) -> Callable[[], dict[str, Any]]:
     """Return a function that makes the OpenAPI description, for the models loaded at that time."""
     default_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
         description = copy.deepcopy(default_openapi())
         schemas = description["components"]["schemas"]
-        for model in (TEIError, OpenAIError, CohereError):
+        for model in ERROR_SCHEMAS.values():
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})
             schemas[model.__name__] = schema
@@ -145,9 +157,10 @@ def make_openapi(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[
             schemas.pop(name, None)
         for path, verbs in tuple(description["paths"].items()):
             for operation in verbs.values():
-                _describe(operation, path, with_keys=with_keys)
+                error_format = service.error_formats.find(path)
+                _describe(operation, path, error_format, with_keys=with_keys)
             if "post" in verbs:
-                example = find_example(models, path)
+                example = find_example(service.models, path)
                 if example is None:
                     del description["paths"][path]
                     continue
@@ -162,13 +175,14 @@ def make_openapi(app: FastAPI, models: Models, *, with_keys: bool) -> Callable[[
     return openapi
 
 
-def _describe(operation: dict[str, Any], path: str, *, with_keys: bool) -> None:
+def _describe(
+    operation: dict[str, Any], path: str, error_format: ErrorFormat, *, with_keys: bool
+) -> None:
     """Add the error responses, and the API key if the route needs one."""
-    kinds = {"/v1": "OpenAIError", "/v2": "CohereError"}
-    kind = kinds.get(path[:3], "TEIError")
-    schema = {"schema": {"$ref": f"#/components/schemas/{kind}"}}
+    name = ERROR_SCHEMAS[error_format].__name__
+    schema = {"schema": {"$ref": f"#/components/schemas/{name}"}}
     for code, text in ERRORS.items():
-        has_body = code != 401 or kind != "TEIError"
+        has_body = code != 401 or error_format != "tei"
         content = {"content": {"application/json": schema}} if has_body else {}
         operation["responses"][str(code)] = {"description": text, **content}
     if with_keys and path not in ("/health", "/ready"):

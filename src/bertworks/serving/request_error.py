@@ -15,17 +15,21 @@
 | 500 | Internal | any other error |
 | 503 | Unhealthy | the server is not ready, or it stops; the model cannot be loaded |
 
-Under `/v1` the body has OpenAI's format, and 400 replaces 413 (except for a body that is too large)
-and 422, as in OpenAI's API. Under `/v2` it has Cohere's.
+Each protocol's router declares the format of its errors (`ErrorFormat`). In OpenAI's format, 400
+replaces 413 (except for a body that is too large) and 422, as in OpenAI's API.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import orjson
 from starlette.responses import Response
+from starlette.routing import Route
+
+ErrorFormat: TypeAlias = Literal["tei", "openai", "cohere"]
+"""Format of an error's body: that of text-embeddings-inference, OpenAI or Cohere."""
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -56,10 +60,10 @@ class RequestError(Exception):
         self.message = " ".join(message.split())
         self.headers = dict(headers or {})
 
-    def to_response(self, path: str) -> Response:
-        """Return the response in the format that clients of the path expect."""
+    def to_response(self, format: ErrorFormat) -> Response:
+        """Return the response in a format."""
         message = self.message.encode("utf-8", "backslashreplace").decode()
-        if path.startswith("/v1/"):
+        if format == "openai":
             status = 400 if self.status in (413, 422) and self.kind != "Body" else self.status
             usual = "server_error" if status >= 500 else "invalid_request_error"
             kind = _OPENAI_TYPES.get(status, usual)
@@ -75,14 +79,39 @@ class RequestError(Exception):
             status = self.status
             kind = "Validation" if self.kind == "Body" else self.kind
             body = {"error": message, "error_type": kind}
-            if path.startswith("/v2/"):
+            if format == "cohere":
                 body = {"message": message}
         headers = dict(self.headers)
         if status in (401, 403, 404, 408):
             headers["x-should-retry"] = "false"
-        if status == 401 and not path.startswith(("/v1/", "/v2/")):
+        if status == 401 and format == "tei":
             return Response(status_code=401, headers={**headers, "www-authenticate": "Bearer"})
         return Response(orjson.dumps(body), status, headers, "application/json")
+
+
+class ErrorFormats:
+    """The format of errors of each path.
+
+    Args:
+        routes: all routes, each with the format of its errors.
+    """
+
+    def __init__(self, routes: Iterable[tuple[Route, ErrorFormat]]) -> None:
+        self._routes = tuple(routes)
+
+    def find(self, path: str) -> ErrorFormat:
+        """Return the format of a path's route.
+
+        A path without a route has the format of the first route below the same folder (`/v1/`), as
+        a client of that API expects, else that of text-embeddings-inference.
+        """
+        for route, format in self._routes:
+            if route.path_regex.match(path):
+                return format
+        folder = f"/{path.split('/')[1]}/" if path.count("/") > 1 else path
+        return next(
+            (format for route, format in self._routes if route.path.startswith(folder)), "tei"
+        )
 
 
 def invalid_field_error(

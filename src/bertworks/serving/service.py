@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from starlette.requests import Request
+from starlette.routing import Route
 
 from .connections import Connections
 from .fair_yield import FairYield
 from .metrics import Metrics
 from .models import Models
 from .queue import Queue
-from .request_error import invalid_field_error
+from .request_error import ErrorFormat, ErrorFormats, invalid_field_error
 from .settings import ServeSettings
 from .view_executor import ViewExecutor
 
@@ -21,9 +22,10 @@ class Service:
     """Models, queue and limits of a server.
 
     Args:
-        routes: the paths of all routes, for the metrics.
+        routes: all routes, each with the format of its errors.
 
     Attributes:
+        error_formats: the format of errors of each path.
         connections: limits of the server's connections.
         response_turns: lets a few responses continue at a time.
         draining: whether the server is stopping; responses then close their connections.
@@ -32,15 +34,21 @@ class Service:
         failure: the error that kept the server from starting, if any.
     """
 
-    def __init__(self, models: Models, settings: ServeSettings, routes: Iterable[str]) -> None:
+    def __init__(
+        self,
+        models: Models,
+        settings: ServeSettings,
+        routes: Sequence[tuple[Route, ErrorFormat]],
+    ) -> None:
         self.models, self.settings = models, settings
+        self.error_formats = ErrorFormats(routes)
         self.start_time = int(time.time())
         self.draining = False
         self.ready = False
         self.failure: Exception | None = None
         self.connections = Connections(settings)
         self.metrics = Metrics(
-            routes,
+            sorted({route.path for route, _ in routes}),
             {
                 "te_queue_size": lambda: self.queue.load.requests,
                 "bertworks_queue_tokens": lambda: self.queue.load.tokens,

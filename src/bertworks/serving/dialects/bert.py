@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ...errors import DataError
@@ -22,7 +22,7 @@ from ..responses import reply
 from ..runners.pretraining import MaskedRunner, MaskedText
 from ..runners.tasks import AnswerRunner, TaskRunner
 from ..scores import score_texts
-from .schemas import Ids, StrictRequest, TopK, Truncate
+from .base import Ids, ProtocolRouter, StrictRequest, TopK, Truncate
 
 
 class FillMaskRequest(StrictRequest):
@@ -125,7 +125,7 @@ class RowsRequest(StrictRequest):
 
 _MAX_CANDIDATES = 1000
 
-router = APIRouter(tags=["BERT"])
+router = ProtocolRouter("BERT", errors="tei")
 
 
 @router.post("/fill-mask", responses={200: {"model": list[FilledMasks]}})

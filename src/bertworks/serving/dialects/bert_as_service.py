@@ -6,7 +6,7 @@ import platform
 import time
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ... import __version__
@@ -16,7 +16,7 @@ from ..job import locate_texts, open_job
 from ..request_error import invalid_field_error
 from ..responses import encode_vectors, reply
 from ..service import Service, get_service
-from .schemas import LenientRequest, Truncate
+from .base import LenientRequest, ProtocolRouter, Truncate
 
 Words = list[str]
 
@@ -91,7 +91,7 @@ class ClientStatus(BaseModel):
 _STRATEGIES = {"max": 1, "mean": 2, "mean+max": 3, "cls": 4, "sep": 5}
 """bert-as-service's numbers of its pooling strategies."""
 
-router = APIRouter(tags=["bert-as-service"])
+router = ProtocolRouter("bert-as-service", errors="tei")
 
 
 @router.post("/encode", responses={200: {"model": EncodeAnswer}})

@@ -7,14 +7,14 @@ import operator
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ...text.tokenizer import Tokenizer
 from ..job import locate_texts, open_job
 from ..responses import reply
 from ..scores import rank_texts
-from .schemas import LenientRequest, Truncate, Usage
+from .base import LenientRequest, ProtocolRouter, Truncate, Usage
 
 
 class Document(BaseModel):
@@ -75,10 +75,12 @@ class CohereError(BaseModel):
     message: str
 
 
-router = APIRouter(tags=["Cohere, Jina"])
+router = ProtocolRouter("Cohere, Jina", errors="cohere")
+# Clients of `/v1/rerank` are Jina's and those of other servers, which expect OpenAI's errors.
+v1_router = ProtocolRouter("Cohere, Jina", errors="openai")
 
 
-@router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
+@v1_router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
 async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
     documents = [

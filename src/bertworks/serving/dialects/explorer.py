@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ... import explorer
@@ -25,7 +25,7 @@ from ..request_error import RequestError
 from ..responses import reply
 from ..security import PAGE_FILES
 from ..service import Service, get_service
-from .schemas import StrictRequest
+from .base import ProtocolRouter, StrictRequest
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
@@ -41,7 +41,7 @@ _HEADERS = {
     "content-security-policy": POLICY,
 }
 
-router = APIRouter(tags=["explorer"])
+router = ProtocolRouter("explorer", errors="tei")
 
 
 def get_page(request: Request) -> Response | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from ..job import Job
-from .schemas import Usage
+from .base import Usage
 
 
 class InfinityRank(BaseModel):

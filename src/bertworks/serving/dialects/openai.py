@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ..job import open_job
 from ..responses import encode_vectors, reply
 from ..service import Service, get_service
-from .schemas import Ids, LenientRequest, Prompt, Truncate, Usage
+from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Truncate, Usage
 
 
 class EmbeddingsRequest(LenientRequest):
@@ -63,7 +63,7 @@ class OpenAIError(BaseModel):
 
 MAX_TOKENS = 300_000
 
-router = APIRouter(tags=["OpenAI"])
+router = ProtocolRouter("OpenAI", errors="openai")
 
 
 @router.post("/v1/embeddings", responses={200: {"model": EmbeddingsAnswer}})

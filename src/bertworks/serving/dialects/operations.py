@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import HTMLResponse, PlainTextResponse
 
 from ..docs_page import docs_page
@@ -11,9 +11,10 @@ from ..request_error import RequestError
 from ..responses import reply
 from ..service import get_service
 from . import explorer
+from .base import ProtocolRouter
 from .info import describe_server
 
-router = APIRouter(tags=["operations"])
+router = ProtocolRouter("operations", errors="tei")
 
 
 @router.get("/", include_in_schema=False)

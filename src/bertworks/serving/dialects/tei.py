@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ...errors import DataError
@@ -21,9 +21,9 @@ from ..responses import encode_vectors, reply
 from ..runners.base import Text
 from ..runners.embedding import SparseRunner, TokenStatesRunner
 from ..scores import rank_labels, rank_texts, score_texts
+from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Side, Truncate
 from .infinity import InfinityRanks, in_infinity_format
 from .info import describe_model_type
-from .schemas import Ids, LenientRequest, Prompt, Side, Truncate
 
 
 class TEIError(BaseModel):
@@ -148,7 +148,7 @@ class DecodeRequest(LenientRequest):
     model: str | None = None
 
 
-router = APIRouter(tags=["text-embeddings-inference"])
+router = ProtocolRouter("text-embeddings-inference", errors="tei")
 
 
 @router.post("/embed", responses={200: {"model": list[list[float]]}})

@@ -1,19 +1,34 @@
-"""What the schemas of all protocols share."""
+"""What all protocols share: a router, the base classes of requests, and types of fields."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ...errors import did_you_mean
+from ..request_error import ErrorFormat
 
 Ids = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 Side = Literal["Left", "Right", "left", "right"]
 TopK = Annotated[int, Field(ge=1, le=1000)]
 Prompt = Field(None, description="The name of a prompt of the model, put before each text.")
 Truncate = Field(None, description="Truncate texts that are too long; else they are an error.")
+
+
+class ProtocolRouter(APIRouter):
+    """The routes of a protocol.
+
+    Args:
+        title: the protocol's name, for the description.
+        errors: the format of the routes' errors.
+    """
+
+    def __init__(self, title: str, *, errors: ErrorFormat) -> None:
+        super().__init__(tags=[title])
+        self.error_format = errors
 
 
 class Request(BaseModel):
