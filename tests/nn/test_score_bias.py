@@ -13,6 +13,7 @@ from torch import Tensor
 from bertworks.inference.activations import activations
 from bertworks.inference.frozen_layers import FrozenLayer
 from bertworks.inference.frozen_network import frozen_form
+from bertworks.native import attention_fp32
 from bertworks.nn import grouped_attention
 from bertworks.nn.attention import attention
 from bertworks.nn.config import EncoderConfig
@@ -184,6 +185,11 @@ def test_inference_equals_the_formula(terms, dtype, limit, monkeypatch):
         bias = ScoreBias(bias.length, bias.numbers, bias.keys, bias.queries, 0.05)
     parts = [numbers(sum(LENGTHS), 2, size, seed=seed).to(dtype) for seed in range(3)]
     expected = formula(*(part.double() for part in parts), LENGTHS, bias).detach()
+    calls = []
+    native = attention_fp32.attention
+    monkeypatch.setattr(
+        attention_fp32, "attention", lambda *inputs: calls.append(inputs) or native(*inputs)
+    )
     cast = ScoreBias(
         bias.length,
         *(

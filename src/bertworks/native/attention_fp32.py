@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from ctypes import byref, c_int64
 
 import torch
@@ -13,9 +14,14 @@ from .library import PANEL, AttentionFp32, has_kernels, library, parallel
 
 
 def can_attend(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, key_layout: Layout
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    key_layout: Layout,
+    bias: Tensor | None = None,
 ) -> bool:
-    """Whether `attention` supports such queries, keys and values, and layouts."""
+    """Whether `attention` supports such queries, keys and values, layouts, and a bias."""
     head_shape = query.shape[1:]
     return (
         has_kernels("fp32")
@@ -27,11 +33,18 @@ def can_attend(
             for tensor in (query, key, value)
         )
         and head_shape[-1] % PANEL == 0
+        and (bias is None or _covers(bias, key_layout, query.shape[1]))
         and layout.num_sequences == key_layout.num_sequences
         and _has_all_tokens(query, layout)
         and _has_all_tokens(key, key_layout)
         and _has_all_tokens(value, key_layout)
     )
+
+
+def _covers(bias: Tensor, layout: Layout, heads: int) -> bool:
+    """Whether a bias has a number for each head and distance in a layout."""
+    is_float = bias.dtype is torch.float32 and bias.is_cpu
+    return is_float and len(bias) == heads and bias.shape[1] >= 2 * layout.max_seqlen - 1
 
 
 def _has_all_tokens(tokens: Tensor, layout: Layout) -> bool:
@@ -47,6 +60,7 @@ def attention(
     value: Float[Tensor, "keys heads head_size"],
     layout: Layout,
     key_layout: Layout,
+    bias: Float[Tensor, "heads distances"] | None = None,
 ) -> Float[Tensor, "queries heads head_size"]:
     """Let each token attend to all tokens of its sequence: softmax(Q Kᵀ / √d) V, head by head.
 
@@ -55,6 +69,8 @@ def attention(
     Args:
         query, key, value: as `can_attend` says; the result is zero in rows after the last sequence.
         layout, key_layout: the positions of the sequences, in the queries and in the keys.
+        bias: a number that is added to the scores, for the distances of a key from a query from
+            `1 - length` to `length - 1`, where no sequence is longer than `length`.
 
     Raises:
         MemoryError: there is no memory for intermediate results.
@@ -62,11 +78,13 @@ def attention(
     rows, heads, size = query.shape
     result = torch.empty(rows, heads, size, dtype=torch.float32, device="cpu")
     result[layout.groups[-1].tokens.stop :].zero_()
+    terms = None if bias is None else (bias * math.log2(math.e)).contiguous()
     arguments = AttentionFp32(
         *(tensor.data_ptr() for tensor in (query, key, value)),
         (c_int64 * 3)(*(tensor.stride(0) for tensor in (query, key, value))),
         *(tensor.data_ptr() for tensor in (result, layout.cu_seqlens, key_layout.cu_seqlens)),
         *(layout.num_sequences, heads, size),
+        *((None, 0) if terms is None else (terms.data_ptr(), (terms.shape[1] + 1) // 2)),
     )
     error_code = library().bertworks_attention_fp32(
         byref(arguments), torch.get_num_threads(), parallel()

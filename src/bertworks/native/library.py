@@ -119,6 +119,8 @@ class AttentionFp32(Structure):
         ("strides", c_int64 * 3),
         *((name, c_void_p) for name in ("context", "edges", "key_edges")),
         *((name, c_int64) for name in ("sequences", "heads", "size")),
+        ("bias", c_void_p),
+        ("bias_length", c_int64),
     )
 
 

@@ -7,7 +7,8 @@ on distances may be added to the scores; dropout may be applied to the probabili
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
   CUDA with dropout or in full precision. Inference in float32 on a CPU with AVX-512 has native code
-  for it (`native/attention_fp32.py`), unless attention is causal or limited to a window.
+  for it (`native/attention_fp32.py`), unless attention is causal or limited to a window, or the
+  terms depend on queries and keys too.
 - *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
   plain formula: the reference of the tests, and the one in exported models.
@@ -94,8 +95,10 @@ def attention(
             raise ValueError("variable-length attention has no score bias")
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
-    if is_inferred and not causal and window is None and bias is None:
-        inputs = (query, key, value, layout, key_layout)
+    is_unmasked = not causal and window is None
+    if is_inferred and is_unmasked and (bias is None or bias.has_numbers_only):
+        numbers = None if bias is None else bias.numbers
+        inputs = (query, key, value, layout, key_layout, numbers)
         if attention_fp32.can_attend(*inputs):
             return attention_fp32.attention(*inputs)
     pairs = tuple(pair_groups(layout, key_layout))

@@ -7,7 +7,7 @@ fused attention is used where it is fastest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -326,20 +326,19 @@ def infer_grouped(
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
         masked = make_pair_mask(q_group.length, k_group.length, causal, window, query.device)
-        contexts: Iterable[Tensor]
-        if bias is not None:
-            contexts = _attend_with_bias(q, k, v, bias, masked)
-        elif is_half and masked is None and k_group.length <= _MAX_FLOAT32_KEYS:
-            context = F.scaled_dot_product_attention(q.float(), k.float(), v.float())
-            contexts = [context.to(query.dtype)]
-        elif is_half and masked is None and k_group.length <= _MAX_EXPLICIT_KEYS:
+        has_vectors = bias is not None and bias.has_vectors
+        is_unmasked_half = is_half and masked is None and not has_vectors
+        if is_unmasked_half and k_group.length <= _MAX_FLOAT32_KEYS:
+            contexts = [_attend_fused(q.float(), k.float(), v.float(), bias, None).to(query.dtype)]
+        elif has_vectors or (is_unmasked_half and k_group.length <= _MAX_EXPLICIT_KEYS):
             scores = q.shape[1] * q_group.length * k_group.length  # per sequence
-            chunk = max(1, _CHUNK_SCORES // scores)
-            chunks = zip(*(torch.split(part, chunk) for part in (q, k, v)), strict=True)
-            contexts = [_attend_with_padding(*parts_of_chunk) for parts_of_chunk in chunks]
+            chunks = (torch.split(part, max(1, _CHUNK_SCORES // scores)) for part in (q, k, v))
+            contexts = [
+                _attend_explicitly(*qkv, bias=bias, masked=masked)
+                for qkv in zip(*chunks, strict=True)
+            ]
         else:
-            mask = None if masked is None else masked.logical_not_()
-            contexts = [F.scaled_dot_product_attention(q, k, v, mask)]
+            contexts = [_attend_fused(q, k, v, bias, masked)]
         # The fused kernel orders its result by token, so this is a view of it.
         parts.extend(context.transpose(1, 2).flatten(0, 1) for context in contexts)
     num_extra = len(query) - pairs[-1][0].tokens.stop
@@ -348,39 +347,47 @@ def infer_grouped(
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend_with_bias(
+def _attend_fused(
     query: Float[Tensor, "sequences heads queries head_size"],
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys head_size"],
-    bias: ScoreBias,
+    bias: ScoreBias | None,
     masked: Bool[Tensor, "queries keys"] | None,
-) -> Iterator[Float[Tensor, "sequences heads queries head_size"]]:
-    """Yield the results of some sequences at a time; a bias may have terms of each sequence."""
-    scores = query.shape[1] * query.shape[2] * key.shape[2]  # per sequence
-    chunk = max(1, _CHUNK_SCORES // scores) if bias.has_vectors else len(query)
-    for q, k, v in zip(*(torch.split(part, chunk) for part in (query, key, value)), strict=True):
-        terms = bias.of_group(q, k)
-        if masked is not None:
-            terms = terms.masked_fill(masked, -math.inf)
-        yield F.scaled_dot_product_attention(q, k, v, terms, scale=scale_of(q, bias))
+) -> Float[Tensor, "sequences heads queries head_size"]:
+    """Compute the formula with PyTorch's fused kernel."""
+    mask = None if masked is None else masked.logical_not()
+    if bias is not None:
+        mask = bias.of_group(query, key)
+        mask = mask if masked is None else mask.masked_fill(masked, -math.inf)
+    return F.scaled_dot_product_attention(query, key, value, mask, scale=scale_of(query, bias))
 
 
-def _attend_with_padding(
+def _attend_explicitly(
     query: Float[Tensor, "sequences heads queries head_size"],
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys head_size"],
+    *,
+    bias: ScoreBias | None,
+    masked: Bool[Tensor, "queries keys"] | None,
 ) -> Float[Tensor, "sequences heads queries head_size"]:
-    """Compute the formula with padding, so that oneDNN compiles kernels for few shapes.
+    """Compute the formula; in bfloat16 with padding, so that oneDNN compiles few kernels.
 
     Keys of zero weight are added up to a multiple of `_MULTIPLE_OF_KEYS`, and queries up to a
     multiple of `_MULTIPLE_OF_QUERIES`; the results of the added queries are dropped.
     """
     queries, keys = query.shape[2], key.shape[2]
-    key_padding = (0, 0, 0, -keys % _MULTIPLE_OF_KEYS)
-    query_padding = (0, 0, 0, -queries % _MULTIPLE_OF_QUERIES)
-    padded = F.pad(query, query_padding), F.pad(key, key_padding), F.pad(value, key_padding)
+    padded = query, key, value
+    if query.dtype is torch.bfloat16:
+        key_padding = (0, 0, 0, -keys % _MULTIPLE_OF_KEYS)
+        query_padding = (0, 0, 0, -queries % _MULTIPLE_OF_QUERIES)
+        padded = F.pad(query, query_padding), F.pad(key, key_padding), F.pad(value, key_padding)
     q, k, v = (part.reshape(-1, *part.shape[2:]) for part in padded)
-    scores = _product(q, k.transpose(1, 2), 1 / math.sqrt(q.shape[-1]))
+    scores = _product(q, k.transpose(1, 2), scale_of(q, bias))
+    real = scores.view(*query.shape[:2], *scores.shape[1:])[..., :queries, :keys]
+    if bias is not None:
+        real.add_(bias.of_group(query, key))
+    if masked is not None:
+        real.masked_fill_(masked, -math.inf)
     scores[..., keys:] = -math.inf
     context = torch.bmm(torch.softmax(scores, -1, out=scores), v)
     return context.view(*query.shape[:2], *context.shape[1:])[:, :, :queries]

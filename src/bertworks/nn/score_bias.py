@@ -46,6 +46,11 @@ class ScoreBias:
         """Whether there are terms that depend on the queries and keys too."""
         return self.keys is not None or self.queries is not None
 
+    @property
+    def has_numbers_only(self) -> bool:
+        """Whether it is a number for each distance, added to the usual scores."""
+        return self.numbers is not None and not self.has_vectors and self.scale is None
+
     @cached_property
     def matrix(self) -> Float[Tensor, "heads length length"] | None:
         """`c` of each query and key of a sequence of `length` tokens."""
