@@ -465,10 +465,10 @@ def test_a_class_that_reads_other_files_is_refused(tmp_path, words, byte_merges,
         return
     write_files(tmp_path, kind, words, byte_merges)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
-    says = f"is {of_file}, but the tokenizer class {name} reads {algorithm}"
-    if algorithm in WITHOUT_JSON:  # it reads one file only
-        says = "there is no vocab.txt"
-    with pytest.raises(DataError, match=re.escape(says)):
+    says = re.escape(f"is {of_file}, but the tokenizer class {name} reads {algorithm}")
+    if algorithm in WITHOUT_JSON:  # it reads `vocab.txt` only, of another kind
+        says = r"there is no vocab\.txt|not a piece and a number|the vocabulary has no <cls>"
+    with pytest.raises(DataError, match=says):
         Tokenizer.load(tmp_path)
 
 

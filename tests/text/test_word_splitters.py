@@ -168,6 +168,14 @@ def test_other_japanese_splitters_are_refused(tmp_path, settings):
         Tokenizer.load(tmp_path)
 
 
+def test_words_of_another_library_cannot_be_lowercased_later(tmp_path, splitters):
+    write_files(tmp_path, SPECIAL, tokenizer_class="RoFormerTokenizer", do_lower_case=False)
+    with pytest.raises(DataError, match="cannot lower-case"):
+        Tokenizer.load(tmp_path).to_lowercase()
+    uncased = Tokenizer.load(tmp_path, lowercase=True)
+    assert uncased.to_lowercase().fingerprint == uncased.fingerprint
+
+
 def test_composed_characters_know_their_sources():
     text, origin = compose("aｶﾞ㍿か\u3099b")
     assert text == "aガ株式会社がb"

@@ -17,8 +17,6 @@ from ..checkpoints.store import read_task, read_tensors
 from ..loading import load
 from ..model import Model
 from ..tasks import is_registered
-from ..text.definition import WordPieceDefinition
-from ..text.tree import TreeDefinition
 from ..utils.regular_files import read_bytes
 
 
@@ -111,14 +109,9 @@ def _size(module: Any) -> int:
 def _vocabulary(model: Model) -> dict[str, Any]:
     tokenizer = model.tokenizer
     definition = tokenizer.definition
-    if isinstance(definition, TreeDefinition):
-        kind = definition.tree["model"]["type"]
-    else:
-        assert isinstance(definition, WordPieceDefinition)
-        kind = "WordPiece"
     roles = definition.roles
     return {
-        "kind": kind,
+        "kind": definition.kind,
         "size": tokenizer.vocab_size,
         "casing": "uncased" if tokenizer.lowercase else "cased",
         "unused": len(tokenizer.unused_ids),

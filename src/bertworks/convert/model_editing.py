@@ -110,6 +110,7 @@ def add_tokens(
     definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):
         return _add_to_tree(model, definition, words, where)
+    _check_wordpiece(definition)
     assert isinstance(definition, WordPieceDefinition)
     normalization = definition.normalization
     pieces, num_base_pieces = list(definition.base_pieces), len(definition.base_pieces)
@@ -213,11 +214,18 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
     return _rebuild(model, Tokenizer(smaller), _ROWS, _take(kept_ids), vocab_size=len(kept_ids))
 
 
+def _check_wordpiece(definition: Definition) -> None:
+    """Raise DataError if a vocabulary is neither BERT's nor a tree."""
+    if not isinstance(definition, WordPieceDefinition):
+        raise DataError("only WordPiece, byte-level BPE and Unigram vocabularies can be changed")
+
+
 def _keep_wordpieces(
     tokenizer: Tokenizer, is_used: NDArray[np.bool_]
 ) -> tuple[WordPieceDefinition, list[int]]:
     """Return the tokenizer's definition with only the used pieces, and their former ids."""
     definition = tokenizer.definition
+    _check_wordpiece(definition)
     assert isinstance(definition, WordPieceDefinition)
     is_used[tokenizer.special_ids] = is_used[tokenizer.unk_id] = True
     for at, piece in enumerate(tokenizer.pieces):

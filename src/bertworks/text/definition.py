@@ -92,6 +92,11 @@ class Definition(ABC):
 
     @property
     @abstractmethod
+    def kind(self) -> str:
+        """How words are split into pieces: WordPiece, BPE, Unigram."""
+
+    @property
+    @abstractmethod
     def lowercase(self) -> bool:
         """Whether text is lower-cased."""
 
@@ -138,6 +143,11 @@ class Definition(ABC):
         Raises:
             DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
         """
+
+    @property
+    def library_ids(self) -> NDArray[np.int32] | None:
+        """int32 [library's pieces]: the id of each of them; None: the same."""
+        return None
 
     @abstractmethod
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
@@ -196,6 +206,10 @@ class WordPieceDefinition(Definition):
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         return (*self.base_pieces, *(piece.content for piece in self.added))
+
+    @property
+    def kind(self) -> str:
+        return "WordPiece"
 
     @property
     def lowercase(self) -> bool:

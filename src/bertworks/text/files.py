@@ -13,6 +13,8 @@ from ..utils.json_files import read_json, write_json
 from .added_pieces import extend_vocabulary, read_added
 from .bpe_files import read_bpe
 from .definition import Definition, WordPieceDefinition
+from .esm_files import read_esm
+from .fast_bpe import FastBpeDefinition, read_fast_bpe
 from .file_names import (
     BPE_VOCAB,
     CONFIG,
@@ -30,6 +32,7 @@ from .tokenizer_classes import (
     FILES_OF,
     GENERAL_CLASS,
     WITHOUT_JSON,
+    TokenizerClass,
     check_algorithm,
     find_class,
 )
@@ -57,6 +60,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         what = f"there is no {', no '.join(names)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
     try:
+        if opener is not None and opener.algorithm in WITHOUT_JSON:
+            return _read_without_json(file, config, lowercase, opener)
         if file.suffix == ".model":
             check_algorithm(opener, ("Unigram",), file)
             definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
@@ -74,14 +79,24 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
                 check_algorithm(opener, algorithms_of(tree), file)
                 _keep_case(lowercase, file)
                 return read_tree(file, tree, config, opener)
-        if opener is not None and opener.algorithm == "WordPiece of split words":
-            return read_split_words(file, config, lowercase, directory=path, opener=opener)
         check_algorithm(opener, ("WordPiece",), file)
         return read_wordpiece(file, config, lowercase, directory=path, opener=opener)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
+
+
+def _read_without_json(
+    file: Path, config: dict[str, Any], lowercase: bool | None, opener: TokenizerClass
+) -> Definition:
+    """Read the vocabulary of a class that does not read `tokenizer.json`."""
+    if opener.algorithm == "WordPiece of split words":
+        return read_split_words(file, config, lowercase, opener)
+    _keep_case(lowercase, file)
+    if opener.algorithm == "fastBPE":
+        return read_fast_bpe(file, config, opener)
+    return extend_vocabulary(read_esm(file, config, opener), *read_added(file.parent, config))
 
 
 def _keep_case(lowercase: bool | None, file: Path) -> None:
@@ -109,6 +124,9 @@ def write_definition(
         if definition.added:
             entries = {definition.ids[piece.content]: asdict(piece) for piece in definition.added}
             config["added_tokens_decoder"] = {str(at): entry for at, entry in entries.items()}
+    elif isinstance(definition, FastBpeDefinition):
+        contents, tree = definition.files, None
+        config = {**definition.config, **named_roles(definition.roles)}
     elif isinstance(definition, TreeDefinition):  # its files are written as they were read
         contents, tree = definition.files, definition.tree
         config = {

@@ -58,7 +58,7 @@ class Segmenter:
         parts: list[list[Segment]] = [[] for _ in rows]
         for part, encoding in self._encode_portions(rows, encode, may_cut=not typed_mask):
             segment = Segment(
-                np.array(encoding.ids, np.int32),
+                self._ids(encoding),
                 np.array(encoding.offsets, np.int32).reshape(-1, 2),
                 np.array(encoding.word_ids, np.int32),
             )
@@ -83,10 +83,15 @@ class Segmenter:
         ]
         parts: list[list[Ints]] = [[] for _ in texts_to_split]
         for part, found in self._encode_portions(texts_to_split, self._library().encode_batch_fast):
-            parts[part.row].append(np.array(found.ids, np.int32))
+            parts[part.row].append(self._ids(found))
         ids = [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
         unknown = self.definition.unknown_id
         return ids if unknown is None else [row[row != unknown] for row in ids]
+
+    def _ids(self, encoding: tokenizers.Encoding) -> Ints:
+        ids = np.array(encoding.ids, np.int32)
+        own_ids = self.definition.library_ids
+        return ids if own_ids is None else own_ids[ids]
 
     def _encode_portions(
         self,

@@ -21,8 +21,6 @@ def read_split_words(
     file: Path,
     settings: Mapping[str, Any],
     lowercase: bool | None,
-    *,
-    directory: Path,
     opener: TokenizerClass,
 ) -> SplitWordsDefinition:
     """Read `vocab.txt` and the settings of a class that splits words with another library.
@@ -30,7 +28,7 @@ def read_split_words(
     Raises:
         DataError: a file is invalid, or the settings name a splitter that is not supported.
     """
-    ids = read_vocabulary(file)
+    ids, directory = read_vocabulary(file), file.parent
     tokens, source = read_added(directory, dict(settings))
     check_added(tokens, ids, source)
     pieces, added_pieces = number_pieces(ids, tokens, where=source)

@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import DataError
 from ..utils.json_files import parse_json, read_json
 from ..utils.regular_files import read_content
-from .definition import CONTINUATION, AddedPiece, Definition, Frame, Roles
+from .definition import CONTINUATION, AddedPiece, Definition, Frame, Roles, WordPieceDefinition
 from .special_pieces import find_role
 from .tree import NO_LIMITS, TreeDefinition
 
@@ -91,6 +91,10 @@ def to_static(definition: Definition, *, drops_unknown: bool = True) -> TreeDefi
     """Return a tokenizer that splits texts as another does, without special pieces around them."""
     if isinstance(definition, TreeDefinition):
         return _static_tree(definition.tree, drops_unknown=drops_unknown)
+    if type(definition) is not WordPieceDefinition:
+        raise DataError(
+            "tokenizer.json cannot describe this tokenizer, so no static model can have it"
+        )
     tree = json.loads(definition.library(typed_mask=False, split=False).to_str())
     special = sorted({getattr(definition.roles, role) for role in Roles.__slots__} - {None})
     plain = asdict(AddedPiece("", special=True, normalized=False))

@@ -18,7 +18,13 @@ from .definition import CLS, MASK, PAD, SEP, UNK, Frame, Roles
 from .file_names import MERGES, SENTENCEPIECES, TOKENIZER, VOCAB, read_optional
 
 Algorithm = Literal[
-    "WordPiece", "WordPiece of split words", "byte-level BPE", "BPE of words", "Unigram"
+    "WordPiece",
+    "WordPiece of split words",
+    "byte-level BPE",
+    "BPE of words",
+    "fastBPE",
+    "Unigram",
+    "letters",
 ]
 """How a class splits words into pieces."""
 
@@ -27,12 +33,14 @@ FILES_OF: Mapping[Algorithm, tuple[str, ...]] = {
     "WordPiece of split words": (VOCAB,),
     "byte-level BPE": (MERGES,),
     "BPE of words": (MERGES,),
+    "fastBPE": (VOCAB,),
     "Unigram": SENTENCEPIECES,
+    "letters": (VOCAB,),
 }
 """The files of a vocabulary, without `tokenizer.json`."""
 
-WITHOUT_JSON: frozenset[Algorithm] = frozenset({"WordPiece of split words"})
-"""What `tokenizer.json` cannot describe; classes of these do not read it."""
+WITHOUT_JSON: frozenset[Algorithm] = frozenset({"WordPiece of split words", "fastBPE", "letters"})
+"""Classes of these do not read `tokenizer.json`."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,16 @@ CLASSES: Mapping[str, TokenizerClass] = {
         TokenizerClass(
             "HerbertTokenizer", "BPE of words", _FAIRSEQ_ROLES, model_types=("herbert",)
         ),
+        TokenizerClass("PhobertTokenizer", "fastBPE", model_types=("phobert",), **_FAIRSEQ),
+        TokenizerClass("BertweetTokenizer", "fastBPE", model_types=("bertweet",), **_FAIRSEQ),
+        TokenizerClass(
+            "EsmTokenizer",
+            "letters",
+            Roles("<pad>", "<unk>", "<cls>", "<eos>", "<mask>"),
+            FrameOfRoles(("cls",), ("sep",), ("sep",), 0),
+            ("esm",),
+            is_name_saved=False,
+        ),
         TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_ROLES, model_types=("albert", "yoso")),
         TokenizerClass(
             "XLMRobertaTokenizer", "Unigram", model_types=_XLM_ROBERTA_TYPES, **_FAIRSEQ
@@ -197,9 +215,7 @@ _GENERAL = {"PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"}
 
 _UNSUPPORTED_TYPES = {
     "bert-generation": "BertGenerationTokenizer",
-    "bertweet": "BertweetTokenizer",
     "canine": "CanineTokenizer",
-    "esm": "EsmTokenizer",
     "esmc": "EsmcTokenizer",
     "flaubert": "FlaubertTokenizer",
     "fnet": "FNetTokenizer",
@@ -210,7 +226,6 @@ _UNSUPPORTED_TYPES = {
     "markuplm": "MarkupLMTokenizer",
     "mluke": "MLukeTokenizer",
     "perceiver": "PerceiverTokenizer",
-    "phobert": "PhobertTokenizer",
     "prophetnet": "ProphetNetTokenizer",
     "reformer": "ReformerTokenizer",
     "roc_bert": "RoCBertTokenizer",

@@ -76,6 +76,10 @@ class TreeDefinition(Definition):
             raise DataError("the ids of the vocabulary are not 0, 1, 2, …")
         return tuple(pieces)
 
+    @property
+    def kind(self) -> str:
+        return str(self.tree["model"]["type"])
+
     @cached_property
     def lowercase(self) -> bool:
         return _lowers(self.tree.get("normalizer"))
@@ -160,8 +164,16 @@ class TreeDefinition(Definition):
             ]
             tree["model"] = {**model, "vocab": vocabulary}
             # Those after the vocabulary stay: the library counts added pieces to assign their ids.
-            gone = hidden & {piece for piece, _score in model["vocab"]}
-            added_tokens = [entry for entry in added_tokens if entry["content"] not in gone]
+            specials = hidden & {piece for piece, _score in model["vocab"]}
+            added_tokens = [entry for entry in added_tokens if entry["content"] not in specials]
+        elif model["type"] == "WordLevel":  # here, a whole word may be a special piece
+            ids = {
+                f" {piece}" if piece in hidden and piece != model["unk_token"] else piece: number
+                for piece, number in model["vocab"].items()
+            }
+            tree["model"] = {**model, "vocab": ids}
+            specials = hidden & model["vocab"].keys()
+            added_tokens = [entry for entry in added_tokens if entry["content"] not in specials]
         tree["added_tokens"] = added_tokens
         library = _build_library(tree)
         library.encode_special_tokens = True

@@ -22,7 +22,7 @@ import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from ..errors import import_optional
+from ..errors import DataError, import_optional
 from .definition import WordPieceDefinition
 from .normalization import Normalization, Origin, check_text
 
@@ -31,7 +31,7 @@ _ISOLATION = tokenizers.normalizers.BertNormalizer(
     clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
 )
 """Puts spaces around ideographs."""
-_SPACED = re.compile(r"\S+")
+_WORDS = re.compile(r"\S+")
 
 
 class WordSplitter(ABC):
@@ -119,7 +119,7 @@ class MecabSplitter(WordSplitter):
                 if self.characters:
                     yield start, end
                 else:
-                    yield from (part.span() for part in _SPACED.finditer(text, start, end))
+                    yield from (part.span() for part in _WORDS.finditer(text, start, end))
 
         return spans
 
@@ -182,6 +182,11 @@ class SplitWordsDefinition(WordPieceDefinition):
     @property
     def lowercase(self) -> bool:
         return self.splitter.lowercases
+
+    def to_lowercase(self) -> SplitWordsDefinition:
+        if self.lowercase:
+            return self
+        raise DataError("this tokenizer cannot lower-case text before it is split into words")
 
     @property
     def context_free(self) -> bool:
