@@ -17,7 +17,7 @@ from transformers.models.esm import modeling_esm
 from transformers.models.eurobert import modeling_eurobert
 from transformers.models.modernbert import modeling_modernbert
 
-from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.families import FAMILIES, find_family
 from bertworks.checkpoints.network_weights import load_weights
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Packed
@@ -76,7 +76,7 @@ SEEDS = {"eurobert": 3}
 
 def geometry(family: str, **values: Any) -> EncoderConfig:
     """A small geometry of a family; `max_position_embeddings` counts its offset in."""
-    settings = FAMILIES[family].read_config({}, where=family).model_dump()
+    settings = find_family(family).read_config({}, where=family).model_dump()
     settings |= SMALL
     if settings["embedding_size"] is not None:
         settings["embedding_size"] = 24

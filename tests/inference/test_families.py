@@ -19,7 +19,7 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
 LENGTHS = (1, 7, 7, 12, 38)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=[*FAMILIES, "neobert"])
 def encoder(request: pytest.FixtureRequest) -> BareEncoder:
     """One whose widths native code could compute."""
     values = {**SIZES, "num_hidden_layers": 2, "embedding_size": None}

@@ -24,6 +24,7 @@ VARIANTS = {
         "modernbert",
         {"attention": "causal", "use_bias": True, "norm_bias": True, "hidden_act": "silu"},
     ),
+    "neighbours rotated, each head's query and key": ("neobert", {}),
     "gated post-norm": ("bert", {"gated": True, "hidden_act": "relu"}),
     "pre-norm": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
     "slopes of distances": ("bert", {"score_bias": {"kind": "alibi"}}),
@@ -94,7 +95,7 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
         query, key = "rotated_query", "rotated_key"
         theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
         for name in ("query", "key"):
-            has_neighbours = config.rope_tensors == "table"
+            has_neighbours = config.rotates_neighbours
             expected[f"rotated_{name}"] = _rotate(steps[name], theta, has_neighbours)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]

@@ -87,7 +87,7 @@ ESM = Family(
     fixed_settings={
         **{"hidden_act": "gelu", "type_vocab_size": 0, "classifier": "tanh"},
         # Padding has position 1, so that a sequence begins at position 2.
-        **{"position_offset": 2, "contact_head": True, "rope_tensors": "frequencies"},
+        **{"position_offset": 2, "contact_head": True, "rope_kind": "frequencies"},
         **{"norm_first": True, "first_layer_norm": True},
     },
     defaults={

@@ -18,6 +18,7 @@ from .gte import GTE, NEW
 from .jina import JINA_V3
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
+from .neobert import NEOBERT
 from .nomic_bert import NOMIC_BERT
 from .other_families import TITLES, correct_spelling
 from .rembert import REMBERT
@@ -115,7 +116,7 @@ _BERTWORKS = Family(
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (NEW, _BERTWORKS, STATIC)}}
+ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (NEW, NEOBERT, _BERTWORKS, STATIC)}}
 """All families, by name."""
 
 

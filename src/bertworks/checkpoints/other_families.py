@@ -27,7 +27,6 @@ TITLES = {
     "mobilebert": "MobileBERT",
     "modernvbert": "ModernVBERT",
     "mra": "MRA",
-    "neobert": "NeoBERT",
     "neomme": "NeoMME",
     "nystromformer": "Nyströmformer",
     "perceiver": "Perceiver",

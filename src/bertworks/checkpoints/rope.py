@@ -18,9 +18,9 @@ NO_ROPE_SCALING = {"rope_parameters": None, "rope_scaling": None}
 
 
 def flatten_rope(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the tables of rotary positions by `rope_theta`, `rope_factor` and `rope_kind`.
+    """Replace the tables of rotary positions by the values of `ROPE_SETTINGS`.
 
-    They express the rope types "default", "linear" and "ntk"; a table of another type stays.
+    These express the rope types "default", "linear" and "ntk"; a table of another type stays.
     """
     result = dict(values)
     key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
@@ -44,14 +44,14 @@ def _read_table(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
     if kind == "default":
         return numbers
     if kind in ("linear", "ntk") and "factor" in table:
-        return {**numbers, "rope_factor": table["factor"], "rope_kind": kind}
+        return {**numbers, "rope_factor": table["factor"], "rope_scaling_type": kind}
     return None
 
 
 ROPE_SETTINGS = {
     "rope_theta": "rope_theta",
     "rope_factor": "rope_factor",
-    "rope_scaling": "rope_kind",
+    "rope_scaling": "rope_scaling_type",
 }
 """Our settings of rotary positions, and the keys of the values that `flatten_rope` returns."""
 

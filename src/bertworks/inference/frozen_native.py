@@ -152,6 +152,7 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
         and has_kernels("int8" if int8 else "bf16")
         and config.attention == "bidirectional"
         and config.positions != "rotary"
+        and config.query_key_value_order == "part"
         and config.score_bias is None
         and not config.norm_first
         and not config.gated

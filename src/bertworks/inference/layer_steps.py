@@ -176,10 +176,10 @@ def _input_matrices(attention: SelfAttention) -> dict[str, tuple[Tensor, Tensor 
     linear, heads = attention.query_key_value, attention.num_heads[0]
 
     def split(rows: Tensor) -> list[Tensor]:
-        by_head = rows.detach().view(sum(attention.num_heads), -1)
-        parts = torch.split(by_head, attention.num_heads)
+        columns = rows.detach().view(len(rows), -1).t().contiguous()
+        parts = attention.split_heads(columns)  # of each input
         shape = (-1, *rows.shape[1:])
-        return [repeat_heads(part[None], heads).reshape(shape) for part in parts]
+        return [repeat_heads(part, heads).flatten(1).t().reshape(shape) for part in parts]
 
     biases = [None] * 3 if linear.bias is None else split(linear.bias)
     pairs = zip(split(linear.weight), biases, strict=True)

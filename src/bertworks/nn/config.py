@@ -22,8 +22,9 @@ RopeScaling = Literal["linear", "ntk"]
 """How rotary positions are scaled to longer texts: all angles alike, or slow ones more than fast
 ones; see `rotary.make_frequencies`."""
 
-RopeTensors = Literal["none", "frequencies", "table"]
-"""The tensors of a checkpoint that hold the rotations of rotary positions; see `rotary.py`."""
+RopeKind = Literal["halves", "neighbours", "frequencies", "table"]
+"""Which features are rotated together, and whether a checkpoint has tensors with the rotations; see
+`rotary.py`."""
 
 Norm = Literal["layer", "rms"]
 """A norm of hidden states: layer normalisation (Ba et al. 2016), or division by the root mean
@@ -233,6 +234,11 @@ class EncoderConfig(Settings):
         "et al. 2023); must divide num_attention_heads, and needs use_bias=false; null: as many as "
         "those",
     )
+    query_key_value_order: Literal["part", "head"] = Field(
+        "part",
+        description="outputs of the map to queries, keys and values; part: all queries first; "
+        "head: each head's query, key and value (NeoBERT)",
+    )
     local_attention: int | None = Field(
         None,
         ge=1,
@@ -267,11 +273,12 @@ class EncoderConfig(Settings):
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
     )
-    rope_tensors: RopeTensors = Field(
-        "none",
-        description="tensors with the rotations of rotary positions; none: they are computed from "
-        "rope_theta; frequencies: the angle of each pair of features (ESM); table: sines and "
-        "cosines of each position, for pairs of neighbouring features (RoFormer)",
+    rope_kind: RopeKind = Field(
+        "halves",
+        description="rotary positions; halves: features of the two halves of a head are rotated "
+        "together; neighbours: neighbouring features (NeoBERT); frequencies: halves, with the "
+        "angle of each pair in a tensor (ESM); table: neighbours, with sines and cosines of each "
+        "position in a tensor (RoFormer)",
     )
     zeroed_token_id: int | None = Field(
         None,
@@ -369,6 +376,8 @@ class EncoderConfig(Settings):
             raise ValueError(f"{heads} is not divisible by {keys}")
         if self.num_attention_heads != self.num_key_heads and self.use_bias:
             raise ValueError("num_key_value_heads needs use_bias=false")
+        if self.num_key_value_heads is not None and self.query_key_value_order == "head":
+            raise ValueError("query_key_value_order=head needs num_key_value_heads=null")
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(
                 f"hidden_size={self.hidden_size} over {heads} is odd, and cannot be rotated in "
@@ -485,6 +494,11 @@ class EncoderConfig(Settings):
         """The number of heads of keys and values."""
         heads = self.num_key_value_heads
         return self.num_attention_heads if heads is None else heads
+
+    @property
+    def rotates_neighbours(self) -> bool:
+        """Whether neighbouring features are rotated together."""
+        return self.rope_kind in ("neighbours", "table")
 
     @property
     def embedding_width(self) -> int:

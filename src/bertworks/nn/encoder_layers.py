@@ -50,6 +50,7 @@ class SelfAttention(nn.Module):
         # of queries, keys and values
         self.num_heads = [config.num_attention_heads, config.num_key_heads, config.num_key_heads]
         self.head_size = config.head_size
+        self.is_by_head = config.query_key_value_order == "head"
         self.dropout_prob = config.attention_probs_dropout_prob
         self.query_key_value = Linear(size, sum(self.num_heads) * self.head_size, bias=bias)
         self.distance_maps = make_distance_maps(config)
@@ -98,8 +99,11 @@ class SelfAttention(nn.Module):
         Float[Tensor, "tokens key_heads head_size"],
     ]:
         """Return queries, keys and values by head, from the output of their map."""
-        by_head = mixed.view(-1, sum(self.num_heads), self.head_size)
-        query, key, value = torch.split(by_head, self.num_heads, 1)
+        if self.is_by_head:
+            query, key, value = mixed.view(-1, self.num_heads[0], 3, self.head_size).unbind(2)
+        else:
+            by_head = mixed.view(-1, sum(self.num_heads), self.head_size)
+            query, key, value = torch.split(by_head, self.num_heads, 1)
         return query, key, value
 
     def score_bias(self, scope: AttentionScope, dtype: torch.dtype) -> ScoreBias | None:
@@ -123,6 +127,7 @@ class SelfAttention(nn.Module):
             and scope.cache is None
             and scope.bias is None
             and len(set(self.num_heads)) == 1
+            and not self.is_by_head
             and native.can_attend(self.head_size, scope.packed.max_seqlen)
         )
 

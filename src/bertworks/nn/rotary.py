@@ -1,8 +1,8 @@
 """Rotary positions: queries and keys are rotated by an angle that grows with the position.
 
 The product of a query and a key then depends on their distance, not on their positions. Source: Su
-et al. (2021), "RoFormer", §3.2. In RoFormer's published weights neighbouring features form the
-pairs, in all others the two halves of the features.
+et al. (2021), "RoFormer", §3.2. In RoFormer's and NeoBERT's published weights neighbouring features
+form the pairs, in all others the two halves of the features.
 
 A rotary part of an encoder returns the rotations of tokens. Its tensors, if it has any, are
 buffers: they are saved, but not trained.
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .config import EncoderConfig, RopeTensors
+from .config import EncoderConfig, RopeKind
 
 
 class Rotation(NamedTuple):
@@ -97,6 +97,20 @@ class Rotary(nn.Module):
         return Rotation.from_frequencies(position_ids, frequencies, rows=rows, dtype=dtype)
 
 
+class RotaryNeighbours(Rotary):
+    """Rotations of neighbouring features."""
+
+    def forward(
+        self, position_ids: Int[Tensor, " tokens"], *, rows: int, dtype: torch.dtype, is_local: bool
+    ) -> Rotation:
+        of_halves = super().forward(position_ids, rows=rows, dtype=dtype, is_local=is_local)
+        cosine, sine = (
+            part.chunk(2, -1)[0].repeat_interleave(2, -1)
+            for part in (of_halves.cosine, of_halves.sine)
+        )
+        return Rotation(cosine, sine, has_neighbours=True)
+
+
 class RotaryFrequencies(Rotary):
     """Rotations from the frequencies in the checkpoint, which may be rounded (ESM's are)."""
 
@@ -137,8 +151,9 @@ class RotaryTable(Rotary):
         return Rotation(cosine, sine, has_neighbours=True)
 
 
-_CLASSES: dict[RopeTensors, type[Rotary]] = {
-    "none": Rotary,
+_CLASSES: dict[RopeKind, type[Rotary]] = {
+    "halves": Rotary,
+    "neighbours": RotaryNeighbours,
     "frequencies": RotaryFrequencies,
     "table": RotaryTable,
 }
@@ -146,4 +161,4 @@ _CLASSES: dict[RopeTensors, type[Rotary]] = {
 
 def make_rotary(config: EncoderConfig) -> Rotary | None:
     """Return the rotary part of an encoder; None if its positions are not rotary."""
-    return _CLASSES[config.rope_tensors](config) if config.positions == "rotary" else None
+    return _CLASSES[config.rope_kind](config) if config.positions == "rotary" else None
