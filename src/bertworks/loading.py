@@ -15,6 +15,7 @@ from .checkpoints.network_weights import load_weights
 from .checkpoints.sentence import (
     lowers_case,
     read_cross_encoder,
+    read_original_colbert,
     read_sentence_encoder,
     transformer_directory,
     with_limit,
@@ -73,6 +74,7 @@ def load(
     tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
     family = family_of(config)
     tensors, dropped_tensors = read_tensors(directory, family)
+    original_colbert = read_original_colbert(directory, raw, tensors)
     check_geometry(config, tensors, family, str(name))
     task_file = read_task(directory)
     limit = read_limit(whole_directory, config)
@@ -134,7 +136,9 @@ def load(
     model = Model(tokenizer, loaded_task, network, report, None, str(name), rate)
     if family is STATIC:
         model.sentence = read_static_settings(directory)
-    elif (sentence_encoder := read_sentence_encoder(whole_directory)) is not None:
+    elif (
+        sentence_encoder := original_colbert or read_sentence_encoder(whole_directory)
+    ) is not None:
         model.sentence, model.modules = sentence_encoder
     if model.sentence is not None:
         model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=str(name))

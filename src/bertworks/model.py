@@ -429,7 +429,9 @@ class Model:
         Returns:
             float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
             concatenated, or what the model's modules give. With a sparse pooling (`splade-max`; or
-            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`.
+            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`. For late interaction
+            (ColBERT), a list with a matrix `[tokens, width]` for each text; `is_query=True` for
+            queries.
 
         Raises:
             DataError: a text cannot be tokenised.
@@ -477,7 +479,11 @@ class Model:
         Raises:
             DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
-        one, other = (self._vectors(part, settings) for part in (texts, others))
+        if self.similarity_function == "maxsim":
+            one = self._vectors(texts, {**settings, "is_query": True})
+        else:
+            one = self._vectors(texts, settings)
+        other = self._vectors(others, settings)
         return similarities(one, other, self.similarity_function)
 
     @property
@@ -489,6 +495,8 @@ class Model:
         self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
     ) -> NDArray[np.float32]:
         """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
+        if isinstance(inputs, list) and inputs and isinstance(inputs[0], np.ndarray):
+            return cast("NDArray[np.float32]", inputs)  # matrices
         if is_sparse(inputs):
             return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
@@ -589,12 +597,19 @@ class Model:
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
-        defaults = {} if self.sentence is None else self.sentence.embed_defaults()
+        is_query = bool(settings.get("is_query"))
+        sentence = self.sentence
+        defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
         if settings.keys() & {"layers", "combine"}:
             defaults.pop("layer_weights", None)
         embedding_settings = EmbeddingSettings.from_values({**defaults, **settings})
         return make_embedder(
-            self.network, self.tokenizer, embedding_settings, embedding_settings, self.modules
+            self.network,
+            self.tokenizer,
+            embedding_settings,
+            embedding_settings,
+            self.modules,
+            None if sentence is None else sentence.late_interaction,
         )
 
     def fill_mask(

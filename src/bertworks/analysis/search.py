@@ -127,6 +127,7 @@ class Index:
         Raises:
             DataError: there are no texts; or the directory holds vectors of other texts or of
                 another model.
+            BertworksError: the model gives a matrix for each text (late interaction).
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or is inside an input.
         """
@@ -141,6 +142,11 @@ class Index:
         texts = read_texts(given, column=column, **options)
         checksums = array("I")
 
+        if model.similarity_function == "maxsim":
+            raise BertworksError(
+                "a model of late interaction gives no single vector of a text",
+                fix="Search with another model, and give this one as rerank.",
+            )
         makes_sparse = isinstance(model.embedder(), SparseEmbedder)
         name = _SPARSE_VECTORS if makes_sparse else _VECTORS
 
@@ -214,8 +220,9 @@ class Index:
         Args:
             queries: one query, or any number.
             top_k: number of texts per query.
-            rerank: a classifier or regression model for pairs (a cross-encoder), which scores each
-                query with each of its candidates and sets the final order.
+            rerank: a classifier or regression model for pairs (a cross-encoder), or a model of
+                late interaction (ColBERT), which scores each query with each of its candidates and
+                sets the final order.
             candidates: number of texts to rerank; at least `top_k`.
             approximate: search only part of the texts, with Faiss, which may miss some.
 
@@ -230,7 +237,8 @@ class Index:
             raise SettingsError(f"top_k={top_k}: must be at least 1")
         if not queries:
             return []
-        relevance = None if rerank is None else _relevance(rerank)
+        is_late = rerank is not None and rerank.similarity_function == "maxsim"
+        relevance = None if rerank is None or is_late else _relevance(rerank)
         vectors = self.model.embed(
             data=read_texts(queries, name="query"),
             truncation="error",
@@ -270,6 +278,8 @@ class Index:
         ]
         if rerank is not None and relevance is not None:
             hits_of_queries = _rerank(queries, hits_of_queries, rerank, relevance, self._engine)
+        elif rerank is not None:
+            hits_of_queries = _rerank_late(queries, hits_of_queries, rerank, self._engine)
         return [hits[:top_k] for hits in hits_of_queries]
 
     @cached_property
@@ -366,6 +376,21 @@ def _rerank(
         scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
         reranked_hits.append([hit._replace(score=relevance.score) for hit, relevance in scored])
     return reranked_hits
+
+
+def _rerank_late(
+    queries: Sequence[str],
+    hits_of_queries: Sequence[Sequence[Hit]],
+    model: Model,
+    engine: Mapping[str, Any],
+) -> list[list[Hit]]:
+    """Order each query's hits by late interaction; equal ones stay as retrieved."""
+    reranked = []
+    for query, hits in zip(queries, hits_of_queries, strict=True):
+        (scores,) = model.similarity(query, [hit.text for hit in hits], **engine)
+        order = np.argsort(-scores, kind="stable")
+        reranked.append([hits[at]._replace(score=float(scores[at])) for at in order])
+    return reranked
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:

@@ -15,17 +15,31 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
+from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
-from ..nn.vector_modules import ModuleSettings, NormalizeSettings, VectorModules
+from ..nn.vector_modules import (
+    DenseSettings,
+    ModuleSettings,
+    NormalizeSettings,
+    VectorModules,
+)
 from ..settings.base import Settings
 from ..settings.literals import Combine, SimilarityFunction
-from ..settings.pooling import SPARSE_POOLINGS, SentencePooling
+from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS, SentencePooling
 from ..utils.json_files import parse_json, write_json
 from ..utils.regular_files import read_bytes
+from .late_interaction import (
+    PROJECTION,
+    LateInteractionSettings,
+    pylate_entries,
+    read_original_settings,
+    read_pylate_settings,
+)
 from .sentence_modules import (
     VECTOR_MODULES,
     load_vector_modules,
+    read_dense,
     read_layer_weights,
     read_pooling,
     read_sparse_pooling,
@@ -50,6 +64,8 @@ them by the model's family."""
 _CONFIG = "config_sentence_transformers.json"
 _FILES = {"modules.json", "sentence_bert_config.json", _CONFIG}
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
+_TOKENS = "token_embeddings"
+"""sentence-transformers' name of token vectors, among the inputs and outputs of modules."""
 _LAYERS_KIND, _SPARSE_KIND = "WeightedLayerPooling", "SpladePooling"
 _PART = re.compile(
     rf"[1-9]\d*_({'|'.join(['Pooling', _LAYERS_KIND, _SPARSE_KIND, *sorted(VECTOR_MODULES)])})"
@@ -80,6 +96,7 @@ class SentenceSettings(Settings):
     include_prompt: bool = Field(True, description="whether pooling includes the prompt's tokens")
     normalize: bool = Field(False, description="whether vectors have length 1")
     max_seq_length: int | None = Field(None, ge=1, description="the most tokens of a text")
+    late_interaction: LateInteractionSettings | None = None
     entries: dict[str, Any] = Field({}, description=f"the content of {_CONFIG}")
 
     def prompt(self, role: PromptRole = "text") -> str:
@@ -94,16 +111,18 @@ class SentenceSettings(Settings):
         default = self.entries.get("default_prompt_name")
         return next(iter(texts), "" if default is None else prompts[default])
 
-    def embed_defaults(self) -> dict[str, Any]:
+    def embed_defaults(self, *, is_query: bool = False) -> dict[str, Any]:
         """The settings of `embed` that differ from their usual defaults."""
-        values = self.model_dump(exclude={"entries"}, exclude_defaults=True)
-        prompt = self.prompt()
+        values = self.model_dump(exclude={"entries", "late_interaction"}, exclude_defaults=True)
+        prompt = self.prompt("query" if is_query else "text")
         return {**values, "prompt": prompt} if prompt else values
 
     @property
     def similarity_function(self) -> SimilarityFunction:
         """The function that compares vectors; if the files name none, the cosine, or the inner
-        product of sparse ones."""
+        product of sparse ones; MaxSim for late interaction."""
+        if self.late_interaction is not None:
+            return "maxsim"
         usual: SimilarityFunction = "dot" if self.pooling in SPARSE_POOLINGS else "cosine"
         function: SimilarityFunction = self.entries.get("similarity_fn_name") or usual
         return function
@@ -131,6 +150,8 @@ def read_sentence_encoder(directory: Path) -> SentenceEncoder | None:
     if not parts or kinds == ["Transformer"]:  # a cross-encoder has its head
         return None
     file = directory / "modules.json"
+    if (late := _read_pylate(directory, parts)) is not None:
+        return late
     values, followers = _read_parts(directory, parts)
     if "pooling" not in values:
         raise CheckpointError("has no Pooling, so texts would have no vectors", where=str(file))
@@ -149,6 +170,68 @@ def read_sentence_encoder(directory: Path) -> SentenceEncoder | None:
         settings, directories = zip(*followers, strict=True)
         modules = load_vector_modules(settings, directories, str(file))
     return SentenceEncoder(SentenceSettings.parse(values, where=str(file)), modules)
+
+
+def _read_pylate(directory: Path, parts: Sequence[tuple[str, Path]]) -> SentenceEncoder | None:
+    """Read a late-interaction model in PyLate's layout; None if it is not one."""
+    file = directory / _CONFIG
+    entries = _read_entries(file, is_late=True) if file.exists() else {}
+    settings = read_pylate_settings(entries, str(file))
+    if settings is None:
+        return None
+    where = str(directory / "modules.json")
+    (first, transformer), *others = parts
+    if first != "Transformer" or not others or any(kind != "Dense" for kind, _ in others):
+        raise CheckpointError(
+            f"the modules of late interaction are {', '.join(kind for kind, _ in parts)}",
+            where=where,
+            fix="Supported: Transformer, then Dense.",
+        )
+    directories = tuple(directory / path for _, path in others)
+    denses = tuple(
+        read_dense(read_json(path / "config.json"), path / "config.json", _TOKENS)
+        for path in directories
+    )
+    modules = load_vector_modules(denses, directories, where)
+    kept_entries = {key: value for key, value in entries.items() if key != "similarity_fn_name"}
+    return SentenceEncoder(
+        SentenceSettings(
+            pooling=NO_POOLING,
+            max_seq_length=_read_limits(directory / transformer).get("max_seq_length"),
+            late_interaction=settings,
+            entries=kept_entries,
+        ),
+        modules,
+    )
+
+
+def read_original_colbert(
+    directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> SentenceEncoder | None:
+    """Read a late-interaction model in the original release's layout; None if it is not one.
+
+    Args:
+        config: its `config.json`.
+        tensors: its weights, from which the projection is removed.
+
+    Raises:
+        CheckpointError: a file is damaged, or the projection is missing.
+    """
+    settings = read_original_settings(directory, config)
+    if settings is None:
+        return None
+    weight = tensors.pop(PROJECTION, None)
+    if weight is None or weight.ndim != 2 or not weight.isfinite().all():
+        what = f"the tensor {PROJECTION!r} is missing, no matrix, or not finite"
+        raise CheckpointError(what, where=str(directory))
+    outputs, inputs = weight.shape
+    dense = DenseSettings(
+        in_features=inputs, out_features=outputs, bias=False, activation="identity"
+    )
+    modules = VectorModules([dense]).eval()
+    modules.load_state_dict({"steps.0.linear.weight": weight.float()})
+    own = SentenceSettings(pooling=NO_POOLING, late_interaction=settings)
+    return SentenceEncoder(own, modules)
 
 
 def _read_parts(
@@ -337,6 +420,7 @@ def write_sentence_encoder(
 ) -> None:
     """Write the files that `read_sentence_encoder` reads."""
     is_sparse = settings.pooling in SPARSE_POOLINGS
+    is_late = settings.late_interaction is not None
     parts = [("MLMTransformer" if is_sparse else "Transformer", "")]
 
     def add(kind: str) -> Path:
@@ -348,7 +432,7 @@ def write_sentence_encoder(
         write_layer_weights(add(_LAYERS_KIND), settings.layers, settings.layer_weights, hidden_size)
     if is_sparse:
         write_sparse_pooling(add(_SPARSE_KIND), settings.pooling)
-    else:
+    elif not is_late:
         include_prompt = settings.include_prompt
         write_pooling(add("Pooling"), settings.pooling, hidden_size, include_prompt=include_prompt)
     for index, one in enumerate(() if modules is None else modules.settings):
@@ -357,14 +441,17 @@ def write_sentence_encoder(
     if settings.normalize:
         add("Normalize")
     entries = [
-        {"idx": number, "name": str(number), "path": path, "type": _class_of(kind)}
+        {"idx": number, "name": str(number), "path": path, "type": _class_of(kind, is_late=is_late)}
         for number, (kind, path) in enumerate(parts)
     ]
     limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
     write_json(directory / "modules.json", entries)
     write_json(directory / "sentence_bert_config.json", limits)
-    if settings.entries:
-        write_json(directory / _CONFIG, settings.entries)
+    config = settings.entries
+    if settings.late_interaction is not None:
+        config = config | pylate_entries(settings.late_interaction)
+    if config:
+        write_json(directory / _CONFIG, config)
 
 
 def read_static_sentence(
@@ -414,22 +501,29 @@ def write_static_sentence(directory: Path, settings: SentenceSettings) -> None:
         write_json(directory / _CONFIG, settings.entries)
 
 
-def _class_of(kind: str) -> str:
+def _class_of(kind: str, *, is_late: bool) -> str:
     """The full name of a module's class, which every version of sentence-transformers finds."""
+    if is_late and kind == "Dense":
+        return "pylate.models.Dense.Dense"
     if kind in ("MLMTransformer", _SPARSE_KIND):
         return f"sentence_transformers.sparse_encoder.models.{kind}.{kind}"
     return f"{_MODULES}.{kind}"
 
 
-def _read_entries(file: Path) -> dict[str, Any]:
-    """The file's content, after a check of its similarity function and its prompts."""
+def _read_entries(file: Path, *, is_late: bool = False) -> dict[str, Any]:
+    """The file's content, after a check of its similarity function and its prompts.
+
+    Args:
+        is_late: whether late interaction's function is one; other models are then not refused.
+    """
     entries = dict(read_json(file))
     function, functions = entries.get("similarity_fn_name"), get_args(SimilarityFunction)
-    if function not in (None, *functions):
+    plain = [name for name in functions if name != "maxsim"]
+    if not is_late and function not in (None, *plain):
         raise CheckpointError(
             f"similarity_fn_name is {truncate_repr(function)}, which is not supported",
             where=str(file),
-            fix=f"Set it to one of {', '.join(functions)}, or remove it: then cosines are used.",
+            fix=f"Set it to one of {', '.join(plain)}, or remove it: then cosines are used.",
         )
     prompts, default = entries.get("prompts") or {}, entries.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):

@@ -163,9 +163,17 @@ def write_layer_weights(
     write_weights(directory / SAFETENSORS, {"layer_weights": torch.tensor(weights)}, format="pt")
 
 
-def _read_dense(config: Mapping[str, Any], file: Path) -> DenseSettings:
+def read_dense(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR) -> DenseSettings:
+    """Read the settings of a linear map.
+
+    Args:
+        where_used: sentence-transformers' name of the vectors that it maps; None also counts.
+
+    Raises:
+        CheckpointError: it maps others, or a value is not supported.
+    """
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, _VECTOR):
+        if config.get(key) not in (None, where_used):
             raise CheckpointError(
                 f"{key} is {truncate_repr(config[key])}, which is not supported", where=str(file)
             )
@@ -182,7 +190,7 @@ def _read_dense(config: Mapping[str, Any], file: Path) -> DenseSettings:
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], Path], ModuleSettings]] = {
-    "Dense": _read_dense,
+    "Dense": read_dense,
     "LayerNorm": lambda config, file: LayerNormSettings.parse(
         {"dimension": config.get("dimension")}, where=str(file)
     ),
@@ -240,7 +248,7 @@ def load_vector_modules(
 
 
 def write_vector_module(directory: Path, modules: VectorModules, index: int) -> None:
-    """Write a module to a new directory, which `read_vector_module` reads."""
+    """Write a module to a new directory, which `read_vector_module` and `read_dense` read."""
     directory.mkdir()
     settings, step = modules.settings[index], modules.steps[index]
     config = settings.model_dump(exclude={"kind"})

@@ -404,12 +404,11 @@ def embed_all(
     """
     total = sum(1 for _ in texts) if progress is not None and texts.is_repeatable else 0
     parts: list[Any] = []
-    num_done = 0
+    first = embedder.num_texts
     for part in embed(embedder, texts):
         parts.append(part)
-        num_done += part.shape[0]
         if progress is not None:
-            progress(num_done, total)
+            progress(embedder.num_texts - first, total)
     return embedder.concatenate(parts)
 
 

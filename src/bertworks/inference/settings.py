@@ -73,7 +73,8 @@ class EmbedSettings(LayerSettings):
         description="how token vectors become a text vector: mean, cls, max, mean-sqrt, "
         "weighted-mean, sep or pooler, or several side by side, such as cls+max; or a sparse "
         "vector with a number for each piece: splade-max, splade-sum, splade-max-log, "
-        "splade-sum-log; if omitted, as saved with the model, or mean",
+        "splade-sum-log; none: a matrix for late interaction (ColBERT); if omitted, as saved "
+        "with the model, or mean",
     )
     normalize: bool = Field(
         False, description="scale vectors to length 1; if omitted, as saved with the model"
@@ -81,6 +82,11 @@ class EmbedSettings(LayerSettings):
     prompt: str = Field(
         "",
         description='prefix of each text, such as "query: "; if omitted, as saved with the model',
+    )
+    is_query: bool = Field(
+        False,
+        description="whether texts are queries: they have their own prompt, and in late "
+        "interaction their own form",
     )
     include_prompt: bool = Field(
         True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ def similarities(
 
     Args:
         texts, others: `[texts, width]`, `[others, width]`; both may be sparse.
+            With "maxsim", lists of matrices.
         function: cosine (0 with a zero vector), inner product, or negative distance.
 
     Raises:
@@ -36,6 +37,8 @@ def similarities(
     """
     if texts.shape[1] != others.shape[1]:
         raise DataError(f"vectors of {texts.shape[1]} and of {others.shape[1]} numbers")
+    if isinstance(texts, list) or isinstance(others, list):
+        return max_similarities(texts, others)
     if is_sparse(texts) != is_sparse(others):
         raise DataError("sparse vectors are compared with sparse vectors only")
     if is_sparse(texts):
@@ -58,6 +61,33 @@ def _sparse_similarities(
         products = np.clip(products / np.where(scale, scale, 1), -1, 1)
     result: NDArray[np.float32] = products.astype(np.float32)
     return result
+
+
+def max_similarities(
+    queries: Sequence[Vectors], documents: Sequence[Vectors]
+) -> NDArray[np.float32]:
+    """Return MaxSim of each query with each document: `[queries, documents]`, in float64.
+
+    For each row of a query, the largest inner product with a row of the document; their sum.
+    Source: Khattab and Zaharia (2020), "ColBERT", §3.3.
+
+    Args:
+        queries, documents: matrices `[tokens, width]`; a document without tokens has 0.
+
+    Raises:
+        DataError: they are not matrices of the same width.
+    """
+    widths = {matrix.shape[-1] for matrix in (*queries, *documents)}
+    if len(widths) > 1 or any(matrix.ndim != 2 for matrix in (*queries, *documents)):
+        raise DataError("late interaction compares lists of matrices of one width")
+    result = np.zeros((len(queries), len(documents)))
+    for column, document in enumerate(documents):
+        if not len(document):
+            continue
+        rows = document.astype(np.float64).T
+        for row, query in enumerate(queries):
+            result[row, column] = (query.astype(np.float64) @ rows).max(1).sum()
+    return result.astype(np.float32)
 
 
 def _cosines(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -83,6 +113,12 @@ def _manhattan(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArr
     return np.array(rows).reshape(len(texts), len(others))
 
 
+def _refuse_rows(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    raise DataError(
+        f"late interaction compares lists of matrices, not {texts.shape} and {others.shape}"
+    )
+
+
 _FUNCTIONS: Mapping[
     SimilarityFunction,
     Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
@@ -91,6 +127,7 @@ _FUNCTIONS: Mapping[
     "dot": _products,
     "euclidean": _euclidean,
     "manhattan": _manhattan,
+    "maxsim": _refuse_rows,
 }
 
 

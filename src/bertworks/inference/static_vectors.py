@@ -20,18 +20,20 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import nn
 
-from ..errors import BertworksWarning
+from ..checkpoints.late_interaction import LateInteractionSettings
+from ..errors import BertworksWarning, SettingsError
 from ..native.library import is_enabled
 from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
 from ..nn.encoder import HasEncoder
 from ..nn.vector_modules import VectorModules
-from ..settings.pooling import SPARSE_POOLINGS
+from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from .engine import check_finite, row_name
 from .features import Embedder, EncodedText, TextEmbedder, warn_of_truncation
+from .late_interaction import LateInteractionEmbedder
 from .settings import EmbedSettings, EngineSettings
 from .sparse import SparseEmbedder
 
@@ -197,8 +199,17 @@ def make_embedder(
     settings: EmbedSettings,
     engine: EngineSettings,
     modules: VectorModules | None = None,
+    late_interaction: LateInteractionSettings | None = None,
 ) -> TextEmbedder:
     """Return the embedder for a network; see `Embedder` for the arguments and errors."""
+    if settings.pooling == NO_POOLING:
+        if late_interaction is None or modules is None:
+            raise SettingsError("pooling=none: the model was not trained for late interaction")
+        return LateInteractionEmbedder(
+            network, tokenizer, settings, engine, modules, late_interaction
+        )
+    if late_interaction is not None:
+        modules = None  # they are for vectors of tokens
     if settings.pooling in SPARSE_POOLINGS:
         return SparseEmbedder(network, tokenizer, settings, engine)
     kind = StaticEmbedder if StaticEmbedder.is_for(network, settings) else Embedder

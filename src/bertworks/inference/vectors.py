@@ -43,6 +43,7 @@ from ..utils.regular_files import read_bytes
 from ..utils.remote import is_remote, local_output
 from .engine import chunks, resolve_precision, threads_of_worker
 from .features import Embedder, TextEmbedder, TokenFeatures
+from .late_interaction import LateInteractionEmbedder
 from .manifests import (
     OutputManifest,
     checksum_of_file,
@@ -267,6 +268,12 @@ def read_provenance(out: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 def _layout(out: Path, embedder: TextEmbedder | TokenFeatures) -> Layout:
     if isinstance(embedder, TextEmbedder):
+        if isinstance(embedder, LateInteractionEmbedder):
+            raise DataError(
+                "late interaction gives a matrix for each text, for which there is no file format",
+                where=str(out),
+                fix="Use Model.embed; or give pooling=mean for a vector of each text.",
+            )
         return layout_of(out, embedder.width, is_sparse=isinstance(embedder, SparseEmbedder))
     if out.suffix != ".parquet":
         raise DataError(

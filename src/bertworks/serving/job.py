@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from ..data.rows import Row
+from ..inference.late_interaction import LateInteractionEmbedder
 from ..inference.similarity import of_unit_length
 from ..inference.sparse import SparseEmbedder
 from ..tasks.inputs import open_inputs
@@ -183,6 +184,11 @@ class Job:
             raise WrongModelError(
                 f"the model {self.loaded_model.name!r} makes sparse vectors",
                 fix="Use /embed_sparse.",
+            )
+        if kind is EmbedRunner and isinstance(embedder, LateInteractionEmbedder):
+            raise WrongModelError(
+                f"the model {self.loaded_model.name!r} makes a matrix for each text",
+                fix="Use /rerank.",
             )
         width = embedder.width
         self._check_dimensions(width, dimensions)

@@ -124,6 +124,8 @@ class LoadedModel:
             verbs.add("tag")
         if isinstance(task, AnsweringTask):
             verbs.add("answer")
+        if self.compares_late:
+            verbs.add("rerank")
         return frozenset(verbs)
 
     def check_verb(self, verb: str) -> None:
@@ -175,6 +177,11 @@ class LoadedModel:
     def makes_sparse_vectors(self) -> bool:
         """Whether its vectors of texts are sparse, unless a request asks for another pooling."""
         return isinstance(self.get_embed_runner().embedder, SparseEmbedder)
+
+    @property
+    def compares_late(self) -> bool:
+        """Whether it gives a matrix for each text, for late interaction."""
+        return self.model.similarity_function == "maxsim"
 
     @property
     def normalizes(self) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..inference.similarity import max_similarities
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .job import Job, locate_texts
 from .loaded_model import LoadedModel
 from .request_error import invalid_field_error
 from .runners.base import Text
+from .runners.embedding import LateInteractionRunner
 from .runners.tasks import ScoredPrediction, TaskRunner
 
 
@@ -54,12 +57,34 @@ async def rank_texts(
     """Return each text's index and score for a query, best first: see `_output_scores`."""
     job.service.check_texts(field, texts)
     job.service.check_text("query", query)
+    if job.loaded_model.compares_late:
+        return await _rank_late(job, query, locate_texts(field, texts), truncate=truncate)
     rows = [row._replace(text=(query, row.text)) for row in locate_texts(field, texts)]
     predictions = await score_texts(job, "rerank", rows, truncate=truncate)
     order = np.argsort(
         [-prediction.logits[0] for prediction in predictions], kind="stable"
     ).tolist()
     return [(index, _output_scores(predictions[index], raw=raw)[0]) for index in order]
+
+
+async def _rank_late(
+    job: Job, query: str, texts: Sequence[Text], *, truncate: bool | None
+) -> list[tuple[int, float]]:
+    """The same by late interaction. A long query is cut to its fixed length, as in training."""
+
+    async def embed(items: Sequence[Text], *, is_query: bool) -> list[Any]:
+        runner = job.loaded_model.get_embed_runner(
+            LateInteractionRunner,
+            is_query=is_query,
+            truncation="longest_first" if truncate or is_query else "error",
+        )
+        prepare = partial(runner.prepare, truncation=job.context.truncation)
+        return await job.compute(runner, items, limit=runner.embedder.limit, prepare=prepare)
+
+    queries = await embed([Text("query", query)], is_query=True)
+    (scores,) = max_similarities(queries, await embed(texts, is_query=False))
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [(index, float(scores[index])) for index in order]
 
 
 def rank_labels(

@@ -59,6 +59,7 @@ class VectorKeywords(LayerKeywords, total=False):
     pooling: str
     normalize: bool
     prompt: str
+    is_query: bool
     include_prompt: bool
 
 

@@ -90,8 +90,11 @@ vectors side by side."""
 Combine: TypeAlias = Literal["concat", "sum", "mean"]
 """How the vectors of several layers are combined."""
 
-SimilarityFunction: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan"]
+SimilarityFunction: TypeAlias = Literal["cosine", "dot", "euclidean", "manhattan", "maxsim"]
 """How the vectors of two texts are compared; distances are negative, so that more is more similar.
+
+`maxsim` compares the matrices of late interaction: for each row of the first, the largest inner
+product with a row of the second; their sum.
 """
 
 MAX_POSITIONS = 1_000_000

@@ -10,14 +10,18 @@ from ..errors import did_you_mean
 from .literals import PoolingMode, SparsePooling
 
 SPARSE_POOLINGS = get_args(SparsePooling)
+NO_POOLING = "none"
+"""That of late interaction: a matrix of token vectors for each text."""
+
+_OTHERS = (*SPARSE_POOLINGS, NO_POOLING)
 
 
 def _check_dense(value: str) -> str:
     """Check the name of a pooling of token vectors."""
     names, modes = get_args(PoolingMode), value.split("+")
     for mode in modes:
-        if mode in SPARSE_POOLINGS:
-            raise ValueError(f"{mode} gives sparse vectors, and cannot be used here")
+        if mode in _OTHERS:
+            raise ValueError(f"{mode} gives no dense vector, and cannot be used here")
         if mode not in names:
             raise ValueError(f"{mode!r} is not a pooling; {did_you_mean(mode, names)}")
     if len(set(modes)) < len(modes):
@@ -34,7 +38,7 @@ def _check_trained(value: str) -> str:
 
 
 PoolingName = Annotated[
-    str, AfterValidator(lambda value: value if value in SPARSE_POOLINGS else _check_dense(value))
+    str, AfterValidator(lambda value: value if value in _OTHERS else _check_dense(value))
 ]
 """One of `PoolingMode` or `SparsePooling`, or several modes joined by `+`."""
 
@@ -42,6 +46,6 @@ TrainedPooling = Annotated[str, AfterValidator(_check_trained)]
 """Without the sparse ones, and the pooler, for which sentence-transformers' layout has no name."""
 
 SentencePooling = Annotated[
-    str, AfterValidator(lambda value: value if value in SPARSE_POOLINGS else _check_trained(value))
+    str, AfterValidator(lambda value: value if value in _OTHERS else _check_trained(value))
 ]
 """That of a saved sentence encoder: all but the pooler."""

@@ -98,6 +98,24 @@ class SparseRunner(EmbedRunner):
     """Computes a sparse vector for each text: a CSR matrix of one row."""
 
 
+class LateInteractionRunner(EmbedRunner):
+    """Computes a matrix for each text: a query's or a document's, as the embedder is made."""
+
+    def prepare(
+        self, items: Sequence[Text], truncation: Truncation | None = None, prompt: str = ""
+    ) -> list[EncodedText]:
+        del prompt
+        num_truncated = self.embedder.num_truncated
+        encoded_texts = self.embedder.encode(
+            [item.text for item in items], [item.where for item in items]
+        )
+        if truncation is not None:
+            truncation.truncated += self.embedder.num_truncated - num_truncated
+            for text in encoded_texts:
+                truncation.count(text.num_tokens)
+        return encoded_texts
+
+
 class TokenStatesRunner(EmbedRunner):
     """Computes a vector for each token of a text: float32 `[tokens, width]`."""
 

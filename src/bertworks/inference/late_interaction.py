@@ -1,0 +1,177 @@
+"""Token vectors for late interaction (ColBERT): a matrix for each text.
+
+    query:    [CLS] [Q] tokens [SEP] [MASK] … up to a fixed length ─┐
+    document: [CLS] [D] tokens [SEP], without punctuation ──────────┴─► a row of length 1 each
+
+Two texts are compared by MaxSim: the sum over the query's rows of the largest inner product with a
+row of the document. Source: Khattab and Zaharia (2020), "ColBERT", §3.2 and §3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checkpoints.late_interaction import LateInteractionSettings
+from ..errors import DataError, SettingsError
+from ..nn.encoder import HasEncoder
+from ..nn.vector_modules import VectorModules
+from ..packed import Padded
+from ..text.encoding import TokenIds
+from ..text.tokenizer import Tokenizer
+from .engine import check_finite, row_name
+from .features import EncodedText, TextEmbedder
+from .frozen_network import frozen_form
+from .settings import EmbedSettings, EngineSettings
+
+Matrix = NDArray[np.float32]
+
+
+class LateInteractionEmbedder(TextEmbedder):
+    """Computes a matrix of each text, float32 `[tokens, width]`, with rows of length 1.
+
+    Args:
+        modules: the maps from an encoder's token vector to a row.
+        late_interaction: how queries and documents are written.
+
+    Raises:
+        SettingsError: a setting is for other vectors, or a prefix is not a piece.
+    """
+
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+        modules: VectorModules,
+        late_interaction: LateInteractionSettings,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
+        if not self.is_of_last:
+            raise SettingsError("late interaction uses only the last layer")
+        self.modules, self.late_interaction = modules, late_interaction
+        self._width = modules.output_width(self.config.hidden_size)
+        self.is_query = settings.is_query
+        own = late_interaction
+        prefix = own.query_prefix if self.is_query else own.document_prefix
+        self.limit = min(self.limit, own.query_length if self.is_query else own.document_length)
+        start, end = tokenizer.definition.frame.start, tokenizer.definition.frame.end
+        ids = tokenizer.definition.ids
+        self._start = np.array([*(ids[piece] for piece in start), *self._prefix(prefix)], np.int32)
+        self._end = np.array([ids[piece] for piece in end], np.int32)
+        skipped = (ids.get(word) for word in own.skipped_words)
+        self._skiplist_ids = np.array([one for one in skipped if one is not None], np.int32)
+
+    def _prefix(self, prefix: str) -> list[int]:
+        """The id of a prefix, which its files write with or without a space after it."""
+        if not prefix:
+            return []
+        for piece in (prefix, prefix.strip()):
+            if (number := self.tokenizer.definition.ids.get(piece)) is not None:
+                return [number]
+        raise SettingsError(f"the prefix {prefix!r} of late interaction is not in the vocabulary")
+
+    @property
+    def width(self) -> int:
+        """The length of a row."""
+        return self._width
+
+    @property
+    def _expands(self) -> bool:
+        return self.is_query and self.late_interaction.expands_queries
+
+    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
+        """Tokenise texts, with the prefix of queries or documents after `[CLS]`.
+
+        Raises:
+            DataError: a text is not valid, or is too long and `truncation` is "error".
+        """
+        prompt = self.prompt
+        rows = self.tokenizer.piece_ids([prompt + text for text in texts], where=where)
+        room = self.limit - len(self._start) - len(self._end)
+        encoded_texts = []
+        for index, row in enumerate(rows):
+            excess = max(0, len(row) - room)
+            if excess and self.settings.truncation == "error":
+                raise DataError(
+                    f"{len(row) + self.limit - room} tokens, but at most {self.limit} fit",
+                    where=where[index],
+                    fix="Shorten the text.",
+                )
+            ids = np.concatenate([self._start, row[:room], self._end])
+            encoded_texts.append(EncodedText(index, TokenIds(ids, excess)))
+            self.num_truncated += excess > 0
+        self.num_texts += len(texts)
+        return encoded_texts
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Matrix]:
+        result: dict[int, Matrix] = {}
+        with torch.inference_mode():
+            for part, hidden in self._hidden_states(texts):
+                deterministic = self.engine.deterministic
+                modules = frozen_form(self.modules, "fp32", deterministic)
+                rows = F.normalize(modules(torch.cat(hidden).float()), dim=-1)
+                edges = np.cumsum([0, *map(len, hidden)]).tolist()
+                for text, start, end in zip(part, edges, edges[1:], strict=False):
+                    matrix = rows[start:end]
+                    check_finite(matrix, lambda _: place(text.index))  # noqa: B023
+                    result[text.index] = self._kept_rows(text, matrix.cpu().numpy())
+                if progress is not None:
+                    progress(len(result))
+        return [result[index] for index in range(len(texts))]
+
+    def _kept_rows(self, text: EncodedText, matrix: Matrix) -> Matrix:
+        """Leave out a document's punctuation."""
+        if self.is_query:
+            return matrix
+        kept: Matrix = matrix[~np.isin(text.encoding.input_ids, self._skiplist_ids)]
+        return kept
+
+    def _hidden_states(
+        self, texts: Sequence[EncodedText]
+    ) -> Iterator[tuple[list[EncodedText], list[Float[Tensor, "tokens hidden_size"]]]]:
+        """Yield some texts, and the hidden states of each."""
+        if self._expands and not self.late_interaction.attends_to_expansion:
+            for text in texts:
+                yield [text], [self._expand_query(text)]
+            return
+        if self._expands:
+            texts = [replace(text, encoding=TokenIds(self._fill_query(text))) for text in texts]
+        encoder = self.frozen_encoder()
+        for part, packed in self.batches(texts):
+            hidden = encoder(packed)
+            yield part, [hidden[start:end] for start, end in pairwise(packed.cu_seqlens.tolist())]
+
+    def _fill_query(self, text: EncodedText) -> NDArray[np.int32]:
+        """A query's ids, filled with `[MASK]`."""
+        ids = np.full(self.limit, self.tokenizer.mask_id, np.int32)
+        ids[: text.num_tokens] = text.encoding.input_ids
+        return ids
+
+    def _expand_query(self, text: EncodedText) -> Float[Tensor, "tokens hidden_size"]:
+        """The hidden states of a query whose tokens do not attend to its expansion.
+
+        The expansion attends to the tokens. No pack expresses that, so the query is a padded row,
+        and the parameters' own precision is used.
+        """
+        ids = torch.from_numpy(self._fill_query(text)).long()[None].to(self.device)
+        mask = torch.arange(self.limit, device=self.device)[None] < text.num_tokens
+        hidden: Tensor = self.network.encoder(Padded.from_tensors(ids, mask))
+        return hidden
+
+    def concatenate(self, parts: Sequence[list[Matrix]]) -> list[Matrix]:
+        return [*chain.from_iterable(parts)]

@@ -1,0 +1,194 @@
+"""Late interaction (ColBERT), compared with the paper's formula on transformers' hidden states, and
+with sentence-transformers' `MultiVectorEncoder`."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import MultiVectorEncoder
+from tests.checkpoints.published import geometry, theirs_of
+from tests.serving.conftest import running
+from transformers import AutoModel
+
+import bertworks as bw
+from bertworks.analysis.search import Index
+from bertworks.errors import BertworksError, CheckpointError, DataError
+from bertworks.serving.client import Client, ServerError
+from bertworks.utils.json_files import write_json
+
+PIECES = [
+    "[PAD]",
+    "[unused0]",
+    "[unused1]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *"abcdefgh",
+    *".,!",
+]
+QUERIES = ["a b", "c d e f g h a b c d", "h"]
+DOCUMENTS = ["a b c.", "d, e, f! g", "h h h a", "b"]
+FP32 = {"precision": "fp32"}
+LENGTHS = {"query_length": 9, "document_length": 7}
+
+
+def write(folder: Path, *, layout: str, attends: bool = False) -> Path:
+    """Write a ColBERT with random weights."""
+    torch.manual_seed(0)
+    theirs = theirs_of(geometry("bert", vocab_size=len(PIECES)), "encoder", torch.float32)
+    theirs.save_pretrained(folder)
+    bw.Tokenizer.from_vocabulary(PIECES).save(folder)
+    width = geometry("bert").hidden_size
+    weight = torch.randn(5, width)
+    if layout == "original":
+        tensors = {
+            f"bert.{name}": tensor
+            for name, tensor in load_file(folder / "model.safetensors").items()
+        }
+        save_file(
+            {**tensors, "linear.weight": weight}, folder / "model.safetensors", {"format": "pt"}
+        )
+        config = json.loads((folder / "config.json").read_text())
+        write_json(folder / "config.json", {**config, "architectures": ["HF_ColBERT"]})
+        metadata = {"query_maxlen": 9, "doc_maxlen": 7, "attend_to_mask_tokens": attends}
+        (folder / "artifact.metadata").write_text(json.dumps(metadata))
+        return folder
+    dense = folder / "1_Dense"
+    dense.mkdir()
+    save_file({"linear.weight": weight}, dense / "model.safetensors")
+    config = {"in_features": width, "out_features": 5, "bias": False}
+    identity = "torch.nn.modules.linear.Identity"
+    write_json(dense / "config.json", {**config, "activation_function": identity})
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    parts = [
+        {"idx": number, "name": str(number), "path": path, "type": kind}
+        for number, (path, kind) in enumerate(kinds.items())
+    ]
+    write_json(folder / "modules.json", parts)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 20, "do_lower_case": False})
+    entries = {"query_prefix": "[unused0]", "document_prefix": "[unused1]", **LENGTHS}
+    entries |= {"attend_to_expansion_tokens": attends, "skiplist_words": list(string.punctuation)}
+    write_json(folder / "config_sentence_transformers.json", {"model_type": "ColBERT", **entries})
+    return folder
+
+
+def expected_matrices(
+    folder: Path, texts: list[str], *, is_query: bool, attends: bool
+) -> list[np.ndarray]:
+    """Khattab and Zaharia (2020), §3.2: Normalize(Linear(BERT([CLS] [Q] … [MASK]…)))."""
+    bert = AutoModel.from_pretrained(folder).eval()
+    own = folder / "1_Dense" / "model.safetensors"
+    weight = load_file(own if own.exists() else folder / "model.safetensors")["linear.weight"]
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    matrices = []
+    for text in texts:
+        limit = LENGTHS["query_length" if is_query else "document_length"]
+        pieces = tokenizer.piece_ids([text])[0].tolist()[: limit - 3]
+        ids = [4, 1 if is_query else 2, *pieces, 5]
+        ids, count = (ids + [6] * (limit - len(ids)) if is_query else ids), len(ids)
+        mask = [1] * (len(ids) if attends else count) + [0] * (0 if attends else len(ids) - count)
+        with torch.no_grad():
+            states = bert(torch.tensor([ids]), torch.tensor([mask])).last_hidden_state[0]
+        rows = torch.nn.functional.normalize(states @ weight.T, dim=-1).numpy()
+        kept = [at for at, number in enumerate(ids) if is_query or PIECES[number] not in ".,!"]
+        matrices.append(rows[kept])
+    return matrices
+
+
+@pytest.mark.parametrize("layout", ["original", "pylate"])
+@pytest.mark.parametrize("attends", [False, True])
+def test_matrices_are_those_of_the_formula(tmp_path: Path, layout: str, attends: bool) -> None:
+    folder = write(tmp_path / "theirs", layout=layout, attends=attends)
+    model = bw.load(folder, device="cpu")
+    theirs = MultiVectorEncoder(str(folder), device="cpu")
+    with pytest.warns(bw.BertworksWarning, match="were truncated"):
+        check(folder, model, theirs, attends)
+    model.save(tmp_path / "ours")
+    with pytest.warns(bw.BertworksWarning, match="were truncated"):
+        check(
+            folder, bw.load(tmp_path / "ours"), MultiVectorEncoder(str(tmp_path / "ours")), attends
+        )
+
+
+def check(folder: Path, model: bw.Model, theirs: Any, attends: bool) -> None:
+    encoded = theirs.encode_query(QUERIES), theirs.encode_document(DOCUMENTS)
+    for texts, is_query, peers in zip((QUERIES, DOCUMENTS), (True, False), encoded, strict=True):
+        matrices: Any = model.embed(texts, is_query=is_query, **FP32)
+        expected = expected_matrices(folder, texts, is_query=is_query, attends=attends)
+        for own, one, peer, text in zip(matrices, expected, peers, texts, strict=True):
+            np.testing.assert_allclose(own, one, atol=1e-5)
+            np.testing.assert_allclose(own, peer, atol=1e-5)
+            (alone,) = model.embed(text, is_query=is_query, **FP32)
+            np.testing.assert_array_equal(alone, own)
+
+
+@pytest.fixture(scope="module")
+def colbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("colbert") / "colbert", layout="pylate")
+
+
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
+    model = bw.load(colbert, device="cpu")
+    queries: Any = model.embed(QUERIES, is_query=True, **FP32)
+    documents: Any = model.embed(DOCUMENTS, **FP32)
+    expected = [[(q @ d.T).max(1).sum() for d in documents] for q in queries]
+    np.testing.assert_allclose(model.similarity(QUERIES, DOCUMENTS, **FP32), expected, rtol=1e-5)
+    scores = model.similarity(queries, documents)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+    order = np.argsort(-scores[0], kind="stable")
+    with (
+        running({"colbert": str(colbert)}, precision="fp32") as server,
+        Client(server.url, model="colbert") as client,
+    ):
+        ranks = client.rerank(QUERIES[0], DOCUMENTS, truncate=True)
+        with pytest.raises(ServerError, match="makes a matrix for each text"):
+            client.embed(DOCUMENTS)
+        with pytest.raises(ServerError, match="at most 7 fit"):
+            client.rerank(QUERIES[0], ["a b c d e f g h"])
+    assert [at for at, _ in ranks] == order.tolist()
+    assert [score for _, score in ranks] == pytest.approx(scores[0][order])
+
+
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+def test_search_reranks_by_late_interaction(colbert: Path) -> None:
+    model = bw.load(colbert, device="cpu")
+    first = bw.Model(model.tokenizer, None, model.network)
+    index = Index.open(first, DOCUMENTS, **FP32)
+    (hits,) = index.search(QUERIES[0], top_k=3, rerank=model)
+    (scores,) = model.similarity(QUERIES[0], DOCUMENTS, **FP32)
+    order = np.argsort(-scores, kind="stable")[:3]
+    assert [hit.row for hit in hits] == order.tolist()
+    assert [hit.score for hit in hits] == pytest.approx(scores[order])
+    with pytest.raises(BertworksError, match="gives no single vector of a text"):
+        Index.open(model, DOCUMENTS)
+
+
+def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
+    model = bw.load(colbert)
+    assert model.embed("a", pooling="mean").shape == (1, geometry("bert").hidden_size)
+    with pytest.raises(DataError, match="there is no file format"):
+        model.embed_to(tmp_path / "a.npy", DOCUMENTS)
+    with pytest.raises(DataError, match="lists of matrices"):
+        model.similarity(np.zeros((1, 5), np.float32), np.zeros((1, 5), np.float32))
+    plain = bw.Model(model.tokenizer, None, model.network)
+    with pytest.raises(bw.BertworksError, match="was not trained for late interaction"):
+        plain.embed("a", pooling="none")
+    model.save(tmp_path / "ours")
+    file = tmp_path / "ours" / "config_sentence_transformers.json"
+    write_json(file, {**json.loads(file.read_text()), "query_prefix": "[Query]"})
+    with pytest.raises(
+        bw.BertworksError, match=r"the prefix '\[Query\]' of late interaction is not"
+    ):
+        bw.load(tmp_path / "ours")
+    write_json(file, {**json.loads(file.read_text()), "query_length": "long"})
+    with pytest.raises(CheckpointError, match="query_length='long'"):
+        bw.load(tmp_path / "ours")
