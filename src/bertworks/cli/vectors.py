@@ -93,7 +93,10 @@ VectorWriter = Annotated[Callable[[str, str], None], Group(_vector_writer)]
 )
 def embed(
     out: Annotated[
-        str, typer.Option(metavar="FILE", help="Output file: .npy (NumPy) or .parquet.")
+        str,
+        typer.Option(
+            metavar="FILE", help="Output file: .npy (NumPy), .parquet, or .npz for sparse vectors."
+        ),
     ],
     write: VectorWriter,
 ) -> None:
