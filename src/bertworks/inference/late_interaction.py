@@ -62,11 +62,12 @@ class LateInteractionEmbedder(TextEmbedder):
         self._width = modules.output_width(self.config.hidden_size)
         self.is_query = settings.is_query
         own = late_interaction
-        prefix = own.query_prefix if self.is_query else own.document_prefix
+        query_prefix, document_prefix = map(self._prefix, (own.query_prefix, own.document_prefix))
+        prefix = query_prefix if self.is_query else document_prefix
         self.limit = min(self.limit, own.query_length if self.is_query else own.document_length)
         start, end = tokenizer.definition.frame.start, tokenizer.definition.frame.end
         ids = tokenizer.definition.ids
-        self._start = np.array([*(ids[piece] for piece in start), *self._prefix(prefix)], np.int32)
+        self._start = np.array([*(ids[piece] for piece in start), *prefix], np.int32)
         self._end = np.array([ids[piece] for piece in end], np.int32)
         skipped = (ids.get(word) for word in own.skipped_words)
         self._skiplist_ids = np.array([one for one in skipped if one is not None], np.int32)

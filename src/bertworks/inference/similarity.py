@@ -35,10 +35,12 @@ def similarities(
     Raises:
         DataError: the vectors do not have the same width.
     """
+    if isinstance(texts, list) and isinstance(others, list):
+        return max_similarities(texts, others)
+    if isinstance(texts, list) or isinstance(others, list):
+        raise DataError("late interaction compares lists of matrices with lists of matrices only")
     if texts.shape[1] != others.shape[1]:
         raise DataError(f"vectors of {texts.shape[1]} and of {others.shape[1]} numbers")
-    if isinstance(texts, list) or isinstance(others, list):
-        return max_similarities(texts, others)
     if is_sparse(texts) != is_sparse(others):
         raise DataError("sparse vectors are compared with sparse vectors only")
     if is_sparse(texts):

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 
 from ... import __version__
 from ...inference.features import TextEmbedder
-from ...settings.literals import Pooling, Precision
+from ...settings.literals import Precision
+from ...settings.pooling import PoolingName
 from ..job import locate_texts, open_job
 from ..request_error import invalid_field_error
 from ..responses import encode_vectors, reply
@@ -27,7 +28,7 @@ class EncodeRequest(LenientRequest):
     id: int = 0
     texts: list[str] | list[Words]
     is_tokenized: bool = Field(False, description="Each text is a list of words.")
-    pooling: Pooling | None = None
+    pooling: PoolingName | None = None
     layers: list[int] | None = Field(None, description="-1: the last; 0: the embeddings.")
     combine: Literal["concat", "sum", "mean"] = "concat"
     normalize: bool | None = Field(None, description="As in the model's files if omitted.")
