@@ -6,7 +6,7 @@
 
 #define TEXTS_OF_ITEM 64
 #define FEW_TEXTS 256 /* for which waking other threads takes longer than the work */
-#define SUMS 16       /* of squares, side by side, so that the compiler uses vectors */
+#define BLOCK 64      /* columns summed together, in registers */
 
 typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
 
@@ -20,22 +20,33 @@ typedef struct {
     atomic_long next;
 } mean_job;
 
-static void mean_of_text(const mean_job *all, int64_t text) {
+/* Wider vectors where the processor has them. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
+FOR_EACH_PROCESSOR static void mean_of_text(const mean_job *all, int64_t text) {
     int64_t width = all->width, start = all->starts[text], end = all->starts[text + 1];
     float *restrict mean = all->means + text * width;
-    float squares[SUMS] = {0}, total = 0, count = end > start ? (float)(end - start) : 1;
-    int64_t whole = width / SUMS * SUMS;
-    for (int64_t at = 0; at < width; at++) mean[at] = 0;
-    for (int64_t token = start; token < end; token++) {
-        const float *restrict row = all->table + all->ids[token] * width;
-        for (int64_t at = 0; at < width; at++) mean[at] += row[at];
+    float squares[BLOCK] = {0}, total = 0, count = end > start ? (float)(end - start) : 1;
+    for (int64_t first = 0; first < width; first += BLOCK) {
+        int64_t size = width - first < BLOCK ? width - first : BLOCK;
+        float sums[BLOCK] = {0};
+        for (int64_t token = start; token < end; token++) {
+            const float *restrict row = all->table + all->ids[token] * width + first;
+            if (size == BLOCK)
+                for (int side = 0; side < BLOCK; side++) sums[side] += row[side];
+            else
+                for (int64_t side = 0; side < size; side++) sums[side] += row[side];
+        }
+        for (int side = 0; side < BLOCK; side++) sums[side] /= count;
+        for (int side = 0; side < BLOCK; side++) squares[side] += sums[side] * sums[side];
+        for (int64_t side = 0; side < size; side++) mean[first + side] = sums[side];
     }
-    for (int64_t at = 0; at < width; at++) mean[at] /= count;
     if (!all->unit) return;
-    for (int64_t at = 0; at < whole; at += SUMS)
-        for (int side = 0; side < SUMS; side++) squares[side] += mean[at + side] * mean[at + side];
-    for (int64_t at = whole; at < width; at++) squares[at - whole] += mean[at] * mean[at];
-    for (int side = 0; side < SUMS; side++) total += squares[side];
+    for (int side = 0; side < BLOCK; side++) total += squares[side];
     float length = sqrtf(total);
     if (length < 1e-12f) length = 1e-12f; /* NaN stays */
     for (int64_t at = 0; at < width; at++) mean[at] /= length;
