@@ -32,8 +32,9 @@ def published_recipe(directory: Path, width: int, sif: float) -> tuple[list[str]
     pieces = tokenizer.convert_ids_to_tokens(range(count))
     is_used = [piece[0] != "[" or len(piece) == 1 for piece in pieces]
     vectors = PCA(width).fit(vectors[is_used]).transform(vectors)
-    shares = 1 / np.arange(2, count + 2)
-    return pieces, vectors * (sif / (sif + shares / shares.sum()))[:, None]
+    shares = 1 / np.arange(2, sum(is_used) + 2)
+    vectors[is_used] *= (sif / (sif + shares / shares.sum()))[:, None]
+    return pieces, vectors
 
 
 @pytest.mark.parametrize("width", [3, 8])
@@ -99,4 +100,4 @@ def test_minilms_static_model_keeps_most_of_its_similarities(data_dir: Path) -> 
     rows = [line.split("\t") for line in lines]
     one, other = (distil_static(teacher).embed([row[at] for row in rows]) for at in (7, 8))
     scores = [float(row[9]) for row in rows]
-    assert spearmanr((one * other).sum(1), scores)[0] > 0.74  # measured: .753
+    assert spearmanr((one * other).sum(1), scores)[0] > 0.78  # measured: .792

@@ -4,7 +4,7 @@
 
 A text's vector is then the mean of its pieces' vectors, scaled to length 1. Frequent pieces count
 less, with their probability estimated by Zipf's law from their rank: vocabularies are in the order
-of frequency.
+of frequency. Special and unused pieces have no rank, and vectors of zeros.
 
 Source: Tulkens and van Dongen (2024), "Model2Vec"; Arora et al. (2017), "A Simple but Tough-to-Beat
 Baseline for Sentence Embeddings", for the weights (SIF).
@@ -70,7 +70,7 @@ def distil_static(
         is_used[static.unknown_id] = False
     vectors = _project(vectors, is_used, width)
     if values.sif is not None:
-        vectors *= zipf_weights(len(vectors), values.sif)[:, None]
+        vectors[is_used] *= zipf_weights(int(is_used.sum()), values.sif)[:, None]
     vectors[~is_used] = 0  # so that tools that count unknown pieces find the same direction
     result = Model.fresh(static_config(len(vectors), width), tokenizer)
     table = torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
