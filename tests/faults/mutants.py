@@ -1,15 +1,15 @@
 """Are the tests tested? One operator is changed at a time, and a test must fail.
 
-    python -m tests.faults.mutants --calls calls.pickle --count 100 --seed 0   # a sample
+    python -m tests.faults.mutants --lines lines.pickle --count 100 --seed 0   # a sample
     python -m tests.faults.mutants --count 0 src/bertworks/text                # all of a folder
     python -m tests.faults.mutants src/bertworks/data/lines.py --tests tests/data/test_lines.py
 
 A mutant is the module's source with one node of its syntax tree changed. First all tests that are
-not marked slow run once, and each notes which functions of the package it calls, and how long it
-takes (half an hour; `--calls` keeps it in a file). Then those that call the changed function run
-against a changed copy of the package, in a process of their own, until one fails, for at most
-`--seconds`: those of the module's folder first, and the more specific first, which call the fewest
-functions. The survivors are printed with file, line and change, to be read one by one.
+not marked slow run once, while coverage.py records which lines of the package each test runs and
+how long it takes (`--lines` keeps the record in a file). Then the tests that run the changed
+statement run against a changed copy of the package, in a process of their own, until one fails,
+for at most `--seconds`: those of the module's folder first, and the most specific first, which run
+the fewest lines. The survivors are printed with file, line and change, to be read one by one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from types import FrameType
 from typing import Any
+from zlib import crc32
 
+import coverage
 import pyarrow.parquet  # noqa: F401, so that no fork has to
 import pytest
 import tokenizers  # noqa: F401
@@ -41,7 +41,6 @@ import torch  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "bertworks"
-FOLDERS = ("model", "text", "tasks", "training", "checkpoints", "corpus")
 
 Owners = dict[ast.AST, ast.AST]
 
@@ -64,7 +63,7 @@ class Mutant:
         file: the module.
         number: which of its changes.
         line: where it is changed.
-        function: the line where the function around it begins; 0 outside of all.
+        lines: the lines of the statement, up to the changed node's last.
         was: the node's source.
         now: what takes its place.
     """
@@ -72,7 +71,7 @@ class Mutant:
     file: Path
     number: int
     line: int
-    function: int
+    lines: range
     was: str
     now: str
 
@@ -114,7 +113,8 @@ def mutants(file: Path) -> Iterator[Mutant]:
     tree = ast.parse(file.read_text("utf-8"))
     for number, (node, new, owners) in enumerate(_changed(tree)):
         was, now = ast.unparse(node), ast.unparse(new)
-        yield Mutant(file, number, node.lineno, _function(node, owners), was, now)  # type: ignore[attr-defined]
+        line: int = node.lineno  # type: ignore[attr-defined]
+        yield Mutant(file, number, line, _lines(node, owners), was, now)
 
 
 def source_of(mutant: Mutant) -> str:
@@ -155,13 +155,12 @@ def _is_said(node: ast.AST, owners: Owners) -> bool:
     return False
 
 
-def _function(node: ast.AST, owners: Owners) -> int:
-    """The line where the function around a node begins, as its code object says; 0: none."""
-    while (owner := owners.get(node)) is not None:
-        if isinstance(owner, ast.FunctionDef) and node in owner.body:
-            return min([owner.lineno, *(one.lineno for one in owner.decorator_list)])
-        node = owner
-    return 0
+def _lines(node: ast.AST, owners: Owners) -> range:
+    """The lines from the beginning of the statement around a node to the node's end."""
+    last: int = node.end_lineno  # type: ignore[attr-defined]
+    while not isinstance(node, ast.stmt):
+        node = owners[node]
+    return range(node.lineno, last + 1)
 
 
 @dataclass(frozen=True)
@@ -171,90 +170,164 @@ class Test:
     Attributes:
         name: pytest's.
         seconds: how long it takes.
-        calls: the functions of the package that it, or a fixture that it uses, calls: module, and
-            the line where they begin.
+        num_lines: how many lines of the package it runs, with its fixtures.
     """
 
     name: str
     seconds: float
-    calls: frozenset[tuple[str, int]]
+    num_lines: int
 
 
-class Calls:
-    """A plugin of pytest that takes down what each test calls."""
+@dataclass
+class Record:
+    """Which lines of the package each test runs.
 
-    def __init__(self, package: Path) -> None:
-        self.tests: list[Test] = []
+    Attributes:
+        tests: the tests that pass.
+        failed: the names of those that fail.
+        lines: for each module and line, the numbers of the tests that run it.
+    """
+
+    tests: list[Test]
+    failed: list[str]
+    lines: dict[str, dict[int, frozenset[int]]]
+
+    def extend(self, other: Record) -> None:
+        """Add the tests of another process."""
+        start = len(self.tests)
+        self.tests += other.tests
+        self.failed += other.failed
+        for module, lines in other.lines.items():
+            own = self.lines.setdefault(module, {})
+            for line, numbers in lines.items():
+                moved = frozenset(start + number for number in numbers)
+                own[line] = own.get(line, frozenset()) | moved
+
+
+class Recorder:
+    """A plugin of pytest that records the lines that each test runs, with its fixtures.
+
+    Of all test modules it runs one share.
+    """
+
+    def __init__(self, package: Path, share: int, num_shares: int) -> None:
+        self._root = package / "bertworks"
+        self._share, self._num_shares = share, num_shares
+        self._coverage = coverage.Coverage(
+            data_file=None, config_file=False, include=[str(self._root / "*")]
+        )
+        self._seconds: dict[str, float] = {}
+        self._fixtures: dict[str, list[str]] = {}  # of each test
+        self._context: list[str] = []
         self.failed: list[str] = []
-        self._root = str(package / "bertworks") + os.sep
-        self._called: set[tuple[str, int]] = set()
-        self._fixtures: dict[str, set[tuple[str, int]]] = {}
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(self._root):
-            self._called.add((code.co_filename.removeprefix(self._root), code.co_firstlineno))
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the modules of this share."""
+        items[:] = [
+            item
+            for item in items
+            if crc32(item.nodeid.split("::")[0].encode()) % self._num_shares == self._share
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        """What a fixture calls is called for every test that uses it."""
-        around, self._called = self._called, set()
+        """The lines of a fixture belong to every test that uses it."""
+        self._enter(f"fixture {fixturedef.baseid} {fixturedef.argname}")
         try:
             return (yield)
         finally:
-            self._fixtures.setdefault(fixturedef.argname, set()).update(self._called)
-            self._called |= around
+            self._leave()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Trace one test."""
-        self._called, self._passed, begun = set(), True, time.monotonic()
-        sys.settrace(self._trace)
-        threading.settrace(self._trace)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        """Record one test."""
+        name, begun, num_failed = item.nodeid, time.monotonic(), len(self.failed)
+        self._coverage.start()
+        self._enter(name)
         try:
             return (yield)
         finally:
-            sys.settrace(None)
-            threading.settrace(None)
-            for name in item.fixturenames:  # type: ignore[attr-defined]
-                self._called |= self._fixtures.get(name, set())
-            seconds = time.monotonic() - begun
-            if self._passed:
-                self.tests.append(Test(item.nodeid, seconds, frozenset(self._called)))
-            else:
-                self.failed.append(item.nodeid)
+            self._leave()
+            self._coverage.stop()
+            if len(self.failed) == num_failed:
+                self._seconds[name] = time.monotonic() - begun
+                self._fixtures[name] = [
+                    f"fixture {definition.baseid} {definition.argname}"
+                    for definitions in item._fixtureinfo.name2fixturedefs.values()
+                    for definition in definitions[-1:]
+                ]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take down what failed."""
-        self._passed &= not report.failed
+        """Note what failed."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+    def record(self) -> Record:
+        """All that was recorded."""
+        numbers = {name: number for number, name in enumerate(self._seconds)}
+        users: dict[str, set[int]] = {name: {number} for name, number in numbers.items()}
+        for name, fixtures in self._fixtures.items():
+            for fixture in fixtures:
+                users.setdefault(fixture, set()).add(numbers[name])
+        counts = [0] * len(numbers)
+        modules: dict[str, dict[int, frozenset[int]]] = {}
+        data = self._coverage.get_data()
+        for file in data.measured_files():
+            lines = modules[str(Path(file).relative_to(self._root))] = {}
+            for line, contexts in data.contexts_by_lineno(file).items():
+                lines[line] = frozenset().union(*(users.get(name, ()) for name in contexts))
+                for number in lines[line]:
+                    counts[number] += 1
+        tests = [
+            Test(name, seconds, counts[numbers[name]]) for name, seconds in self._seconds.items()
+        ]
+        return Record(tests, self.failed, modules)
+
+    def _enter(self, context: str) -> None:
+        self._context.append(context)
+        self._coverage.switch_context(context)
+
+    def _leave(self) -> None:
+        self._context.pop()
+        self._coverage.switch_context(self._context[-1] if self._context else "")
 
 
-def traced(package: Path, where: Sequence[str]) -> Calls:
-    """Run tests once, and take down what each calls."""
-    taken = package / "calls"
-    process = multiprocessing.get_context("fork").Process(
-        target=_trace_tests, args=(package, where, taken)
-    )
-    process.start()
-    process.join()
-    calls: Calls = pickle.loads(taken.read_bytes())
+def recorded(package: Path, where: Sequence[str], num_processes: int) -> Record:
+    """Run tests once, a share of the modules in each process, and record what each runs."""
+    files = [package / f"record-{share}" for share in range(num_processes)]
+    processes = [
+        multiprocessing.get_context("fork").Process(
+            target=_record_tests, args=(package, where, file, share, num_processes)
+        )
+        for share, file in enumerate(files)
+    ]
+    for process in processes:
+        process.start()
+    record = Record([], [], {})
+    for process, file in zip(processes, files, strict=True):
+        process.join()
+        record.extend(pickle.loads(file.read_bytes()))
     # A name that pytest does not take back would make every mutant seem found.
-    assert _ended(package, calls.tests, "--collect-only") == 0
-    return calls
+    assert _ended(package, record.tests, "--collect-only") == 0
+    return record
 
 
-def tests_of(mutant: Mutant, calls: Calls, seconds: float) -> list[Test]:
-    """The tests that call a changed function, in the order in which they are tried."""
+def tests_of(mutant: Mutant, record: Record, seconds: float) -> list[Test]:
+    """The tests that run a changed statement, in the order in which they are tried."""
     module = mutant.file.relative_to(PACKAGE)
     near = f"tests/{module.parts[0]}/"
-    of_module = [test for test in calls.tests if any(of == str(module) for of, _ in test.calls)]
-    able = [test for test in of_module if (str(module), mutant.function) in test.calls]
-    # What is called while the module is imported, or in a process of its own.
-    able = able or of_module or [test for test in calls.tests if test.name.startswith(near)]
-    # A test that calls little else is about the function.
-    able.sort(key=lambda test: (not test.name.startswith(near), len(test.calls), test.seconds))
-    used = accumulate(test.seconds for test in able)
-    return [test for test, until in zip(able, used, strict=True) if until <= seconds] or able[:1]
+    lines = record.lines.get(str(module), {})
+    numbers = set().union(*(lines.get(line, ()) for line in mutant.lines))
+    # Some lines run only while the module is imported, or in a process of its own.
+    numbers = numbers or set().union(*lines.values())
+    tests = [record.tests[number] for number in numbers]
+    tests = tests or [test for test in record.tests if test.name.startswith(near)]
+    # A test that runs little else is about the statement.
+    tests.sort(
+        key=lambda test: (not test.name.startswith(near), test.num_lines, test.seconds, test.name)
+    )
+    used = accumulate(test.seconds for test in tests)
+    return [test for test, until in zip(tests, used, strict=True) if until <= seconds] or tests[:1]
 
 
 class Limit:
@@ -314,56 +387,85 @@ def _test(package: Path, tests: Sequence[Test], option: str) -> None:
     os._exit(pytest.main([*_begin(package), option, *names], plugins=[Limit(tests)]))
 
 
-def _trace_tests(package: Path, where: Sequence[str], taken: Path) -> None:
-    calls = Calls(package)
-    pytest.main([*_begin(package), *where], plugins=[calls])
-    taken.write_bytes(pickle.dumps(calls))
+def _record_tests(
+    package: Path, where: Sequence[str], file: Path, share: int, num_shares: int
+) -> None:
+    recorder = Recorder(package, share, num_shares)
+    pytest.main([*_begin(package), *where], plugins=[recorder])
+    file.write_bytes(pickle.dumps(recorder.record()))
     os._exit(0)
+
+
+def _copied(directory: Path) -> Path:
+    """Copy the package into a directory; the directory."""
+    shutil.copytree(PACKAGE, directory / "bertworks")
+    shutil.copytree(ROOT / "recipes", directory / "bertworks" / "recipes")  # as in a wheel
+    return directory
+
+
+def _try(chosen: Sequence[Mutant], record: Record, seconds: float, results: Any) -> None:
+    """Try one share of the mutants, and put whether each is found into a queue."""
+    with tempfile.TemporaryDirectory() as temporary:
+        package = _copied(Path(temporary).resolve())
+        for mutant in chosen:
+            begun = time.monotonic()
+            tests = tests_of(mutant, record, seconds)
+            is_one = bool(tests) and is_found(mutant, package, tests)
+            results.put((mutant, len(tests), is_one, time.monotonic() - begun))
 
 
 def main() -> None:
     """Try mutants, and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("paths", nargs="*", type=Path, default=[PACKAGE / f for f in FOLDERS])
+    parser.add_argument("paths", nargs="*", type=Path, default=[PACKAGE])
     parser.add_argument("--tests", nargs="*", default=["tests", "--ignore=tests/faults"])
-    parser.add_argument("--calls", type=Path, help="a file that keeps what the tests call")
+    parser.add_argument("--lines", type=Path, help="a file that keeps which lines the tests run")
     parser.add_argument("--count", type=int, default=100, help="how many; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120, help="of tests for each mutant")
-    given = parser.parse_args()
-    paths = [path.resolve() for path in given.paths]
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    paths = [path.resolve() for path in options.paths]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     every = [mutant for file in sorted(files) for mutant in mutants(file)]
-    draw = random.Random(given.seed)
-    chosen = draw.sample(every, min(given.count, len(every))) if given.count else every
-    found = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        package = Path(temporary).resolve()
-        shutil.copytree(PACKAGE, package / "bertworks")
-        shutil.copytree(ROOT / "recipes", package / "bertworks" / "recipes")  # as in a wheel
-        if given.calls and given.calls.exists():
-            calls: Calls = pickle.loads(given.calls.read_bytes())
-        else:
-            calls = traced(package, given.tests)
-            if given.calls:
-                given.calls.write_bytes(pickle.dumps(calls))
-        for name in calls.failed:
-            print(f"left out, since it fails as things are: {name}")
-        for number, mutant in enumerate(chosen, 1):
-            begun = time.monotonic()
-            tests = tests_of(mutant, calls, given.seconds)
-            is_one = bool(tests) and is_found(mutant, package, tests)
-            found += is_one
-            end = "found" if is_one else f"SURVIVED {len(tests)} tests"
-            what = f"{mutant.was[:80]!r} -> {mutant.now[:80]!r}"
-            print(
-                f"{number}/{len(chosen)} {mutant.file.relative_to(ROOT)}:{mutant.line} "
-                f"{time.monotonic() - begun:.0f} s {end}: {what}",
-                flush=True,
-            )
+    draw = random.Random(options.seed)
+    chosen = draw.sample(every, min(options.count, len(every))) if options.count else every
+    if options.lines and options.lines.exists():
+        record: Record = pickle.loads(options.lines.read_bytes())
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            package = _copied(Path(temporary).resolve())
+            record = recorded(package, options.tests, options.processes)
+        if options.lines:
+            options.lines.write_bytes(pickle.dumps(record))
+    for name in record.failed:
+        print(f"left out, since it fails as things are: {name}")
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [
+        context.Process(
+            target=_try,
+            args=(chosen[share :: options.processes], record, options.seconds, results),
+        )
+        for share in range(options.processes)
+    ]
+    for process in processes:
+        process.start()
+    num_found = 0
+    for number in range(1, len(chosen) + 1):
+        mutant, num_tests, is_one, seconds = results.get()
+        num_found += is_one
+        end = "found" if is_one else f"SURVIVED {num_tests} tests"
+        print(
+            f"{number}/{len(chosen)} {mutant.file.relative_to(ROOT)}:{mutant.line} "
+            f"{seconds:.0f} s {end}: {mutant.was[:80]!r} -> {mutant.now[:80]!r}",
+            flush=True,
+        )
+    for process in processes:
+        process.join()
     used = os.times()
     print(
-        f"{found} of {len(chosen)} found ({len(every):,} mutants in all); "
+        f"{num_found} of {len(chosen)} found ({len(every):,} mutants in all); "
         f"{sum(used[:4]):.0f} s of processor time"
     )
 
