@@ -27,8 +27,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -293,23 +295,27 @@ class Recorder:
 
 
 def recorded(package: Path, where: Sequence[str], num_processes: int) -> Record:
-    """Run tests once, a share of the modules in each process, and record what each runs."""
-    files = [package / f"record-{share}" for share in range(num_processes)]
-    processes = [
-        multiprocessing.get_context("fork").Process(
-            target=_record_tests, args=(package, where, file, share, num_processes)
-        )
-        for share, file in enumerate(files)
-    ]
-    for process in processes:
-        process.start()
+    """Run tests once, in several processes, and record which lines each runs."""
+    num_shares = 4 * num_processes
+    files = [package / f"record-{share}" for share in range(num_shares)]
+    context = multiprocessing.get_context("fork")
+    with ThreadPoolExecutor(num_processes) as threads:
+        for share, file in enumerate(files):
+            process = context.Process(
+                target=_record_tests, args=(package, where, file, share, num_shares)
+            )
+            threads.submit(_run, process)
     record = Record([], [], {})
-    for process, file in zip(processes, files, strict=True):
-        process.join()
+    for file in files:
         record.extend(pickle.loads(file.read_bytes()))
-    # A name that pytest does not take back would make every mutant seem found.
-    assert _ended(package, record.tests, "--collect-only") == 0
     return record
+
+
+def _run(process: BaseProcess) -> int | None:
+    """Run a process to its end; its exit status."""
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def tests_of(mutant: Mutant, record: Record, seconds: float) -> list[Test]:
@@ -374,12 +380,9 @@ def _begin(package: Path) -> list[str]:
 
 def _ended(package: Path, tests: Sequence[Test], option: str) -> int | None:
     """The exit status of pytest in a fork of this process."""
-    process = multiprocessing.get_context("fork").Process(
-        target=_test, args=(package, tests, option)
+    return _run(
+        multiprocessing.get_context("fork").Process(target=_test, args=(package, tests, option))
     )
-    process.start()
-    process.join()
-    return process.exitcode
 
 
 def _test(package: Path, tests: Sequence[Test], option: str) -> None:
@@ -436,8 +439,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             package = _copied(Path(temporary).resolve())
             record = recorded(package, options.tests, options.processes)
-        if options.lines:
-            options.lines.write_bytes(pickle.dumps(record))
+            if options.lines:
+                options.lines.write_bytes(pickle.dumps(record))
+            # A name that pytest does not take back would make every mutant seem found.
+            assert _ended(package, record.tests, "--collect-only") == 0
     for name in record.failed:
         print(f"left out, since it fails as things are: {name}")
     context = multiprocessing.get_context("fork")
