@@ -170,7 +170,7 @@ def instances(tokenizer: Tokenizer) -> list[PretrainingExample]:
 
 
 @pytest.mark.long
-def test_shares_of_pretraining_add_up() -> None:
+def test_shares_of_pretraining_have_the_whole_result() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = PretrainingTask(tokenizer, InstanceSettings(max_seq_length=32))
     check(task.network(CONFIG), task, instances(tokenizer))

@@ -87,7 +87,7 @@ def test_faults_in_workers_come_through(tmp_path: Path) -> None:
         list(parallel.map(work, [1, 105, 2], workers=2))
 
 
-def test_memory_that_is_short_in_a_worker_is_said(
+def test_a_worker_without_memory_raises_a_memory_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     work = Work(tmp_path / "loads")

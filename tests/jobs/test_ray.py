@@ -88,7 +88,7 @@ def sentences(count: int) -> list[str]:
     return [" ".join(draw.choices(words, k=draw.randint(1, 12))) for _ in range(count)]
 
 
-def test_vocab(kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_is_the_same_on_ray(kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = sentences(400)
     monkeypatch.setattr(vocabulary, "_PART_CHARACTERS", 500)
 
@@ -102,7 +102,7 @@ def test_vocab(kill: Kill, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.pieces == alone.pieces
 
 
-def test_prepare(kill: Kill, tmp_path: Path) -> None:
+def test_shards_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n\n".join(map("{}.".format, sentences(3000))))
     tokenizer = vocabulary.train_vocabulary(sentences(400), size=300)
     how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 3000}
@@ -119,7 +119,7 @@ def test_prepare(kill: Kill, tmp_path: Path) -> None:
     assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
 
 
-def test_embed(kill: Kill, tmp_path: Path) -> None:
+def test_vectors_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
     model, texts = tiny(), sentences(200)
     model.embed_to(tmp_path / "alone.npy", texts, window_rows=8)
     out = tmp_path / "ray.npy"
@@ -177,7 +177,9 @@ def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_pa
     cluster.remove_node(node)
 
 
-def test_by_the_address_of_a_server(cluster: Any, port: int, tmp_path: Path) -> None:
+def test_a_cluster_is_reached_by_the_address_of_its_server(
+    cluster: Any, port: int, tmp_path: Path
+) -> None:
     pytest.importorskip("grpc", reason="Ray's client is not installed")
     node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
     ray.shutdown()

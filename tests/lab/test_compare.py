@@ -74,7 +74,7 @@ def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path)
 
 
 @pytest.mark.parametrize("words", [["mini"], ["--data", "rows.tsv"]])
-def test_what_it_needs_is_said(words: list[str]) -> None:
+def test_missing_arguments_are_named(words: list[str]) -> None:
     result = CliRunner().invoke(app, ["lab", "compare", *words])
     assert result.exit_code == 1
     assert "lab compare needs models and --data TABLE" in result.output

@@ -72,7 +72,7 @@ def probes_made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_table_learns_and_goes_on(
+def test_an_interrupted_table_is_resumed(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: value.clone() for name, value in model.network.state_dict().items()}

@@ -34,7 +34,9 @@ from tests.lab.demo.test_cycle import _library
         ((0.5, 2.0, 3.5), False, "shown"),  # the mean of items: 2 beside 1.5 / √3
     ],
 )
-def test_the_rule(effects: tuple[float, ...], seeded: bool, verdict: Verdict) -> None:
+def test_a_verdict_follows_the_rule(
+    effects: tuple[float, ...], seeded: bool, verdict: Verdict
+) -> None:
     claim = Claim("c", 1, seeded, "", "", "", (Expect("a", "b", 2),), lambda *_: {})
     (found,) = claim.decide([{"a": 10 + effect, "b": 5.0} for effect in effects])
     assert found.verdict == verdict
@@ -51,7 +53,7 @@ def test_several_expectations() -> None:
     assert verdicts == ["shown", "not shown", "contradicted"]
 
 
-def test_numbers_of_a_table() -> None:
+def test_numbers_of_a_table_are_short() -> None:
     shown = [number(x) for x in (None, 0.0, 0.5, -0.12341, 109.482, 1.5e-8, 32768.0)]
     assert shown == ["–", "0", "0.5", "-0.1234", "109.5", "1.5e-08", "32,768"]
 

@@ -138,7 +138,7 @@ def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
 
 
 @pytest.mark.long
-def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
+def test_a_page_fetches_and_executes_nothing(run: Path) -> None:
     text = write_report(run).read_text(encoding="utf-8")
     page = _Page(text)
     assert NASTY in page.words
@@ -153,7 +153,7 @@ def test_nothing_is_fetched_and_nothing_runs(run: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_same_page_every_time(run: Path) -> None:
+def test_a_page_is_the_same_every_time(run: Path) -> None:
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
 
 
@@ -221,7 +221,7 @@ def test_the_headline_says_what_the_run_took(run: Path) -> None:
     assert "peak" not in words
 
 
-def test_each_session_is_told(run: Path) -> None:
+def test_each_session_is_listed(run: Path) -> None:
     page = _Page(write_report(run).read_text("utf-8"))
     assert f"UTCEventStep2026-01-02 03:04:05start0cpu {NASTY}" in page.words
     assert "started 2026-01-02 03:04:05 UTC" in page.words
@@ -239,7 +239,7 @@ def test_each_session_is_told(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (30, 1), (31, 2), (95, 4)])
-def test_of_many_evaluations_some_are_shown(run: Path, count: int, every: int) -> None:
+def test_many_evaluations_are_shown_at_even_intervals(run: Path, count: int, every: int) -> None:
     """Evenly, the last one among them."""
     lines = [_eval(step, loss=1000.0 * step) for step in range(1, count + 1)]
     _write_lines(run / "journal.jsonl", lines)
@@ -250,7 +250,7 @@ def test_of_many_evaluations_some_are_shown(run: Path, count: int, every: int) -
     assert len(steps) <= 30
 
 
-def test_what_is_drawn_of_a_run(run: Path) -> None:
+def test_charts_of_a_run_have_its_curves(run: Path) -> None:
     found = {}
     for chart in charts_of(RunFacts.read(read_run(run))):
         found[chart.title] = {curve.name: list(curve.values) for curve in chart.curves}
@@ -266,7 +266,7 @@ def test_what_is_drawn_of_a_run(run: Path) -> None:
     }
 
 
-def test_an_early_end_is_told(run: Path) -> None:
+def test_early_stopping_is_reported(run: Path) -> None:
     why = f"stopped early after step 40 of 90: {NASTY} was best"
     with (run / "journal.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "stop", "step": 40, "why": why}) + "\n")
@@ -288,7 +288,7 @@ def test_a_grid_is_no_run(run: Path) -> None:
 
 
 @pytest.mark.long
-def test_fine_tuning_data_are_told(run: Path) -> None:
+def test_fine_tuning_data_are_described(run: Path) -> None:
     table = {
         "name": "rows.tsv",
         "rows": 4000,
@@ -362,7 +362,7 @@ def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     assert "label 7label 88" not in page.words, "a rare one"
 
 
-def test_scores_by_label_and_the_lowest_of_many(run: Path) -> None:
+def test_scores_by_label_are_the_lowest_of_many(run: Path) -> None:
     rows = [
         {"name": f"kind {at}", "count": 10, "metrics": {"precision": 1, "f1": at / 100}}
         for at in range(60)
@@ -386,14 +386,14 @@ CALIBRATION = {
 
 
 @pytest.mark.long
-def test_calibration(run: Path) -> None:
+def test_calibration_is_shown(run: Path) -> None:
     page = _told(run, calibration=CALIBRATION)
     for said in ("Mean confidence 90.0 %", "accuracy 77.5 %", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
         assert said in page.words, said
     assert _charts(page) == 8
 
 
-def test_a_page_about_one_evaluation(tmp_path: Path) -> None:
+def test_a_page_shows_one_evaluation(tmp_path: Path) -> None:
     mistake = {**MISTAKE, "probability": 0.875}
     breakdown = Breakdown.parse({"mistakes": [mistake], "calibration": CALIBRATION}, where="here")
     found = Evaluation({"accuracy": 0.775, "majority": 0.5}, 250, [f"look: {NASTY}"], breakdown)
@@ -404,7 +404,7 @@ def test_a_page_about_one_evaluation(tmp_path: Path) -> None:
     assert "script" not in {tag for tag, _ in page.tags}
 
 
-def test_an_evaluation_of_another_version(run: Path) -> None:
+def test_a_damaged_breakdown_is_refused(run: Path) -> None:
     with pytest.raises(DataError, match=r"evaluation\.json: holds no breakdown .*mistakes"):
         _told(run, mistakes="none")
 
@@ -506,7 +506,7 @@ def test_a_training_curve_is_drawn_strongly_where_it_is_alone(run: Path) -> None
 
 
 @pytest.mark.parametrize("theme", [0, 1])
-def test_every_curve_stands_out_from_its_card(theme: int) -> None:
+def test_every_curve_has_enough_contrast(theme: int) -> None:
     """Graphics need a contrast of 3 (WCAG 2.1, 1.4.11), in the light theme and the dark one."""
     template = (files("bertworks.reports") / "template.html").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", template, flags=re.DOTALL)
@@ -530,7 +530,7 @@ def _contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_no_run(tmp_path: Path) -> None:
+def test_a_missing_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run"):
         write_report(tmp_path / "nothing")
 

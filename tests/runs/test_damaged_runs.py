@@ -196,7 +196,7 @@ def test_a_changed_byte_of_the_best_weights_is_named(model: Model, path: Path) -
         run(model, path, **SHORT)
 
 
-def test_an_outcome_is_refused_beside_another_evaluation(path: Path) -> None:
+def test_an_outcome_of_another_evaluation_is_refused(path: Path) -> None:
     outcome = verify_checksum(json.loads((path / "outcome.json").read_bytes()))
     (path / "outcome.json").write_text(json.dumps(with_checksum({**outcome, "best_metric": "f2"})))
     with pytest.raises(DataError, match=r"evaluation\.json: has no 'f2', by which .*outcome\.json"):

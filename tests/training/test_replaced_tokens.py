@@ -53,7 +53,7 @@ def lines_of(run: Path, kind: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == kind]
 
 
-def test_generator_and_discriminator_learn(unbroken: Path) -> None:
+def test_generator_and_discriminator_are_both_trained(unbroken: Path) -> None:
     first, *_, last = (line["metrics"] for line in lines_of(unbroken, "eval"))
     assert last["mlm_loss"] < first["mlm_loss"] - 0.2
     assert last["rtd_loss"] < first["rtd_loss"] - 0.1

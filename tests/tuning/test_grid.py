@@ -129,7 +129,7 @@ def test_some_points_may_do_without_what_others_need() -> None:
     assert len(Space.parse(grid, SETTINGS, {}).points()) == 4
 
 
-def test_what_the_journal_gives_back_is_the_same_point() -> None:
+def test_a_point_is_the_same_after_the_journal() -> None:
     layers = [["attention.output"], ["feed_forward.output"]]
     space = Space.parse({"lora_targets": layers}, SETTINGS, {"lora_rank": 2})
     asked = propose(space, 2, [], seed=0, lower_is_better=False)
@@ -201,7 +201,9 @@ VALUES = st.floats(0, 1) | st.none()
     st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5),
     st.booleans(),
 )
-def test_mean_spread_and_best(table: list[list[float | None]], lower: bool) -> None:
+def test_mean_spread_and_best_are_computed_over_seeds(
+    table: list[list[float | None]], lower: bool
+) -> None:
     points = []
     for number, values in enumerate(table):
         runs = tuple(
@@ -250,19 +252,19 @@ def test_a_notebook_shows_the_points() -> None:
 
 
 @pytest.mark.long
-def test_without_a_grid_it_is_one_point(run: Run) -> None:
+def test_a_grid_without_axes_has_one_point(run: Run) -> None:
     (point,) = run(seeds=2).points
     assert (point.point, len(point.values)) == ({}, 2)
 
 
 @pytest.mark.long
-def test_a_file_of_another_program_beside_a_grid_is_not_read(run: Run, tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_not_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("- no settings of a run\n")
     assert len(run().points) == 1
 
 
 @pytest.mark.long
-def test_what_was_done_is_not_done_again(run: Run, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_repeated(run: Run, tmp_path: Path) -> None:
     axes = {"learning_rate": [1e-2, 1e-6], "schedule": ["linear", "constant"]}
     with pytest.raises(RuntimeError, match="switched off"):
         run("broken", grid=axes, progress=OffAfter(runs=2))
@@ -427,7 +429,7 @@ def test_a_run_that_fails_is_kept_as_failed(run: Run) -> None:
 
 
 @pytest.mark.long
-def test_what_does_not_fit_the_model_is_a_failed_run(run: Run) -> None:
+def test_impossible_settings_are_a_failed_run(run: Run) -> None:
     words = ["optuna:4", "learning_rate=1e-3..1e-2", "freeze_layers=0,9"]
     result = run(grid=words, batch_size=8, epochs=1)
     assert {point.point["freeze_layers"]: point.num_failed for point in result.points} == {
@@ -450,7 +452,7 @@ def test_a_point_that_cannot_read_a_row_is_named(model: Model, tmp_path: Path) -
         )
 
 
-def test_a_directory_of_another_kind_is_said(run: Run, model: Model, tmp_path: Path) -> None:
+def test_a_directory_of_another_kind_is_refused(run: Run, model: Model, tmp_path: Path) -> None:
     one = {"train": TRAIN, "dev": DEV, **LEARNS}
     run()
     grid = "a grid of fine-tuning runs"
@@ -528,7 +530,7 @@ def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used("cpu", 2) == [None, None]
 
 
-def test_what_was_not_learned_is_told(run: Run) -> None:
+def test_a_run_that_learned_nothing_is_reported(run: Run) -> None:
     lines = Lines()
     result = run(grid={"learning_rate": [1e-9]}, progress=lines)
     notes = result.best.notes
@@ -590,7 +592,9 @@ def test_a_search_is_a_function_of_its_results_and_seed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_a_search_goes_on_as_it_would_have(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_search_has_the_same_result(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bertworks.tuning.loop.STARTUP", 2)
     words = ["optuna:4", "learning_rate=1e-4..1e-1", "schedule=linear,constant"]
     given_words = {"grid": words, "batch_size": 8, "seeds": [3]}

@@ -61,7 +61,7 @@ def test_every_stage_is_shown_and_it_can_be_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
-def test_quick_trains_for_less_beside_the_whole_cycle(
+def test_a_quick_cycle_is_written_next_to_the_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "QUICK", {"steps": 2, "eval_every": 2, "checkpoint_every": 2})

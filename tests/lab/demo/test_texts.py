@@ -28,14 +28,16 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def test_there_is_enough_of_it(written: texts.DemoData) -> None:
+def test_the_data_have_enough_documents_and_rows(written: texts.DemoData) -> None:
     assert written.num_documents > 300
     assert written.num_characters > 1_000_000
     assert written.num_train + written.num_dev > 1_500
     assert len(written.labels) == 8
 
 
-def test_no_held_out_row_stands_in_the_training_rows_or_the_corpus(written: texts.DemoData) -> None:
+def test_held_out_rows_are_in_neither_the_training_rows_nor_the_corpus(
+    written: texts.DemoData,
+) -> None:
     dev = {_plain(row["text"]) for row in _rows(written.dev)}
     assert len(dev) == written.num_dev
     assert dev.isdisjoint(_plain(row["text"]) for row in _rows(written.train))
@@ -43,7 +45,7 @@ def test_no_held_out_row_stands_in_the_training_rows_or_the_corpus(written: text
     assert dev.isdisjoint(map(_plain, corpus))
 
 
-def test_every_label_is_learned_and_asked(written: texts.DemoData) -> None:
+def test_every_label_is_in_train_and_dev(written: texts.DemoData) -> None:
     for file in (written.train, written.dev):
         counts = Counter(row["label"] for row in _rows(file))
         assert set(counts) == set(written.labels)
