@@ -456,6 +456,79 @@ def test_llamas_class_with_a_byte_level_file_uses_it_unchanged(tmp_path, words, 
         assert own.encode(text).input_ids.tolist() == open_elsewhere(tmp_path)(text)["input_ids"]
 
 
+LLAMA_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@pytest.fixture
+def like_llama(tmp_path, byte_merges) -> Path:
+    """A `tokenizer.json` as Llama 3 and EuroBERT have it."""
+    pieces, merges = byte_merges
+    model = models.BPE({piece: at for at, piece in enumerate(pieces)}, merges, ignore_merges=True)
+    library = tokenizers.Tokenizer(model)
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|pad|>"]
+    library.add_special_tokens(special)
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(LLAMA_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    library.decoder = tokenizers.decoders.ByteLevel()
+    begin, end = special[:2]
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{begin} $A {end}",
+        pair=f"{begin} $A {end} $B {end}",
+        special_tokens=[(piece, library.token_to_id(piece)) for piece in (begin, end)],
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": begin, "eos_token": end}
+    settings |= {"mask_token": "<|mask|>", "pad_token": "<|pad|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+def test_files_like_llamas_are_used_unchanged(like_llama):
+    tokenizer = Tokenizer.load(like_llama)
+    theirs = open_elsewhere(like_llama)
+    for text in [*((text,) for text in TEXTS), *PAIRS]:
+        expected = theirs(*text)["input_ids"]
+        assert tokenizer.encode(*text).input_ids.tolist() == expected, text
+    assert tokenizer.tokens([tokenizer.cls_id, tokenizer.sep_id]) == [
+        *("<|begin_of_text|>", "<|end_of_text|>")
+    ]
+    assert tokenizer.mask_id == theirs.mask_token_id
+    words = tokenizer.encode_words(["the", "café!", "in", "the"])
+    assert tokenizer.decode(words.input_ids) == " the café! in the"
+    offsets = [(["the", "café!", "in", "the"][word], span) for word, span in _spans(words)]
+    assert "".join(word[start:end] for word, (start, end) in offsets) == "thecafé!inthe"
+    tokenizer.save(like_llama / "again")
+    again = open_elsewhere(like_llama / "again")
+    assert again(TEXTS[0], TEXTS[1])["input_ids"] == theirs(TEXTS[0], TEXTS[1])["input_ids"]
+
+
+def _spans(encoding) -> list[tuple[int, tuple[int, int]]]:
+    """The word of each token of the text, and its characters, once each."""
+    numbers, spans = encoding.word_ids.tolist(), encoding.offsets.tolist()
+    return sorted(
+        {(number, tuple(span)) for number, span in zip(numbers, spans, strict=True) if number >= 0}
+    )
+
+
+@pytest.mark.parametrize("settings", [{"add_bos_token": True}, {"add_eos_token": False}])
+def test_settings_that_contradict_a_frame_are_refused(like_llama, settings):
+    file = like_llama / "tokenizer_config.json"
+    stored = json.loads(file.read_text())
+    file.write_text(json.dumps({**stored, **settings}))
+    with pytest.raises(DataError, match=r"contradicts add_(bos|eos)_token"):
+        Tokenizer.load(like_llama)
+    file.write_text(json.dumps({**stored, "add_bos_token": True, "add_eos_token": True}))
+    own, theirs = Tokenizer.load(like_llama), open_elsewhere(like_llama)
+    assert own.encode("the city").input_ids.tolist() == theirs("the city")["input_ids"]
+
+
 @pytest.mark.parametrize("kind", ["vocab.txt", "vocab.json", "tokenizer.json"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_that_reads_other_files_is_refused(tmp_path, words, byte_merges, kind, name):

@@ -147,7 +147,12 @@ class TreeDefinition(Definition):
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         tree = {**self.tree, "post_processor": None}
-        if split:
+        if split and _splits_before_bytes(tree["pre_tokenizer"]):
+            # A byte-level step would put a space before each part of a word.
+            steps = [{"type": "Prepend", "prepend": " "}, tree.get("normalizer")]
+            parts = [step for step in steps if step is not None]
+            tree["normalizer"] = {"type": "Sequence", "normalizers": parts}
+        elif split:
             tree["pre_tokenizer"] = copy.deepcopy(tree.get("pre_tokenizer"))
             _mark_first_words(tree["pre_tokenizer"])
         hidden = self.special - ({self.roles.mask} if typed_mask else set())
@@ -302,6 +307,14 @@ def _lowers(normalizer: Mapping[str, Any] | None) -> bool:
     if normalizer["type"] == "Sequence":
         return any(_lowers(part) for part in normalizer["normalizers"])
     return normalizer["type"] == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _splits_before_bytes(splitter: Mapping[str, Any] | None) -> bool:
+    """Whether words are split by a pattern before the byte-level step, as in Llama 3."""
+    if splitter is None or splitter["type"] != "Sequence":
+        return False
+    kinds = [part["type"] for part in splitter["pretokenizers"]]
+    return kinds[:1] == ["Split"] and "ByteLevel" in kinds
 
 
 def _mark_first_words(splitter: dict[str, Any] | None) -> None:

@@ -87,7 +87,9 @@ def _find_frame_and_roles(
     entries = {**read_optional(file.with_name(SPECIAL)), **config}
     roles = {role: find_role(role, entries, known) for role in USUAL_PIECES}
     frame = find_frame(tree)
-    if opener is not None:
+    if opener is None:
+        _check_ends(frame, entries, file)
+    else:
         own = opener.frame.frame_for(named_pieces(file.parent, config, opener.roles))
         if frame not in (own, *(other.frame_for(Roles(**roles)) for other in opener.other_frames)):
             raise DataError(
@@ -103,6 +105,29 @@ def _find_frame_and_roles(
         if roles[role] is None and part == (piece,):
             roles[role] = piece
     return frame, Roles(**roles)
+
+
+def _check_ends(frame: Frame, entries: Mapping[str, Any], file: Path) -> None:
+    """Check that the settings do not put other pieces around a text than the file.
+
+    The general class obeys `add_bos_token` and `add_eos_token` if its settings have one of them.
+
+    Raises:
+        DataError: they do.
+    """
+    if not {"add_bos_token", "add_eos_token"} & entries.keys():
+        return
+    for name, part in (("bos", frame.start), ("eos", frame.end)):
+        is_added = bool(entries.get(f"add_{name}_token", False))
+        piece = piece_of_entry(entries.get(f"{name}_token"))
+        if part != ((piece,) if is_added and piece is not None else ()):
+            raise DataError(
+                f"puts {_describe(frame)} around texts, which contradicts add_{name}_token in "
+                "tokenizer_config.json",
+                where=str(file),
+                fix="Remove add_bos_token and add_eos_token from tokenizer_config.json if "
+                "tokenizer.json is right.",
+            )
 
 
 def _describe(frame: Frame) -> str:
