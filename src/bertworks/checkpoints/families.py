@@ -12,10 +12,11 @@ from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .esm import ESM
 from .eurobert import EUROBERT
-from .family import Family, key_map, layer_keys
+from .family import Family, RawConfig, key_map, layer_keys
 from .gpt import GPT
 from .gte import GTE, NEW
 from .jina import JINA_V3
+from .jina_bert import JINA_BERT_V2
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
 from .neobert import NEOBERT
@@ -116,8 +117,23 @@ _BERTWORKS = Family(
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (NEW, NEOBERT, _BERTWORKS, STATIC)}}
+_OWN_CODE = (NEW, NEOBERT, JINA_BERT_V2)
+"""Families and layouts that exist as their authors' own code alone."""
+
+ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (*_OWN_CODE, _BERTWORKS, STATIC)}}
 """All families, by name."""
+
+
+def find_published_family(raw: RawConfig, *, where: str) -> Family:
+    """Return the family of a `config.json`.
+
+    Raises:
+        CheckpointError: no family has its `model_type`.
+    """
+    name = raw.get("model_type", "bert")
+    if name == "bert" and raw.get("position_embedding_type") == "alibi":
+        return JINA_BERT_V2
+    return find_family(name, where=where)
 
 
 def find_family(name: str, *, where: str | None = None) -> Family:

@@ -23,7 +23,7 @@ from ..nn.config import EncoderConfig
 from ..settings.base import Settings
 from ..utils.json_files import check_format_version
 from . import tensorflow
-from .families import find_family
+from .families import find_published_family
 from .family import Family
 from .keras import find_keras_files, read_keras_weights
 from .network_weights import equal_tensors
@@ -77,7 +77,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     raw = read_json(file) if static_directory(directory) is None else read_static_config(directory)
     if file.name == tensorflow.CONFIG:
         raw = tensorflow.with_activation(raw)
-    family = find_family(raw.get("model_type", "bert"), where=str(file))
+    family = find_published_family(raw, where=str(file))
     keys = PublishedSettings.model_fields.keys() & raw.keys()
     try:
         PublishedSettings.parse({key: raw[key] for key in keys})
