@@ -39,6 +39,15 @@ def axe() -> str:
     pytest.skip("no axe-core: npm install, or say in AXE_CORE where it is")
 
 
+# Follow a link within the page; whether it leads elsewhere, so that the page is drawn again.
+_SHOW = """link => {
+    const before = location.href;
+    document.querySelector("main h1").dataset.old = true;
+    location.hash = link;
+    return location.href !== before;
+}"""
+
+
 class Visit:
     """A tab in which nothing may go wrong: no error of a script or of the content policy, and no
     request to another host.
@@ -74,6 +83,13 @@ class Visit:
         """A view, once it has answered."""
         self.page.goto("about:blank")
         self.page.goto(f"{self.url}{link}")
+        self.settle()
+        return self.page
+
+    def show(self, link: str) -> Any:
+        """Another view of the page that is open, which is not loaded again."""
+        if self.page.evaluate(_SHOW, link):
+            self.page.wait_for_selector("main h1:not([data-old])")
         self.settle()
         return self.page
 

@@ -23,13 +23,13 @@ __all__ = ["directories", "directory", "get_model", "server", "start"]
 MODELS = ("pretrained", "encoder", "classifier", "tagger", "answering", "causal")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     with browsers() as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def site(directories: dict[str, str]) -> Iterator[Running]:
     """A server whose default model predicts masked words."""
     models = {name: directories[name] for name in MODELS}
@@ -49,3 +49,20 @@ def visit(browser: Any, site: Running) -> Iterator[Callable[..., Visit]]:
     yield begin
     for one in visits:
         one.close()
+
+
+@pytest.fixture(scope="package")
+def _shared_tab(browser: Any, site: Running) -> Iterator[Visit]:
+    permissions = ["clipboard-read", "clipboard-write"]
+    visit = Visit(browser, f"{site.url}/", permissions=permissions)
+    visit.open("#/pieces")
+    yield visit
+    visit.close()
+
+
+@pytest.fixture
+def tab(_shared_tab: Visit) -> Iterator[Visit]:
+    """A tab on the server's page that several tests use one after the other."""
+    yield _shared_tab
+    faults, _shared_tab.faults = _shared_tab.faults, []
+    assert faults == []

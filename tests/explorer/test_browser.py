@@ -580,10 +580,9 @@ LIKE_OPTIONS = {
 
 @pytest.mark.parametrize(("view", "values"), [*VIEWS.items(), *LIKE_OPTIONS.items()])
 def test_the_calls_that_one_copies_run_as_they_are(
-    visit, view: str, values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tab: Visit, view: str, values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tab = visit(permissions=["clipboard-read", "clipboard-write"])
-    page = tab.open(f"#/{view}?{values}")
+    page = tab.show(f"#/{view}?{values}")
     page.get_by_text("The same call as curl").click()
 
     def copied(name: str) -> str:

@@ -186,10 +186,8 @@ COMPUTED = """async ([url, data, token, head]) => {
 
 @pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_page_computes_the_steps_of_the_network(visit, variant: str) -> None:
-    model = model_of(variant)
-    tab = visit()
-    page = tab.open("#/pieces")
+def test_the_page_computes_the_steps_of_the_network(tab, variant: str) -> None:
+    model, page = model_of(variant), tab.page
     url = f"{tab.url}explore/static/layer/steps.js"
     size = model.encoder.config.head_size
     for layer, token, head in ((0, 0, 0), (1, 3, 2), (2, 8, 3)):

@@ -22,14 +22,14 @@ LACKING = "tag?model=classifier"
 def test_every_view_fits_and_axe_finds_no_serious_fault(visit, size: str, scheme: str) -> None:
     script = axe()
     tab = visit(size, color_scheme=scheme)
+    tab.open().evaluate(script)
     faults: list[Any] = []
     for link in (*(f"{view}?{values}" for view, values in VIEWS.items()), LACKING):
-        page = tab.open(f"#/{link}")
+        page = tab.show(f"#/{link}")
         width = page.evaluate("document.documentElement.scrollWidth")
         faults += [(link, "wider than the screen", width)] if width > tab.width else []
         faults += [(link, "error", one) for one in page.locator(".status.error").all_inner_texts()]
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        page.evaluate(script)
         found = page.evaluate("axe.run({resultTypes: ['violations']})")
         faults += [
             (link, one["id"], [node["target"] for node in one["nodes"]])

@@ -84,7 +84,7 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
     tab.settle()
     assert page.locator("h1").inner_text() == OPENED[name], "a link that names no view"
     for title in shown:
-        page = tab.open(f"{shown[title]}")
+        page = tab.show(shown[title])
         assert page.locator("h1").inner_text() == title
         assert page.locator(".status.error").all_inner_texts() == [], title
         assert page.locator("h1 + p + .notice").count() == 0, title
@@ -100,7 +100,7 @@ def test_a_file_has_no_dead_end(browser, get_model, name: str, tmp_path: Path) -
     found.write_text(page_of(explorer.explain(model, "the door was open", pair)), encoding="utf-8")
     tab = Visit(browser, found.as_uri())
     for title, link in titles(tab.open()).items():
-        page = tab.open(link)
+        page = tab.show(link)
         assert page.locator("h1").inner_text() == title
         assert page.locator(".status.error").all_inner_texts() == [], title
         says = page.locator("main").inner_text()
