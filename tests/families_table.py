@@ -56,6 +56,7 @@ TITLES = {
     "nomic_bert": "Nomic BERT",
     "gte": "GTE",
     "jina_embeddings_v3": "Jina embeddings v3",
+    "squeezebert": "SqueezeBERT",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

@@ -57,6 +57,7 @@ CONFIG_CLASSES = {
     "nomic_bert": "NomicBertConfig",
     "gte": "GteConfig",
     "jina_embeddings_v3": "JinaEmbeddingsV3Config",
+    "squeezebert": "SqueezeBertConfig",
 }
 
 OF_KNOWN_PARTS = {

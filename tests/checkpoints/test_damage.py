@@ -99,6 +99,8 @@ def make_odd(rng: random.Random, tree: Any) -> None:
         tree[last] = copy.deepcopy(rng.choice(ODD))
 
 
+# Without `model_type` SqueezeBERT's names look like a BERT's in a wrapper, and layers are missing.
+@pytest.mark.filterwarnings("ignore:.*are read without:bertworks.errors.BertworksWarning")
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
@@ -156,6 +158,7 @@ def test_a_geometry_beyond_measure_is_refused_at_once(
         *("task_type_vocab_size", "dim", "n_layers", "hidden_dim", "n_embd", "n_layer"),
         "n_positions",
     ]
+    too_large = r"not \(|is missing|less than or equal|embedding_size=\d+ is not supported"
     # Rotated positions take no memory, and GPT's inner width is always four times the outer.
     free = {"modernbert": "max_position_embeddings", "openai-gpt": "intermediate_size"}
     for size in (key for key in sizes if raw.get(key) and key != free.get(family)):
@@ -163,7 +166,7 @@ def test_a_geometry_beyond_measure_is_refused_at_once(
             shutil.copytree(models / family, tmp_path / "m")
             edit(tmp_path / "m", **{size: number})
             initial_memory, start = resident(), time.perf_counter()
-            with pytest.raises(CheckpointError, match=r"not \(|is missing|less than or equal"):
+            with pytest.raises(CheckpointError, match=too_large):
                 bw.load(tmp_path / "m", device="cpu")
             assert time.perf_counter() - start < 5
             assert resident() - initial_memory < 50_000, size

@@ -55,9 +55,9 @@ def from_the_first_layer(network: BareEncoder, packed: Packed) -> Tensor:
 
 PATHS = {
     "frozen in fp32": (frozen("fp32"), 1e-5),
-    "frozen in bf16": (frozen("bf16"), 0.03),
-    "frozen in int8": (frozen("int8"), 0.06),
-    "trained in bfloat16": (trained_in_bfloat16, 0.03),
+    "frozen in bf16": (frozen("bf16"), 0.05),
+    "frozen in int8": (frozen("int8"), 0.1),
+    "trained in bfloat16": (trained_in_bfloat16, 0.05),
     "gradient checkpointing": (recomputed, 1e-6),
     "from the first layer": (from_the_first_layer, 1e-6),
 }
@@ -88,4 +88,4 @@ def test_a_wrong_part_shows(plain) -> None:
         one.feed_forward.activation = torch.tanh
         other.attention_norm = nn.Identity()
     for changed in (wrong_activation, no_norm):
-        assert error(changed.encoder(packed).detach(), states) > 0.3
+        assert error(changed.encoder(packed).detach(), states) > 0.15

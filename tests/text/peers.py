@@ -318,5 +318,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "nomic_bert": wordpiece("nomic_bert", "uncased"),
     "gte": fairseq("xlm-roberta", 1),
     "jina_embeddings_v3": fairseq("jina_embeddings_v3", 1),
+    "squeezebert": wordpiece("squeezebert", "uncased"),
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

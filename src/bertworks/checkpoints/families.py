@@ -32,6 +32,7 @@ from .roberta import (
     XLM_ROBERTA_XL,
 )
 from .roformer import ROFORMER
+from .squeezebert import SQUEEZEBERT
 from .static import STATIC
 
 FAMILIES = {
@@ -61,6 +62,7 @@ FAMILIES = {
         NOMIC_BERT,
         GTE,
         JINA_V3,
+        SQUEEZEBERT,
     )
 }
 """The published families."""

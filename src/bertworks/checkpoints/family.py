@@ -227,6 +227,7 @@ def key_map(
     transposed_matrices: Iterable[str] = (),
     grouped_keys: Iterable[str] = (),
     swapped_matrices: Iterable[str] = (),
+    convolutions: Iterable[str] = (),
 ) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
@@ -236,9 +237,10 @@ def key_map(
         grouped_keys: our names of the maps to queries, keys and values of which the last two may
             have fewer rows.
         swapped_matrices: our names of the maps whose halves they store in the other order.
+        convolutions: our names of the matrices that they store as convolutions of width 1.
     """
     transposed_names, grouped_names = set(transposed_matrices), set(grouped_keys)
-    swapped_names = set(swapped_matrices)
+    swapped_names, convolution_names = set(swapped_matrices), set(convolutions)
     return KeyMap(
         Rule(
             ours,
@@ -246,6 +248,7 @@ def key_map(
             ours in transposed_names,
             ours in grouped_names,
             ours in swapped_names,
+            ours in convolution_names,
         )
         for ours, theirs in table.items()
     )

@@ -2,8 +2,9 @@
 
 A rule maps a name of ours to theirs. `{}` in it is a layer's number. One of our tensors may be
 several of theirs concatenated by rows, or theirs transposed, or theirs with its two halves of rows
-in the other order; nothing else ever changes, so a round trip keeps every bit. If heads of queries
-share keys, our map to queries, keys and values consists of a square matrix and two with fewer rows.
+in the other order, or the matrix in a convolution of width 1; nothing else ever changes, so a round
+trip keeps every bit. If heads of queries share keys, our map to queries, keys and values consists
+of a square matrix and two with fewer rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Rule:
     """Maps our tensors of the name `ours` to their tensors of the names `theirs`.
 
     The names are of modules (then `.weight` or `.bias` follows on both sides) or of tensors. If
-    `is_transposed`, they store the transposes of our matrices.
+    `is_transposed`, they store the transposes of our matrices; if `is_convolution`, our matrices
+    with a last dimension of size 1.
     """
 
     ours: str
@@ -33,6 +35,7 @@ class Rule:
     Vectors have equal parts, since maps with fewer keys than queries have no biases."""
     is_swapped: bool = False
     """Whether they store the second half of our rows before the first."""
+    is_convolution: bool = False
 
     def num_rows(self, shape: Sequence[int]) -> list[int]:
         """The number of rows of each of theirs that form a tensor of ours of this shape."""
@@ -106,6 +109,8 @@ class KeyMap:
         """
         rule, names = self._find(name)
         parts = [(rows, *shape[1:]) for rows in rule.num_rows(shape)] if len(shape) else [()]
+        if rule.is_convolution:
+            parts = [(*part, 1) if len(part) == 2 else part for part in parts]
         shapes = [part[::-1] if rule.is_transposed else part for part in parts]
         return dict(zip(names, shapes, strict=True))
 
@@ -117,6 +122,8 @@ class KeyMap:
             parts = rule.split(tensor, tensor.shape)
             if rule.is_transposed:
                 parts = [_transpose(part) for part in parts]
+            elif rule.is_convolution and tensor.ndim == 2:
+                parts = [part.unsqueeze(-1) for part in parts]
             result.update(zip(names, parts, strict=True))
         return result
 
@@ -128,6 +135,8 @@ class KeyMap:
             parts = [part.double() for part in parts]  # float64 represents every value exactly
         if rule.is_transposed:
             parts = [_transpose(part) for part in parts]
+        elif rule.is_convolution:
+            parts = [part.squeeze(-1) if part.ndim == 3 else part for part in parts]
         return rule.join(parts)
 
     def rule_of(self, name: str) -> Rule:

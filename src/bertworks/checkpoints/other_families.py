@@ -32,7 +32,6 @@ TITLES = {
     "perceiver": "Perceiver",
     "reformer": "Reformer",
     "roc_bert": "RoCBert",
-    "squeezebert": "SqueezeBERT",
     "tapas": "TAPAS",
     "ultrabert": "UltraBERT",
     "ultravbert": "UltraVBERT",

@@ -167,9 +167,10 @@ def _in_eight_bits(
 ) -> dict[str, Tensor]:
     """Exported tensors: the layers' matrices in int8, all others in bfloat16."""
     keys = key_map_of(network, family)
-    if any(rule.is_transposed for rule in keys.rules):
+    if any(rule.is_transposed or rule.is_convolution for rule in keys.rules):
+        how = "transposed" if any(rule.is_transposed for rule in keys.rules) else "as convolutions"
         raise CheckpointError(
-            f"the family {family.name!r} stores its matrices transposed, which files with "
+            f"the family {family.name!r} stores its matrices {how}, which files with "
             "8-bit weights do not support",
             fix='Save it in bfloat16; precision="int8" can still compute with it.',
         )

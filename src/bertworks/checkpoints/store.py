@@ -238,6 +238,7 @@ def _expected_shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ..
             yield f"{layer}.recurrence.weight_ih_l0", (4 * size, size)
         else:
             heads = config.num_attention_heads + 2 * config.num_key_heads
-            rows = heads * config.head_size
-            yield f"{layer}.attention.query_key_value.weight", (rows, size)
-        yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, size)
+            shape = (heads * config.head_size, size // config.groups.query_key_value)
+            yield f"{layer}.attention.query_key_value.weight", shape
+        inputs = size // config.groups.intermediate
+        yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, inputs)

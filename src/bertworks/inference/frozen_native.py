@@ -187,19 +187,17 @@ class _Parts(NamedTuple):
             or type(feed_forward) is not FeedForward
         ):
             return None
-        maps = (
-            attention.query_key_value,
-            attention.output,
-            feed_forward.intermediate,
-            feed_forward.output,
-        )
+        inputs, output = attention.query_key_value, attention.output
+        intermediate, last = feed_forward.intermediate, feed_forward.output
         norms: tuple[nn.Module, nn.Module] = (layer.attention_norm, layer.feed_forward_norm)
         first, second = norms
-        if not all(type(linear) is Linear for linear in maps):
+        if not (type(inputs) is Linear and type(output) is Linear):
+            return None
+        if not (type(intermediate) is Linear and type(last) is Linear):
             return None
         if not (type(first) is LayerNorm and type(second) is LayerNorm):
             return None
-        return _Parts(maps, (first, second))
+        return _Parts((inputs, output, intermediate, last), (first, second))
 
     def have_shapes_of(self, config: EncoderConfig) -> bool:
         """Whether the parts have the shapes of `config`."""

@@ -16,7 +16,7 @@ from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_pair_mask
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import Layer, SelfAttention
-from ..nn.layers import LayerNorm, Linear, RMSNorm
+from ..nn.layers import GroupedLinear, LayerNorm, Linear, RMSNorm
 from ..nn.score_bias import scale_of
 from ..packed import Packed
 
@@ -157,14 +157,14 @@ def matrices_of(
     layer = layer_of(encoder, number)
     attention, feed_forward = layer.attention, layer.feed_forward
     assert attention is not None
-    maps: list[tuple[Linear, list[str]]] = [
+    maps: list[tuple[Linear | GroupedLinear, list[str]]] = [
         (attention.output, ["attention_output"]),
         (feed_forward.intermediate, ["intermediate", "gate"][: 1 + feed_forward.gated]),
         (feed_forward.output, ["feed_forward_output"]),
     ]
     matrices = _input_matrices(attention)
     for linear, names in maps:
-        weights = linear.weight.detach().chunk(len(names))
+        weights = _whole_matrix(linear).detach().chunk(len(names))
         bias = linear.bias
         biases = [None] * len(names) if bias is None else bias.detach().chunk(len(names))
         matrices |= zip(names, zip(weights, biases, strict=True), strict=True)
@@ -182,5 +182,10 @@ def _input_matrices(attention: SelfAttention) -> dict[str, tuple[Tensor, Tensor 
         return [repeat_heads(part, heads).flatten(1).t().reshape(shape) for part in parts]
 
     biases = [None] * 3 if linear.bias is None else split(linear.bias)
-    pairs = zip(split(linear.weight), biases, strict=True)
+    pairs = zip(split(_whole_matrix(linear)), biases, strict=True)
     return dict(zip(("query", "key", "value"), pairs, strict=True))
+
+
+def _whole_matrix(linear: Linear | GroupedLinear) -> Float[Tensor, "outputs inputs"]:
+    """The weight of a linear map, with zeros between its groups."""
+    return linear.dense_weight if isinstance(linear, GroupedLinear) else linear.weight

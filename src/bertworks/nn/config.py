@@ -115,6 +115,19 @@ class ScoreBiasSettings(Settings):
         return self
 
 
+class LinearGroups(Settings):
+    """How many groups each linear map of a layer has (Iandola et al. 2020, "SqueezeBERT").
+
+    A map with groups is as many smaller maps side by side: a group of outputs depends on one group
+    of inputs.
+    """
+
+    query_key_value: int = Field(1, ge=1, description="groups of queries, of keys and of values")
+    attention_output: int = Field(1, ge=1, description="groups of attention's output map")
+    intermediate: int = Field(1, ge=1, description="groups of the first feed-forward map")
+    output: int = Field(1, ge=1, description="groups of the second feed-forward map")
+
+
 class EncoderConfig(Settings):
     """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
 
@@ -270,6 +283,9 @@ class EncoderConfig(Settings):
         description="linear: positions are divided by rope_factor (Chen et al. 2023); ntk: slow "
         "rotations are, fast ones nearly unchanged (GTE)",
     )
+    linear_groups: LinearGroups | None = Field(
+        None, description="groups of the layers' linear maps; null: one each"
+    )
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
     )
@@ -318,7 +334,8 @@ class EncoderConfig(Settings):
         description="multiply the feed-forward activation by a second map (Shazeer 2020)",
     )
     keep_pooler: bool = Field(
-        False, description="the encoder of every model has a pooler, used or not (BigBird)"
+        False,
+        description="the encoder of every model has a pooler, used or not (BigBird, SqueezeBERT)",
     )
     classifier: Classifier = Field(
         "pooler",
@@ -429,6 +446,25 @@ class EncoderConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _groups_fit(self) -> Self:
+        if self.groups.query_key_value > 1 and self.num_key_heads != self.num_attention_heads:
+            raise ValueError("linear_groups.query_key_value needs num_key_value_heads=null")
+        size, inner = self.hidden_size, self.intermediate_size * (1 + self.gated)
+        widths = {
+            "query_key_value": (size,),
+            "attention_output": (size,),
+            "intermediate": (size, inner),
+            "output": (self.intermediate_size, size),
+        }
+        for name, groups in self.groups.model_dump().items():
+            if any(width % groups for width in widths[name]):
+                raise ValueError(
+                    f"linear_groups.{name}={groups} does not divide the map's width: "
+                    f"{' or '.join(map(str, widths[name]))}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _tables_fit(self) -> Self:
         if self.output_embedding_size is not None and self.tie_word_embeddings:
             raise ValueError("output_embedding_size needs tie_word_embeddings=false")
@@ -437,6 +473,11 @@ class EncoderConfig(Settings):
                 f"zeroed_token_id={self.zeroed_token_id} is not below vocab_size={self.vocab_size}"
             )
         return self
+
+    @property
+    def groups(self) -> LinearGroups:
+        """The groups of the layers' linear maps."""
+        return LinearGroups() if self.linear_groups is None else self.linear_groups
 
     @property
     def has_heads(self) -> bool:

@@ -21,7 +21,7 @@ from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .kv_cache import KeyValueCache
-from .layers import ACTIVATIONS, Dropout, Linear, add_and_norm, make_norm
+from .layers import ACTIVATIONS, Dropout, add_and_norm, make_linear, make_norm
 from .rotary import Rotation
 from .score_bias import DistanceVectors, ScoreBias, make_distance_maps
 
@@ -52,9 +52,12 @@ class SelfAttention(nn.Module):
         self.head_size = config.head_size
         self.is_by_head = config.query_key_value_order == "head"
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.query_key_value = Linear(size, sum(self.num_heads) * self.head_size, bias=bias)
+        groups, size_of_all = config.groups, sum(self.num_heads) * self.head_size
+        self.query_key_value = make_linear(
+            size, size_of_all, groups=groups.query_key_value, parts=3, bias=bias
+        )
         self.distance_maps = make_distance_maps(config)
-        self.output = Linear(size, size, bias=bias)
+        self.output = make_linear(size, size, groups=groups.attention_output, bias=bias)
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
@@ -168,13 +171,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        size, bias = config.hidden_size, config.use_bias
+        size, inner, bias = config.hidden_size, config.intermediate_size, config.use_bias
+        groups = config.groups
         self.gated = config.gated
-        inner = config.intermediate_size * (2 if config.gated else 1)
         has_bias = bias if config.intermediate_bias is None else config.intermediate_bias
-        self.intermediate = Linear(size, inner, bias=has_bias)
+        self.intermediate = make_linear(
+            size, inner * (1 + config.gated), groups=groups.intermediate, bias=has_bias
+        )
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.output = Linear(config.intermediate_size, size, bias=bias)
+        self.output = make_linear(inner, size, groups=groups.output, bias=bias)
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"]

@@ -54,6 +54,65 @@ class Linear(nn.Linear):
         return result
 
 
+class GroupedLinear(nn.Module):
+    """Linear maps side by side: a group of outputs depends on one group of inputs.
+
+    Source: Iandola et al. (2020), "SqueezeBERT", §3. The weight has the rows of all groups, one
+    below another, as in a convolution with groups.
+
+    Args:
+        groups: the number of groups of inputs, and of outputs in each part.
+        parts: the number of parts of the outputs, of equal size; each has all groups.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, groups: int, parts: int = 1, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.groups, self.parts = groups, parts
+        self.weight = nn.Parameter(torch.empty(outputs, inputs // groups))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+
+    def forward(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        maps = self._maps.to(x.dtype).unbind(1)
+        outputs = [
+            F.linear(inputs, weight.flatten(0, 1)).view(*x.shape[:-1], self.parts, -1)
+            for inputs, weight in zip(x.chunk(self.groups, -1), maps, strict=True)
+        ]
+        result = torch.stack(outputs, -2).flatten(-3)
+        return result if self.bias is None else result + self.bias.to(x.dtype)
+
+    def plus(
+        self, x: Float[Tensor, "rows inputs"], residual: Float[Tensor, "rows outputs"]
+    ) -> Float[Tensor, "rows outputs"]:
+        """Return the result plus a residual."""
+        result: Tensor = residual + self(x)
+        return result
+
+    @property
+    def _maps(self) -> Float[Tensor, "parts groups outputs inputs"]:
+        """The map of each group in each part."""
+        return self.weight.view(self.parts, self.groups, -1, self.weight.shape[-1])
+
+    @property
+    def dense_weight(self) -> Float[Tensor, "outputs inputs"]:
+        """The matrix of the whole map, with zeros between groups."""
+        parts, groups, outputs, inputs = self._maps.shape
+        dense = self.weight.new_zeros(parts, groups, outputs, groups, inputs)
+        at = torch.arange(groups, device=dense.device)
+        dense[:, at, :, at] = self._maps.transpose(0, 1).detach()
+        return dense.view(parts * groups * outputs, groups * inputs)
+
+
+def make_linear(
+    inputs: int, outputs: int, *, groups: int, parts: int = 1, bias: bool = True
+) -> Linear | GroupedLinear:
+    """Return a new linear map, with groups (see `GroupedLinear`) if there is more than one."""
+    if groups == 1:
+        return Linear(inputs, outputs, bias=bias)
+    return GroupedLinear(inputs, outputs, groups=groups, parts=parts, bias=bias)
+
+
 class OutputLinear(Linear):
     """The last map of a head: `x Wᵀ + b` in float32 at least, whatever the precision of `x`.
 
@@ -202,9 +261,9 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
     of norms 1.
     """
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
+        if isinstance(part, nn.Linear | GroupedLinear | nn.Embedding):
             draw_weight(part.weight, initializer_range)
-        if isinstance(part, nn.Linear) and part.bias is not None:
+        if isinstance(part, nn.Linear | GroupedLinear) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(part.weight)

@@ -44,6 +44,7 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     is_supported = is_supported and config.mixer == "attention" and config.embedding_size is None
     is_supported = is_supported and config.num_key_heads == config.num_attention_heads
     is_supported = is_supported and config.query_key_value_order == "part"
+    is_supported = is_supported and config.linear_groups is None
     if table is None or not is_supported or not encoder.layers:
         raise SettingsError(
             "initial_attention=neighbours needs learned positions as wide as the layers, and two "

@@ -112,6 +112,15 @@ class PrepareKeywords(TypedDict, total=False):
     shard_bytes: int
 
 
+class LinearGroupsKeywords(TypedDict, total=False):
+    """Settings of the group `linear_groups`."""
+
+    query_key_value: int
+    attention_output: int
+    intermediate: int
+    output: int
+
+
 class ScoreBiasKeywords(TypedDict, total=False):
     """Settings of the group `score_bias`."""
 
@@ -149,14 +158,16 @@ class EncoderKeywords(TypedDict, total=False):
     attention: Literal["bidirectional", "causal", "two-way"]
     max_full_attention: int | None
     num_key_value_heads: int | None
+    query_key_value_order: Literal["part", "head"]
     local_attention: int | None
     global_attention_every: int
     rope_theta: float
     local_rope_theta: float
     rope_factor: float
     rope_scaling: Literal["linear", "ntk"]
+    linear_groups: LinearGroupsKeywords | None
     score_bias: ScoreBiasKeywords | None
-    rope_tensors: Literal["none", "frequencies", "table"]
+    rope_kind: Literal["halves", "neighbours", "frequencies", "table"]
     zeroed_token_id: int | None
     contact_head: bool
     norm_first: bool

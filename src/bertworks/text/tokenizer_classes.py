@@ -109,7 +109,7 @@ _ROBERTA_TYPES = (
     *("roberta", "roberta-prelayernorm", "data2vec-text", "ibert", "lilt", "longformer", "mega"),
     *("mra", "bart"),
 )
-_XLM_ROBERTA_TYPES = ("xlm-roberta", "xmod", "gte", "jina_embeddings_v3")
+_XLM_ROBERTA_TYPES = ("xlm-roberta", "xlm-roberta-xl", "xmod", "gte", "jina_embeddings_v3")
 _FAIRSEQ: dict[str, Any] = {"roles": _FAIRSEQ_ROLES, "frame": _ROBERTA_FRAME}
 _ROBERTA: dict[str, Any] = {**_FAIRSEQ, "reads_prefix_space": True}
 _ALBERT_ROLES = Roles("<pad>", "<unk>", CLS, SEP, MASK)
