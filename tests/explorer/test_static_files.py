@@ -1,8 +1,13 @@
-"""The layout of the explorer's scripts and style sheets, where Biome is not installed."""
+"""The explorer's scripts and style sheets: their layout, and the views that they show."""
 
 from __future__ import annotations
 
+import re
+
+from bertworks.explorer.explaining import VIEWS
 from bertworks.explorer.page import assets
+from bertworks.explorer.requirements import REQUIREMENTS
+from bertworks.serving.dialects.explorer import VIEWS as ROUTES
 
 
 def test_scripts_and_styles_have_lines_of_at_most_100_columns() -> None:
@@ -14,3 +19,13 @@ def test_scripts_and_styles_have_lines_of_at_most_100_columns() -> None:
         if len(line) > 100
     ]
     assert long_lines == []
+
+
+def test_each_view_of_the_page_has_a_file_and_a_requirement_or_none() -> None:
+    script = assets()["views.js"][0].decode()
+    uses = re.findall(r'\buses: "([^"]+)"', script)
+    files = re.findall(r'import\("\./([^"]+)"\)', script)
+    assert len(uses) == len(files) == len(re.findall(r'\bid: "', script))
+    assert set(uses) <= set(VIEWS)
+    assert set(files) <= assets().keys()
+    assert ROUTES.keys() <= REQUIREMENTS.keys()

@@ -23,8 +23,7 @@ LIMITS = {"tokens": MAX_TOKENS, "sentences": MAX_SENTENCES}
 MAX_NUMBERS = 2_000_000
 """The most numbers of layers and weights in a file: 5 MB."""
 
-_FREE = ("pieces", "pair", "contexts", "steps", "similarity", "search")
-VIEWS = (*_FREE, *(view for view in REQUIREMENTS if view != "mask"))
+VIEWS = tuple(view for view in REQUIREMENTS if view != "mask")
 """The page's views, and the routes that they use."""
 
 

@@ -82,7 +82,8 @@ _HEADS = Requirement(
     "another model, such as mini",
     lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
 )
-REQUIREMENTS = {
+REQUIREMENTS: dict[str, Requirement | None] = {
+    **dict.fromkeys(("pieces", "pair", "contexts", "steps", "similarity", "search")),
     "fill": Requirement(
         "it predicts no words",
         "a pre-trained model, such as mini or bert-base-uncased",
@@ -122,7 +123,10 @@ REQUIREMENTS = {
         lambda model: is_causal_lm(model) and model.encoder.config.can_generate,
     ),
 }
-"""The requirement of each view; other views have none."""
+"""The requirement of each view of the page and each route; None if every model has the view.
+
+`mask` is no view but a part of some.
+"""
 
 _TASK_CLAUSES: dict[type, str] = {
     PretrainingTask: "is only pre-trained",
@@ -148,7 +152,7 @@ def view_error(model: Model, view: str, name: str | None = None) -> NoHeadError 
         view: its name.
         name: the model's name in the message; derived from its source if omitted.
     """
-    requirement = REQUIREMENTS.get(view)
+    requirement = REQUIREMENTS[view]
     if requirement is None or requirement.has(model):
         return None
     task = model.task

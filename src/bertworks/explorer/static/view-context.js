@@ -2,6 +2,7 @@
 import { KeyRequiredError } from "./source.js";
 import { capitalize } from "./ui/format.js";
 import { abortPrevious } from "./ui/timing.js";
+import { explainLack } from "./views.js";
 
 const SLOW = 250; // milliseconds until the status says that something is computed
 
@@ -31,7 +32,7 @@ export function createContext(view, model, models, { source, values, signal, ...
     },
 
     // Why the model does not have a view; null if it does.
-    explainMissing: (name) => model.views?.[name] ?? null,
+    explainMissing: (name) => explainLack(model, name),
 
     request: (name, body, abortSignal = signal) =>
       source.request(name, source.data ? body : { model: model.name, ...body }, abortSignal),

@@ -173,11 +173,18 @@ const OPENING = ["fill", "classify", "tag", "answer", "similarity", "steps"].map
 export const selectOpeningView = (model, source) =>
   [...OPENING, ...VIEWS].find((view) => !explainMissing(view, model, source)) ?? VIEWS[0];
 
+// Why a model lacks what a view uses; null if it does not, or is not loaded yet.
+export function explainLack(model, name) {
+  if (!model?.views) return null;
+  if (!(name in model.views)) throw new Error(`The server does not know the view “${name}”.`);
+  return model.views[name];
+}
+
 // Why a view is not available; null if it is.
 export function explainMissing(view, model, source) {
   if (source.data && !view.inFile)
     return (
       "This page is a file and cannot compute. " + "This view needs a server: bertworks serve MODEL"
     );
-  return model?.views?.[view.uses] ?? null;
+  return explainLack(model, view.uses);
 }
