@@ -26,7 +26,7 @@ import bertworks as bw
 from bertworks.data.documents import ReadCounts, read_documents
 from bertworks.data.overlap import SharedSequences
 from bertworks.errors import BertworksWarning
-from bertworks.text.documents import split_sentences
+from bertworks.text.sentences import split_sentences
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 EVALUATION = (

@@ -10,8 +10,8 @@ import yaml
 from pydantic import Field
 
 from bertworks.analysis.settings_help import commented_yaml, describe, help_text
-from bertworks.cli.schemas import schema_of
 from bertworks.cli.verb_names import SETTINGS_VERBS
+from bertworks.cli.verb_settings import schema_of
 from bertworks.settings.base import Settings
 from bertworks.tasks import LABELLED_TASKS
 from bertworks.training.recipe import PretrainSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertworks.cli.schemas import split_settings
 from bertworks.cli.verb_names import SETTINGS_VERBS
+from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
 
 from .conftest import Bertworks

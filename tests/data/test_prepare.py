@@ -25,7 +25,7 @@ from bertworks.data.manifest import Journal, Manifest
 from bertworks.data.prepare import PrepareProgress, prepare
 from bertworks.data.shards import Corpus
 from bertworks.errors import BertworksError, CheckpointError, DataError, OutputError, SettingsError
-from bertworks.text.documents import split_sentences
+from bertworks.text.sentences import split_sentences
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.utils.line_files import LineFile
 from tests.crashes import contents, crashing, needs_proc

@@ -18,7 +18,7 @@ from tests.crashes import contents, crashing, needs_proc
 import bertworks as bw
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.inference import vector_files, vectors
-from bertworks.inference.vector_files import layout_of
+from bertworks.inference.vector_files import vector_format_of
 from bertworks.inference.vectors import _finish
 from bertworks.utils.json_files import verify_checksum, with_checksum
 
@@ -157,7 +157,7 @@ def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_manifest_says_
 def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
     with pytest.raises(StopError):
         model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
-    flip(out.with_name(f"{out.name}.part"), min(at, len(layout_of(out, 48).head()) - 1))
+    flip(out.with_name(f"{out.name}.part"), min(at, len(vector_format_of(out, 48).head()) - 1))
     model.embed_to(out, TEXTS, **WINDOW)
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
 

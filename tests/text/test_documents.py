@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from bertworks.text import documents, portions
-from bertworks.text.documents import LANGUAGES as LANGUAGES_WITH_RULES
-from bertworks.text.documents import sentence_ids, sentence_tokens, split_sentences
 from bertworks.text.portions import Portion
+from bertworks.text.sentences import LANGUAGES as LANGUAGES_WITH_RULES
+from bertworks.text.sentences import sentence_ids, sentence_tokens, split_sentences
 from bertworks.text.tokenizer import Tokenizer
 
 LANGUAGES = ("ar", "de", "en", "hi", "th", "zh")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError
-from bertworks.text.documents import LANGUAGES, split_sentences
+from bertworks.text.sentences import LANGUAGES, split_sentences
 
 
 def test_english():

@@ -33,7 +33,7 @@ from bertworks.training.progress import Progress
 from bertworks.training.settings import settings_of
 from bertworks.training.signals import RunInterrupted
 from bertworks.tuning.grid import GridResult, GridRun, PointResult, finetune_grid
-from bertworks.tuning.loop import Job, do_here, do_in_processes, slots
+from bertworks.tuning.loop import GridJob, do_here, do_in_processes, slots
 from bertworks.tuning.space import Range, Space, name_of, propose
 from tests.training.letters import CONFIG, PIECES, Lines, make_rows
 
@@ -467,7 +467,7 @@ def test_a_directory_of_another_kind_is_refused(run: Run, model: Model, tmp_path
 
 def test_a_lack_of_memory_is_a_failed_run() -> None:
     def outcome(does: Callable[..., Any]) -> str | None:
-        return do_here(Job(Path("run"), does), None)
+        return do_here(GridJob(Path("run"), does), None)
 
     def gpu(progress: None) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20 MiB.")
@@ -509,7 +509,7 @@ def test_a_run_that_dies_as_it_begins_is_no_hang(
     """As one that the kernel kills: it reads nothing of a job that no pipe can hold."""
     resource_tracker.ensure_running()
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/bin/true")
-    job = Job(tmp_path / "run", partial(finetune, train=[{"text": "a" * 200_000}]))
+    job = GridJob(tmp_path / "run", partial(finetune, train=[{"text": "a" * 200_000}]))
     outcomes = do_in_processes([job] * 3, slots(torch.device("cpu"), 2))
     assert [error for _, error in outcomes] == ["its process died (exit status 0)"] * 3
 

@@ -9,8 +9,8 @@ from . import (
     evaluation,
     lab,
     language_modelling,
+    planning,
     prediction,
-    scale,
     search,
     serve,
     training,
@@ -19,7 +19,7 @@ from . import (
 from .app import app
 
 __all__ = ["app", "checkpoint", "corpus", "evaluation", "lab", "language_modelling", "main"]
-__all__ += ["prediction", "scale", "search", "serve", "training", "vectors"]
+__all__ += ["planning", "prediction", "search", "serve", "training", "vectors"]
 
 
 def main() -> None:

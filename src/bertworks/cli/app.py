@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..errors import SettingsError
 from ..utils.environment import check_environment
-from . import schemas
+from . import verb_settings
 from .errors import UsageError, errors_in_a_line, usage_errors_in_a_line, warn_about_little_memory
 from .option_groups import with_groups
 from .outputs import current_verb
@@ -85,7 +85,7 @@ class Verb(TyperCommand):
         if self.name in SETTINGS_VERBS:
             args = self._without_settings(ctx, args)
             return super().parse_args(ctx, args)
-        words = [arg for arg in args if schemas.is_assignment(arg)]
+        words = [arg for arg in args if verb_settings.is_assignment(arg)]
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -110,12 +110,12 @@ class Verb(TyperCommand):
         }
         takes_words = any(param.name == "settings" for param in self.params)
         try:
-            others, words = schemas.split_settings(
+            others, words = verb_settings.split_settings(
                 str(self.name), args, options, takes_texts=not takes_words
             )
         except SettingsError as error:
             ctx.fail(str(error))
-        ctx.meta["task"] = schemas.task_argument(str(self.name), others)
+        ctx.meta["task"] = verb_settings.task_argument(str(self.name), others)
         ctx.meta["settings"] = words
         return others
 
@@ -123,7 +123,7 @@ class Verb(TyperCommand):
         if self.name in SETTINGS_VERBS:
             from ..analysis.settings_help import help_text
 
-            settings, num_others = schemas.settings_in_help(self.name, ctx.meta.get("task"))
+            settings, num_others = verb_settings.settings_in_help(self.name, ctx.meta.get("task"))
             formatter.write("\nSettings, given as KEY=VALUE (or --key VALUE):\n\n")
             formatter.write(help_text(settings, formatter.width) + "\n")
             if num_others:

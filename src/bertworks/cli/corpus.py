@@ -1,4 +1,4 @@
-"""Process text: `vocab`, `prepare`, `tokenize`."""
+"""Process text: `vocab`, `prepare`, `tokenize`; `merge` the parts of several machines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..utils.directories import new_directory
+from ..utils.directories import new_directory, output_exists
 from ..utils.formatting import format_duration
 from . import display
 from .app import verb
@@ -211,3 +211,45 @@ def _files_of(name: str) -> Path:
         return locate(name, weights=False)
     inner = [directory / name for name in ("model", "tokenizer")]
     return next((path for path in inner if path.is_dir()), directory)
+
+
+@verb(
+    "merge",
+    "bertworks merge parts/* --out prepared",
+    "bertworks merge vectors-*.parquet --out vectors.parquet",
+    "bertworks merge answers-*.tsv --out answers.tsv",
+)
+def merge(
+    parts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PART…",
+            help="Outputs of prepare, embed, features or predict with --part I/N.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="Output: a directory for a corpus, else a file."),
+    ],
+    overwrite: Overwrite = False,
+) -> None:
+    """Merge all parts of a corpus, of vectors or of predictions.
+
+    The result equals that of a single machine, byte for byte, for any number of parts. Missing,
+    damaged or duplicate parts, and parts with other inputs or settings, are an error.
+    """
+    from ..data.manifest import Manifest
+    from ..inference.merging import merge as run
+
+    is_present = not overwrite and output_exists(out)
+    result = run(parts, out, overwrite=overwrite)
+    if isinstance(result, Manifest):
+        display.facts(corpus_facts(result))
+    elif isinstance(result, int):
+        display.facts({"rows": f"{result:,}"})
+    else:
+        display.facts({"texts": f"{result.rows:,}", "width": f"{result.width:,}"})
+    if is_present:
+        display.facts({"time": "nothing to do: already finished"})
+    display.facts({"written to": out})

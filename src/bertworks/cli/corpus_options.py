@@ -9,7 +9,7 @@ import typer
 
 from ..settings import literals
 from . import display
-from .option_groups import Group
+from .option_groups import OptionGroup
 from .options import Lines
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _reading(
     return {"format": format, "column": column, "skip_bad": skip_bad, **lines}
 
 
-Reading = Annotated[dict[str, Any], Group(_reading)]
+Reading = Annotated[dict[str, Any], OptionGroup(_reading)]
 """Options for reading a corpus, as keyword arguments of `prepare`."""
 
 DropDuplicates = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..settings import literals
-from .option_groups import Group
+from .option_groups import OptionGroup
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -55,7 +55,7 @@ def _device_option(device: Device = "auto", threads: Threads = None) -> literals
     return device
 
 
-DeviceOption = Annotated[literals.Device, Group(_device_option)]
+DeviceOption = Annotated[literals.Device, OptionGroup(_device_option)]
 """The device of the network; sets the number of CPU threads, if given."""
 
 
@@ -65,7 +65,7 @@ def _worker_options(workers: ModelWorkers = None, cluster: Cluster = None) -> di
     return {"workers": workers or (None if cluster else 1), "on": cluster}
 
 
-WorkerOptions = Annotated[dict[str, Any], Group(_worker_options)]
+WorkerOptions = Annotated[dict[str, Any], OptionGroup(_worker_options)]
 """The number of processes, each with the model, and where they run; empty if not given."""
 
 

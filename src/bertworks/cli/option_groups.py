@@ -9,10 +9,10 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Group:
+class OptionGroup:
     """A group of options that several verbs share: the parameters of a function.
 
-    A verb's parameter `Annotated[…, Group(function)]` gets the result of the function.
+    A verb's parameter `Annotated[…, OptionGroup(function)]` gets the result of the function.
     """
 
     function: Callable[..., Any]
@@ -28,7 +28,7 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     own = inspect.signature(function, eval_str=True).parameters
     for name, parameter in own.items():
         marks = getattr(parameter.annotation, "__metadata__", ())
-        group = next((mark for mark in marks if isinstance(mark, Group)), None)
+        group = next((mark for mark in marks if isinstance(mark, OptionGroup)), None)
         if group is None:
             parameters[name] = parameter
         else:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..settings import literals
-from . import schemas
-from .option_groups import Group
+from . import verb_settings
+from .option_groups import OptionGroup
 
 MODEL_HELP = (
     "A model directory, a name on the hub, or one of the bundled models mini and mini-sentences."
@@ -67,7 +67,7 @@ def read_settings(
         SettingsError: a key or value is not valid.
     """
     assert ctx.info_name is not None
-    schema = schemas.schema_of(ctx.info_name, task)
+    schema = verb_settings.schema_of(ctx.info_name, task)
     settings = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
     return settings.model_dump(exclude_unset=True)
 
@@ -76,7 +76,7 @@ def _settings_option(ctx: typer.Context, settings_file: SettingsFile = None) -> 
     return read_settings(ctx, settings_file)
 
 
-SettingsOption = Annotated[dict[str, Any], Group(_settings_option)]
+SettingsOption = Annotated[dict[str, Any], OptionGroup(_settings_option)]
 """All settings that a user gives to a verb: in a file, and as words."""
 
 # Files of lines, and tables
@@ -116,7 +116,7 @@ def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) ->
     return {name: value for name, value in options.items() if value not in (None, "utf-8")}
 
 
-Lines = Annotated[dict[str, Any], Group(_lines)]
+Lines = Annotated[dict[str, Any], OptionGroup(_lines)]
 """The given options of files of lines, as keyword arguments of their readers."""
 
 
@@ -125,7 +125,7 @@ def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines)
     return {name: value for name, value in options.items() if value not in (None, "auto")}
 
 
-Table = Annotated[dict[str, Any], Group(_table)]
+Table = Annotated[dict[str, Any], OptionGroup(_table)]
 """The given settings of `TableOptions`."""
 
 
@@ -133,5 +133,5 @@ def _labelled_table(table: Table, drop_unlabelled: DropUnlabelled = False) -> di
     return {**table, "drop_unlabelled": True} if drop_unlabelled else table
 
 
-LabelledTable = Annotated[dict[str, Any], Group(_labelled_table)]
+LabelledTable = Annotated[dict[str, Any], OptionGroup(_labelled_table)]
 """The given settings of `LabelledTableOptions`."""

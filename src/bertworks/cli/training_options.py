@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import SettingsError
-from .option_groups import Group
+from .option_groups import OptionGroup
 from .options import MODEL_HELP
 
 Run = Annotated[
@@ -43,7 +43,7 @@ def _grid_options(
     return {"grid": grid or (), "seeds": seed_numbers(seeds), "jobs": jobs}
 
 
-GridOptions = Annotated[dict[str, Any], Group(_grid_options)]
+GridOptions = Annotated[dict[str, Any], OptionGroup(_grid_options)]
 """The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
 
 

@@ -12,7 +12,7 @@ from ..utils.remote import is_remote
 from . import display
 from .app import verb
 from .devices import DeviceOption, WorkerOptions, load_model
-from .option_groups import Group
+from .option_groups import OptionGroup
 from .options import (
     ModelPath,
     Overwrite,
@@ -80,7 +80,7 @@ def _vector_writer(
     return write
 
 
-VectorWriter = Annotated[Callable[[str, str], None], Group(_vector_writer)]
+VectorWriter = Annotated[Callable[[str, str], None], OptionGroup(_vector_writer)]
 
 
 @verb(

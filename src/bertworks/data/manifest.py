@@ -50,7 +50,7 @@ class SourceRecord(_Record):
     bytes: int
 
 
-class Job(_Record):
+class PrepareJob(_Record):
     """Everything that determines the bytes of a prepared corpus, except the text.
 
     `exclude` is the digest of the word sequences that no document may share; None if no documents
@@ -71,12 +71,12 @@ class Job(_Record):
     part: str | None
     versions: dict[str, str]
 
-    def without_sizes(self) -> Job:
+    def without_sizes(self) -> PrepareJob:
         """The job with all file sizes set to 0."""
         sources = tuple(source.model_copy(update={"bytes": 0}) for source in self.sources)
         return self.model_copy(update={"sources": sources})
 
-    def first_difference(self, other: Job) -> str | None:
+    def first_difference(self, other: PrepareJob) -> str | None:
         """A phrase about the first setting that differs in a later job; None if none differs."""
         mine, others = self.model_dump(), other.model_dump()
         for key, value in mine.items():
@@ -129,7 +129,7 @@ class Manifest(_Record):
     token_type: Annotated[str, Field(pattern=r"^uint(8|16|32)$")]
     vocabulary_size: int  # of the tokenizer; its hash is in `job`
     text: str | None  # of a part: the digest of the whole corpus's text
-    job: Job
+    job: PrepareJob
     shards: tuple[ShardRecord, ...]
 
     @property
@@ -190,7 +190,7 @@ class _Header(_Record):
     """The first line of a journal."""
 
     format_version: int
-    job: Job
+    job: PrepareJob
 
 
 class Journal:
@@ -206,7 +206,7 @@ class Journal:
     def path(directory: Path) -> Path:
         return directory / "journal.jsonl"
 
-    def read(self) -> tuple[Job | None, list[ShardRecord]]:
+    def read(self) -> tuple[PrepareJob | None, list[ShardRecord]]:
         """Read the job (None if the journal is empty) and the shards.
 
         Raises:
@@ -227,7 +227,7 @@ class Journal:
         except ValidationError as error:
             raise _damage_error(self._file.path, _first(error)) from None
 
-    def restart(self, job: Job) -> None:
+    def restart(self, job: PrepareJob) -> None:
         """Empty the journal, then write the job."""
         self._file.truncate(0)
         self._append(_Header(format_version=FORMAT_VERSION, job=job))

@@ -41,9 +41,9 @@ from .manifest import (
     MANIFEST,
     SUMMED_FIELDS,
     TOKENIZER,
-    Job,
     Journal,
     Manifest,
+    PrepareJob,
     ShardRecord,
     SourceRecord,
     remove_unfinished,
@@ -94,7 +94,7 @@ def prepare(
         overwrite: delete an existing corpus, finished or not, and start again.
         progress: called after every shard and at the end.
         settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
-            `text.documents.LANGUAGES`; for spans see `data.spans`), and shards.
+            `text.sentences.LANGUAGES`; for spans see `data.spans`), and shards.
 
     Raises:
         DataError: the corpus is missing, not valid or holds no text; or `out` holds a finished
@@ -106,8 +106,8 @@ def prepare(
     options = PrepareSettings.parse(settings)
     if workers is not None and workers < 1:
         raise SettingsError(f"workers={workers}: must be at least 1")
-    from ..text.documents import split_sentences
     from ..text.files import write_definition
+    from ..text.sentences import split_sentences
     from ..text.tokenizer import Tokenizer
 
     split_sentences("", options.language)  # an unknown language is refused before anything is read
@@ -123,7 +123,7 @@ def prepare(
     excluded_sequences = (
         SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
     )
-    job = Job(
+    job = PrepareJob(
         sources=tuple(map(_source_record, corpus_sources)),
         vocabulary_hash=tokenizer.fingerprint,
         encoding=text_encoding(encoding),
@@ -177,7 +177,7 @@ class _Run:
     def __init__(
         self,
         directory: Path,
-        job: Job,
+        job: PrepareJob,
         journal: Journal,
         counts: ReadCounts,
         progress: Callable[[PrepareProgress], None] | None,

@@ -160,7 +160,7 @@ class ShardMaker:
         paragraphs = text.split("\n")
         if self._sentences == "lines":
             return paragraphs
-        from ..text.documents import split_sentences
+        from ..text.sentences import split_sentences
 
         return [
             sentence
@@ -169,7 +169,7 @@ class ShardMaker:
         ]
 
     def _tokenise(self, part: Sequence[tuple[Text, list[str]]]) -> _Tokens:
-        from ..text.documents import sentence_ids, sentence_tokens
+        from ..text.sentences import sentence_ids, sentence_tokens
 
         documents = [sentences for _, sentences in part]
         marks, spans = [np.empty(0, np.bool_)], 0

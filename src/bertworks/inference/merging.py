@@ -16,7 +16,7 @@ from ..utils.atomic_writes import atomic_write, writing
 from ..utils.directories import output_exists
 from ..utils.outputs import exists_error, locked_output
 from .manifests import OutputManifest, checksum_of_file, manifest_path
-from .vector_files import Layout, TokenParquet, append, layout_of
+from .vector_files import TokenParquet, VectorFormat, append, vector_format_of
 from .vectors import WrittenVectors
 
 
@@ -55,9 +55,9 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
     manifests = {path: _read_complete_manifest(path) for path in parts}
     paths = in_order((path, manifests[path].part) for path in parts)
     first = manifests[paths[0]]
-    layout = _layout(out, first) if first.width else None
+    vector_format = _vector_format(out, first) if first.width else None
     header = str(first.provenance.get("header", "")).encode()
-    head = header if layout is None else layout.head()
+    head = header if vector_format is None else vector_format.head()
     total = OutputManifest(first.provenance, first.width, size=len(head), complete=True)
     for path in paths:
         part = manifests[path]
@@ -77,18 +77,18 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
     if (total.rows, total.digest) != (first.total, first.total_digest):
         raise _foreign_part_error(paths[-1], paths[0], "of other texts")
     result: WrittenVectors | int = total.rows
-    if layout is not None:
+    if vector_format is not None:
         result = WrittenVectors(total.rows, total.width, 0, total.num_truncated)
     with locked_output(out, paths), writing(out):
         if not overwrite and output_exists(out):
-            if _is_merged(out, paths, head) if layout is None else _has_manifest(out, total):
+            if _is_merged(out, paths, head) if vector_format is None else _has_manifest(out, total):
                 return result
             raise exists_error(out)
         with atomic_write(out) as new:
-            if layout is None:
+            if vector_format is None:
                 append(paths, new, head)
                 return result
-            layout.join(paths, new, total.rows)
+            vector_format.join(paths, new, total.rows)
             # Written before the file gets its name: a manifest without its file is ignored.
             replace(total, checksum=checksum_of_file(new)).write(manifest_path(out))
     return result
@@ -158,8 +158,8 @@ def _difference(first: OutputManifest, part: OutputManifest, total: OutputManife
     return None
 
 
-def _layout(out: Path, manifest: OutputManifest) -> Layout:
+def _vector_format(out: Path, manifest: OutputManifest) -> VectorFormat:
     if "unit" in manifest.provenance:
         return TokenParquet(manifest.width, str(manifest.provenance["unit"]))
     is_sparse = manifest.provenance.get("pooling") in SPARSE_POOLINGS
-    return layout_of(out, manifest.width, is_sparse=is_sparse)
+    return vector_format_of(out, manifest.width, is_sparse=is_sparse)

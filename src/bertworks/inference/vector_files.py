@@ -29,7 +29,7 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 
-class Layout(ABC):
+class VectorFormat(ABC):
     """A format of vector files; an unfinished file (`.part`) can be appended to."""
 
     def __init__(self, width: int) -> None:
@@ -62,7 +62,7 @@ def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
                 shutil.copyfileobj(file, whole)
 
 
-class Npy(Layout):
+class Npy(VectorFormat):
     """NumPy's format; its header has room for any number of rows, and is rewritten at the end."""
 
     def head(self, rows: int = 0) -> bytes:
@@ -86,7 +86,7 @@ class Npy(Layout):
         append(parts, out, self.head(rows))
 
 
-class Parquet(Layout):
+class Parquet(VectorFormat):
     """Parquet; the unfinished file is an Arrow stream, since Parquet's footer comes last."""
 
     @cached_property
@@ -216,13 +216,13 @@ def _import_sparse() -> Any:
     return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
-def layout_of(out: Path, width: int, *, is_sparse: bool = False) -> Layout:
-    """The layout for the suffix of a file name.
+def vector_format_of(out: Path, width: int, *, is_sparse: bool = False) -> VectorFormat:
+    """The format for the suffix of a file name.
 
     Raises:
         DataError: the suffix is unknown.
     """
-    kinds: dict[str, type[Layout]] = {".npy": Npy, ".parquet": Parquet}
+    kinds: dict[str, type[VectorFormat]] = {".npy": Npy, ".parquet": Parquet}
     if is_sparse:
         kinds = {".npz": Npz, ".parquet": SparseParquet}
     if out.suffix not in kinds:

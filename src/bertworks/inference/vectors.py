@@ -53,7 +53,7 @@ from .manifests import (
     manifest_path,
 )
 from .sparse import SparseEmbedder
-from .vector_files import Layout, TokenParquet, layout_of
+from .vector_files import TokenParquet, VectorFormat, vector_format_of
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _write_file(
     """
     check_path_name(out)
     out = Path(out)
-    layout = _layout(out, embedder)
+    vector_format = _vector_format(out, embedder)
     path = manifest_path(out)
     initial = OutputManifest(_plain(provenance), embedder.width)
     if part is not None:
@@ -179,11 +179,11 @@ def _write_file(
             try:
                 windows_with_vectors = _embed_windows(windows, embedder, workers, on, report)
                 with (
-                    _open_part(part_path, manifest, layout) as file,
+                    _open_part(part_path, manifest, vector_format) as file,
                     closing(windows_with_vectors),
                 ):
                     for window_texts, vectors, num_truncated in windows_with_vectors:
-                        manifest = _add(window_texts, vectors, manifest, file, layout)
+                        manifest = _add(window_texts, vectors, manifest, file, vector_format)
                         total = manifest.num_truncated + num_truncated
                         manifest = replace(manifest, num_truncated=total)
                         manifest.write(path)
@@ -205,8 +205,8 @@ def _write_file(
             manifest.check(out)
         else:
             if was_complete:
-                _check_part(part_path, manifest, layout)
-            manifest = _finish(part_path, out, manifest, layout)
+                _check_part(part_path, manifest, vector_format)
+            manifest = _finish(part_path, out, manifest, vector_format)
         if manifest.unfinished_checksum:
             # The process that named the file may be writing the manifest, too.
             with locked_output(out) if is_named else nullcontext():
@@ -266,7 +266,7 @@ def read_provenance(out: str | os.PathLike[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _layout(out: Path, embedder: TextEmbedder | TokenFeatures) -> Layout:
+def _vector_format(out: Path, embedder: TextEmbedder | TokenFeatures) -> VectorFormat:
     if isinstance(embedder, TextEmbedder):
         if isinstance(embedder, LateInteractionEmbedder):
             raise DataError(
@@ -274,7 +274,7 @@ def _layout(out: Path, embedder: TextEmbedder | TokenFeatures) -> Layout:
                 where=str(out),
                 fix="Use Model.embed; or give pooling=mean for a vector of each text.",
             )
-        return layout_of(out, embedder.width, is_sparse=isinstance(embedder, SparseEmbedder))
+        return vector_format_of(out, embedder.width, is_sparse=isinstance(embedder, SparseEmbedder))
     if out.suffix != ".parquet":
         raise DataError(
             "token features are written as Parquet",
@@ -331,10 +331,14 @@ def _embed_windows(
 
 
 def _add(
-    texts: Sequence[str], vectors: Any, manifest: OutputManifest, file: BinaryIO, layout: Layout
+    texts: Sequence[str],
+    vectors: Any,
+    manifest: OutputManifest,
+    file: BinaryIO,
+    vector_format: VectorFormat,
 ) -> OutputManifest:
     """Append a window and flush it to disk; return the manifest that includes it."""
-    window = layout.window(manifest.first + manifest.rows, texts, vectors)
+    window = vector_format.window(manifest.first + manifest.rows, texts, vectors)
     file.write(window)
     file.flush()
     os.fsync(file.fileno())
@@ -370,29 +374,31 @@ def _other_texts_error(out: Path) -> DataError:
 
 
 @contextmanager
-def _open_part(part: Path, manifest: OutputManifest, layout: Layout) -> Iterator[BinaryIO]:
+def _open_part(
+    part: Path, manifest: OutputManifest, vector_format: VectorFormat
+) -> Iterator[BinaryIO]:
     """Open the unfinished file at the end that the manifest records; or a new file."""
     if not manifest.rows:
         with part.open("wb") as file:
-            file.write(layout.head())
+            file.write(vector_format.head())
             file.flush()
             os.fsync(file.fileno())
             yield file
         return
-    _check_part(part, manifest, layout)
+    _check_part(part, manifest, vector_format)
     with part.open("r+b") as file:
         file.truncate(manifest.size)
         file.seek(manifest.size)
         yield file
 
 
-def _check_part(part: Path, manifest: OutputManifest, layout: Layout) -> None:
+def _check_part(part: Path, manifest: OutputManifest, vector_format: VectorFormat) -> None:
     """Check that an unfinished file still holds what was written to it.
 
     Raises:
         DataError: it does not.
     """
-    head, fault = len(layout.head()), ""
+    head, fault = len(vector_format.head()), ""
     checksum = manifest.unfinished_checksum or manifest.checksum
     if part.stat().st_size < manifest.size:
         fault = "has been truncated"
@@ -402,13 +408,15 @@ def _check_part(part: Path, manifest: OutputManifest, layout: Layout) -> None:
         raise DataError(fault, where=str(part), fix="Remove it, and start again.")
 
 
-def _finish(part: Path, out: Path, manifest: OutputManifest, layout: Layout) -> OutputManifest:
+def _finish(
+    part: Path, out: Path, manifest: OutputManifest, vector_format: VectorFormat
+) -> OutputManifest:
     """Make the finished file of a complete part; return its manifest.
 
     The manifest gets the file's checksum before the file gets its name, so that damage in between
     is detected.
     """
-    with layout.finished_file(part, out, manifest.rows) as new:
+    with vector_format.finished_file(part, out, manifest.rows) as new:
         part_checksum = manifest.unfinished_checksum or manifest.checksum
         manifest = replace(
             manifest, checksum=checksum_of_file(new), unfinished_checksum=part_checksum

@@ -1,4 +1,4 @@
-"""A loaded model: its verbs, its prompts, and a runner for each verb."""
+"""A loaded model: its capabilities, its prompts, and a runner for each capability."""
 
 from __future__ import annotations
 
@@ -105,36 +105,36 @@ class LoadedModel:
         )
 
     @property
-    def verbs(self) -> frozenset[str]:
-        """The verbs that it can serve, depending on its task."""
+    def capabilities(self) -> frozenset[str]:
+        """What it can be asked for, which depends on its task."""
         task = self.task
-        verbs = {"embed"}
+        capabilities = {"embed"}
         if isinstance(task, PretrainingTask):
             if not task.causal:
-                verbs |= {"fill-mask"} if task.has_masked_lm else set()
+                capabilities |= {"fill-mask"} if task.has_masked_lm else set()
             elif self.model.encoder.config.can_generate:
-                verbs.add("generate")
+                capabilities.add("generate")
             if task.instances.next_sentence:
-                verbs.add("next-sentence")
+                capabilities.add("next-sentence")
         elif task is not None:
-            verbs.add("predict-rows")
+            capabilities.add("predict-rows")
         if isinstance(task, TextTask):
-            verbs |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
+            capabilities |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
         if isinstance(task, TaggingTask):
-            verbs.add("tag")
+            capabilities.add("tag")
         if isinstance(task, AnsweringTask):
-            verbs.add("answer")
+            capabilities.add("answer")
         if self.compares_late:
-            verbs.add("rerank")
-        return frozenset(verbs)
+            capabilities.add("rerank")
+        return frozenset(capabilities)
 
-    def check_verb(self, verb: str) -> None:
-        """Raise `WrongModelError` if the model was not trained for a verb."""
-        if verb not in self.verbs:
+    def check_capability(self, capability: str) -> None:
+        """Raise `WrongModelError` if the model lacks a capability."""
+        if capability not in self.capabilities:
             trained = "nothing but vectors" if self.task is None else self.task.name
             raise WrongModelError(
-                f"the model {self.name!r} was trained for {trained}, not for {verb}",
-                fix=f"It supports: {', '.join(sorted(self.verbs))}.",
+                f"the model {self.name!r} was trained for {trained}, not for {capability}",
+                fix=f"It supports: {', '.join(sorted(self.capabilities))}.",
             )
 
     def warm_up(self) -> None:
@@ -189,16 +189,16 @@ class LoadedModel:
         sentence = self.model.sentence
         return sentence is not None and sentence.normalize
 
-    def get_task_runner(self, verb: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
-        """Return the runner of a verb; raise `WrongModelError` if the model lacks the verb."""
-        self.check_verb(verb)
+    def get_task_runner(self, capability: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+        """Return the runner of a capability; raise `WrongModelError` if the model lacks it."""
+        self.check_capability(capability)
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
         return self._get_runner((kind,), lambda: kind(task, network, self.make_engine_settings()))
 
     def get_generation_runner(self, batch_tokens: int) -> GenerateRunner:
         """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
-        self.check_verb("generate")
+        self.check_capability("generate")
         network = self.model.network
         assert isinstance(network, PretrainingNetwork)
         return self._get_runner(

@@ -101,7 +101,7 @@ EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "/explore/claim": ("embed", {"texts": ["She opened the door."], "claim": "previous"}),
     "/predict-rows": ("predict-rows", {"rows": [{"text": "A fine film."}]}),
 }
-"""For each described POST route, the verb that a model must have, and an example request.
+"""For each described POST route, the capability that a model must have, and an example request.
 
 A route without one is an error: the description has an example for each route, and leaves out only
 those that no model can answer.
@@ -113,9 +113,9 @@ def find_example(models: Models, path: str) -> dict[str, Any] | None:
 
     A model that is not loaded yet may be able to: then the example names the default model.
     """
-    verb, body = EXAMPLES[path]
+    capability, body = EXAMPLES[path]
     loaded_models = models.list_loaded()
-    loaded_model = next((each for each in loaded_models if verb in each.verbs), None)
+    loaded_model = next((each for each in loaded_models if capability in each.capabilities), None)
     if loaded_model is None:
         return (
             None

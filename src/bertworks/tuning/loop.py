@@ -133,7 +133,7 @@ class GridLoop:
                 self._report_late(name)
             else:
                 do = partial(self.finetune, **run.point, seed=run.seed, out=run.directory)
-                jobs.append(Job(run.directory, do, self._reading(run.point)))
+                jobs.append(GridJob(run.directory, do, self._reading(run.point)))
         with closing(self._outcomes(jobs)) as outcomes:
             for job, error in outcomes:
                 run = runs[job.directory.name]
@@ -147,7 +147,7 @@ class GridLoop:
         """The settings of a point that decide how the tables are read, in words."""
         return name_of({key: value for key, value in point.items() if key in self.options})
 
-    def _outcomes(self, jobs: Sequence[Job]) -> Generator[tuple[Job, str | None]]:
+    def _outcomes(self, jobs: Sequence[GridJob]) -> Generator[tuple[GridJob, str | None]]:
         if len(self.places) > 1:
             yield from do_in_processes(jobs, self.places)
             return
@@ -262,7 +262,7 @@ class _RunProgress(Progress):
 
 
 @dataclass(frozen=True)
-class Job:
+class GridJob:
     """A run to do."""
 
     directory: Path  # the run directory
@@ -300,7 +300,7 @@ def slots(device: torch.device, jobs: int | None) -> list[Slot]:
     return [Slot(environments[number % len(environments)], threads) for number in range(count)]
 
 
-def do_here(job: Job, progress: Progress | None) -> str | None:
+def do_here(job: GridJob, progress: Progress | None) -> str | None:
     """Do a run in this process; if its checkpoints are damaged, restart it from the beginning.
 
     Returns:
@@ -345,8 +345,8 @@ def _lack(error: BaseException) -> str:
 
 
 def do_in_processes(
-    jobs: Sequence[Job], places: Sequence[Slot]
-) -> Iterator[tuple[Job, str | None]]:
+    jobs: Sequence[GridJob], places: Sequence[Slot]
+) -> Iterator[tuple[GridJob, str | None]]:
     """Do each run in its own process; yield it with why it failed, or None, when it ends.
 
     Raises:
@@ -354,7 +354,7 @@ def do_in_processes(
         DataError, BertworksError: as in `do_here`; the other runs are stopped.
     """
     waiting, free = list(reversed(jobs)), list(places)
-    running: dict[Connection[Any, Any], tuple[Job, Slot, SpawnProcess]] = {}
+    running: dict[Connection[Any, Any], tuple[GridJob, Slot, SpawnProcess]] = {}
     with stop_request() as request:
         try:
             while waiting or running:

@@ -313,7 +313,7 @@ def test_next_sentence_shares_of_wikipedia(data_dir: Path) -> None:
     sentence. In exact balance it is half of either.
     """
     from bertworks.data.documents import read_documents
-    from bertworks.text.documents import split_sentences
+    from bertworks.text.sentences import split_sentences
     from bertworks.text.tokenizer import Tokenizer
 
     vocabulary = (data_dir / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8")

@@ -222,7 +222,7 @@ async def answer(body: AnswerRequest, request: Request) -> Response:
 @router.post("/generate", responses={200: {"model": list[GeneratedText]}})
 async def generate(body: GenerateRequest, request: Request) -> Response:
     job = await open_job(request, body.model)
-    job.loaded_model.check_verb("generate")
+    job.loaded_model.check_capability("generate")
     limits = job.service.settings
     if body.max_new_tokens > limits.max_new_tokens:
         raise invalid_field_error("max_new_tokens", f"at most {limits.max_new_tokens}")

@@ -121,7 +121,7 @@ async def rerank_v2(body: V2RerankRequest, request: Request) -> Response:
     ]
     truncate = body.truncate
     if body.max_tokens_per_doc is not None:
-        job.loaded_model.check_verb("rerank")
+        job.loaded_model.check_capability("rerank")
         job.service.check_texts("documents", documents)
         full_documents = documents
         documents = await asyncio.to_thread(

@@ -183,7 +183,7 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
         **entry,
         **description,
         "source": loaded_model.source,
-        "verbs": sorted(loaded_model.verbs),
+        "verbs": sorted(loaded_model.capabilities),
     }
 
 

@@ -32,7 +32,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "sha": None,
         "docker_label": None,
         "task": None if loaded_model.task is None else loaded_model.task.name,
-        "verbs": sorted(loaded_model.verbs),
+        "verbs": sorted(loaded_model.capabilities),
         "precision": loaded_model.make_engine_settings().precision,
         "prompts": dict(loaded_model.prompts.texts),
         "default_prompt_name": loaded_model.prompts.default,
@@ -70,9 +70,9 @@ def describe_model_type(loaded_model: LoadedModel) -> dict[str, Any]:
         "id2label": {str(number): name for number, name in enumerate(labels)},
         "label2id": {name: number for number, name in enumerate(labels)},
     }
-    if "rerank" in loaded_model.verbs:
+    if "rerank" in loaded_model.capabilities:
         return {"reranker": names}
-    if "classify" in loaded_model.verbs:
+    if "classify" in loaded_model.capabilities:
         return {"classifier": names}
     pooling = loaded_model.get_embed_runner().embedder.pooling
     return {"embedding": {"pooling": pooling}}

@@ -214,7 +214,7 @@ async def _embed_sparse(job: Job, items: Sequence[Text], **options: Any) -> list
 @router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
 async def predict(body: PredictRequest, request: Request) -> Response:
     job = await open_job(request, body.model, "predict")
-    job.loaded_model.check_verb("classify")
+    job.loaded_model.check_capability("classify")
     rows = read_rows(job.service, body.inputs)
     check_pairs(body)
     predictions = await score_texts(job, "classify", rows, truncate=body.truncate)

@@ -1,4 +1,4 @@
-"""Plan a run, and merge the results of several machines: `settings`, `estimate`, `merge`."""
+"""Plan a run: `settings`, `estimate`."""
 
 from __future__ import annotations
 
@@ -6,57 +6,13 @@ from typing import Annotated
 
 import typer
 
-from ..utils.directories import output_exists
 from ..utils.formatting import format_clock, format_number
 from . import display
 from .app import verb
-from .corpus_options import corpus_facts
 from .devices import Device
-from .options import AsJson, Overwrite, Recipe
-from .schemas import schema_of
+from .options import AsJson, Recipe
 from .verb_names import SETTINGS_VERBS
-
-
-@verb(
-    "merge",
-    "bertworks merge parts/* --out prepared",
-    "bertworks merge vectors-*.parquet --out vectors.parquet",
-    "bertworks merge answers-*.tsv --out answers.tsv",
-)
-def merge(
-    parts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PART…",
-            help="Outputs of prepare, embed, features or predict with --part I/N.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        str,
-        typer.Option(metavar="PATH", help="Output: a directory for a corpus, else a file."),
-    ],
-    overwrite: Overwrite = False,
-) -> None:
-    """Merge all parts of a corpus, of vectors or of predictions.
-
-    The result equals that of a single machine, byte for byte, for any number of parts. Missing,
-    damaged or duplicate parts, and parts with other inputs or settings, are an error.
-    """
-    from ..data.manifest import Manifest
-    from ..inference.merging import merge as run
-
-    is_present = not overwrite and output_exists(out)
-    result = run(parts, out, overwrite=overwrite)
-    if isinstance(result, Manifest):
-        display.facts(corpus_facts(result))
-    elif isinstance(result, int):
-        display.facts({"rows": f"{result:,}"})
-    else:
-        display.facts({"texts": f"{result.rows:,}", "width": f"{result.width:,}"})
-    if is_present:
-        display.facts({"time": "nothing to do: already finished"})
-    display.facts({"written to": out})
+from .verb_settings import schema_of
 
 
 @verb(
