@@ -218,7 +218,8 @@ def _gradients(
     # A tied parameter of theirs goes by either of its names.
     parameters = theirs.named_parameters(remove_duplicate=False)
     trained = {name: p.grad for name, p in parameters if p.grad is not None}
-    saved = published.saved_tensors(theirs, trained)
+    is_same = own.keys() <= trained.keys()
+    saved = trained if is_same else published.saved_tensors(theirs, trained)
     others = {name: saved[name] for name in own}
     addresses = {gradient.data_ptr() for gradient in others.values()}
     unreached = {name for name, one in saved.items() if one.data_ptr() not in addresses}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry, redraw
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.calibration import calibrate
 from bertworks.inference.frozen_network import frozen_form
+from bertworks.loading import load
+from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Packed
+from bertworks.text.tokenizer import Tokenizer
 
 # The error's root mean square as a share of the states'. A part that is computed as another one,
 # such as an RMS norm as a layer norm, makes it about 1.
@@ -64,3 +69,20 @@ def test_a_calibrated_form_is_close(encoder) -> None:
 def _error(states: torch.Tensor, expected: torch.Tensor) -> float:
     difference = states.double() - expected.double()
     return (difference.square().mean() / expected.double().square().mean()).sqrt().item()
+
+
+@pytest.mark.parametrize("family", ["eurobert", "gte", "nomic_bert"])
+def test_eight_bits_are_saved_in_the_order_of_a_familys_tensors(family, tmp_path) -> None:
+    """Of maps that are several tensors of unequal height, or are stored with halves swapped."""
+    values = {**SIZES, "num_hidden_layers": 2, "vocab_size": len(PIECES)}
+    values["num_key_value_heads"] = 1 if family == "eurobert" else None
+    model = Model.fresh(geometry(family, **values), Tokenizer.from_vocabulary(PIECES))
+    redraw(model.network)
+    texts = ["a b c d e f", "c a d", "f e g h"]
+    model.calibrate(texts)
+    exact, vectors = (torch.from_numpy(model.embed(texts, precision=p)) for p in ("fp32", "int8"))
+    again = load(model.save(tmp_path / "m", precision="int8"), device="cpu")
+    file = load_file(tmp_path / "m" / "model.safetensors")
+    assert sum(name.endswith(".calibrated_shift") for name in file) >= 8
+    assert _error(torch.from_numpy(again.embed(texts, precision="int8")), vectors) < 0.02
+    assert _error(torch.from_numpy(again.embed(texts, precision="fp32")), exact) < LIMITS["int8"]

@@ -24,6 +24,10 @@ _OWN_VALUES = {
 """Settings of the published code, with the only values that its models have here."""
 
 
+def _read_own_rope(raw: dict[str, Any]) -> dict[str, Any]:
+    return flatten_rope(raw, "ntk")
+
+
 def _write_own_rope(config: EncoderConfig) -> dict[str, Any]:
     """The entries of `config.json` for rotary positions, in the form of the published code."""
     scaling = None
@@ -33,6 +37,7 @@ def _write_own_rope(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
+    is_own = name == "new"
     layer = f"{name}.encoder.layer.{{}}"
     return Family(
         name=name,
@@ -78,8 +83,8 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
         },
         token_ids={},
         required_values={**_OWN_VALUES, **NO_ROPE_SCALING},
-        convert_config=flatten_rope,
-        extra=_write_own_rope if name == "new" else write_rope,
+        convert_config=_read_own_rope if is_own else flatten_rope,
+        extra=_write_own_rope if is_own else write_rope,
         has_bare_encoders=True,
         unused_tensors=(
             (r"lm_head\..*", "the head of pre-training, which this task does not have"),

@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..nn.config import EncoderConfig
+from ..nn.config import EncoderConfig, RopeScaling
 
 NO_ROPE_SCALING = {"rope_parameters": None, "rope_scaling": None}
 """Required values of a family: what `flatten_rope` leaves is refused by its name."""
 
 
-def flatten_rope(values: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_rope(values: Mapping[str, Any], scaling: RopeScaling = "linear") -> dict[str, Any]:
     """Replace the tables of rotary positions by the values of `ROPE_SETTINGS`.
 
-    These express the rope types "default", "linear" and "ntk"; a table of another type stays.
+    Args:
+        scaling: the type of tables that is read besides "default"; a table of another type stays.
     """
     result = dict(values)
     key = "rope_scaling" if values.get("rope_scaling") else "rope_parameters"
     table = values.get(key) or {}
-    numbers = _read_table(table, values) if isinstance(table, Mapping) else None
+    numbers = _read_table(table, values, scaling) if isinstance(table, Mapping) else None
     if numbers is not None:
         for name in NO_ROPE_SCALING:
             result.pop(name, None)
@@ -33,8 +34,10 @@ def flatten_rope(values: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _read_table(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The values of a table; None if they cannot express it."""
+def _read_table(
+    table: Mapping[str, Any], values: Mapping[str, Any], scaling: RopeScaling
+) -> dict[str, Any] | None:
+    """The values of a table; None if it is of another type."""
     kind = table.get("rope_type", table.get("type", "default"))
     known = {"rope_type", "type", "rope_theta", "factor", "partial_rotary_factor"}
     if not known.issuperset(table) or table.get("partial_rotary_factor") not in (None, 1.0):
@@ -42,8 +45,8 @@ def _read_table(table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
     theta = table.get("rope_theta", values.get("rope_theta"))
     numbers = {} if theta is None else {"rope_theta": theta}
     if kind == "default":
-        return numbers
-    if kind in ("linear", "ntk") and "factor" in table:
+        return {**numbers, "rope_factor": 1.0, "rope_scaling_type": "linear"}
+    if kind == scaling and "factor" in table:
         return {**numbers, "rope_factor": table["factor"], "rope_scaling_type": kind}
     return None
 
