@@ -60,6 +60,21 @@ def _wordpiece(data: Path, folder: Path, family: str, vocabulary: str) -> Peer:
     return Peer(tokenizer, oracle.tokenize, not_there(oracle.words, letters))
 
 
+def mpnet(data: Path, folder: Path) -> list[Peer]:
+    """BERT's pieces between fairseq's special ones."""
+    pieces = (data / "vocab" / "bert-base-uncased-vocab.txt").read_bytes()
+    before = b"<s>\n<pad>\n</s>\n<unk>\n"
+    (folder / "vocab.txt").write_bytes(before + pieces + b"<mask>\n")
+    (folder / "config.json").write_text('{"model_type": "mpnet"}')
+    tokenizer = Tokenizer.load(folder)
+    oracle = Oracle(tokenizer.pieces, lowercase=True)
+
+    def letters(token: str) -> str:
+        return "" if token == "[UNK]" else token.removeprefix("##") or token
+
+    return [Peer(tokenizer, oracle.tokenize, not_there(oracle.words, letters))]
+
+
 # ---------------------------------------------------------------------------------- byte-level BPE
 
 
@@ -256,8 +271,25 @@ def fairseq(family: str, shift: int, unk: int = 3) -> Callable[[Path, Path], lis
     return peers
 
 
-@lru_cache(1)
-def _trained_on_xquad(data: Path) -> bytes:
+def deberta_v2(data: Path, folder: Path) -> list[Peer]:
+    """The model file's own ids."""
+    (folder / "spm.model").write_bytes(_trained_on_xquad(data, "[PAD],[CLS],[SEP]"))
+    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
+    (folder / "tokenizer_config.json").write_text('{"unk_token": "<unk>"}')
+    library = sentencepiece.SentencePieceProcessor(str(folder / "spm.model"))
+    find = lru_cache(1)(lambda text: sentencepieces(library, text))
+
+    def ids(text: str) -> list[int]:
+        return [number for number, *_ in find(text)]
+
+    def spans(text: str) -> Spans:
+        return [(start, end) for _, start, end in find(text)]
+
+    return [Peer(Tokenizer.load(folder), ids, elsewhere(spans))]
+
+
+@lru_cache(2)
+def _trained_on_xquad(data: Path, control_symbols: str = "") -> bytes:
     """A small SentencePiece model of six languages, trained as fairseq's were."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -265,6 +297,7 @@ def _trained_on_xquad(data: Path) -> bytes:
         model_writer=written,
         vocab_size=4000,
         model_type="unigram",
+        control_symbols=control_symbols,
         num_threads=1,
         minloglevel=2,
     )
@@ -312,9 +345,9 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "megatron-bert": wordpiece("megatron-bert", "uncased"),
     "roberta-prelayernorm": roberta,
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
-    "mpnet": wordpiece("bert", "uncased"),  # the same pieces, in another frame
+    "mpnet": mpnet,
     "eurobert": eurobert,
-    "deberta-v2": fairseq("xlm-roberta", 1),  # pieces are read alike; numbers differ
+    "deberta-v2": deberta_v2,
     "nomic_bert": wordpiece("nomic_bert", "uncased"),
     "gte": fairseq("xlm-roberta", 1),
     "jina_embeddings_v3": fairseq("jina_embeddings_v3", 1),
