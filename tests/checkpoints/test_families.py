@@ -232,3 +232,16 @@ def test_variants_of_deberta_have_the_same_states(values, dtype):
     bias = {"kind": "disentangled", **values}
     values = {"score_bias": bias, "positions": "learned", "type_vocab_size": 2}
     assert measures.outputs("deberta-v2", dtype, **values) <= TOLERANCE[dtype]
+
+
+def test_debertas_legacy_head_is_read():
+    """The layout that `transformers` has by default; the published weights have the other one."""
+    config = geometry("deberta-v2")
+    theirs = published.theirs_of(config, "masked-lm", torch.float64, legacy=True)
+    assert any(name.startswith("cls.predictions.") for name, _ in theirs.named_parameters())
+    network = PretrainingNetwork(config, next_sentence=False)
+    pair = published.pair(network, theirs, config, torch.float64)
+    with torch.no_grad():
+        logits = pair.ours.mlm_head(pair.ours.encoder(pair.packed))
+        expected = pair.theirs(**pair.padded).logits[pair.mask]
+    assert error(logits, expected) <= TOLERANCE[torch.float64]
