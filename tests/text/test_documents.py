@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from bertworks.text import documents, portions
+from bertworks.text import portions
 from bertworks.text.portions import Portion
 from bertworks.text.sentences import LANGUAGES as LANGUAGES_WITH_RULES
 from bertworks.text.sentences import sentence_ids, sentence_tokens, split_sentences
@@ -59,7 +59,7 @@ def test_byte_level_pieces_are_the_whole_documents(
     at_once: int,
 ) -> None:
     """However often a long document is cut into texts for the library."""
-    monkeypatch.setattr(documents, "_CHUNK_CHARACTERS", at_once)
+    monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", at_once)
     oracle = PreTrainedTokenizerFast(tokenizer_file=str(roberta / "tokenizer.json"))
     for language in LANGUAGES:
         texts = xquad(data_dir, language)
@@ -132,7 +132,7 @@ def test_memory_is_bounded_by_characters(
     """The library is not given more together, however long a document is; nothing else changes."""
     wordpiece = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "."])
     texts = [["a a."] * 9, [], ["a" * 60, "."], ["a."]]
-    monkeypatch.setattr(documents, "_CHUNK_CHARACTERS", 8)
+    monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", 8)
     given_together: list[list[str]] = []
     for tokenizer in (wordpiece, loaded):
         whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
