@@ -229,10 +229,6 @@ def test_prompts_that_cannot_be_followed_are_errors(tmp_path):
         bw.load(tmp_path / "m")
     file.write_text(json.dumps({"prompts": {"query": "q: "}}))
     assert bw.load(tmp_path / "m").sentence.prompt("query") == "q: "
-    pooling = tmp_path / "m" / "1_Pooling" / "config.json"
-    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
-    with pytest.raises(CheckpointError, match="include_prompt=false"):
-        bw.load(tmp_path / "m")
 
 
 @pytest.mark.parametrize("limit", [8, int(1e30)])

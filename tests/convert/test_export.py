@@ -11,17 +11,18 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Pooling as PeerPooling
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentencePooling, SentenceSettings
+from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.pooling import pool
 from bertworks.packed import Packed, Padded
+from bertworks.settings.literals import PoolingMode
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.published import geometry
 
-POOLINGS = get_args(SentencePooling)
+POOLINGS = [mode for mode in get_args(PoolingMode) if mode != "pooler"]
 TEXTS = ["a", "a b c", "c d e f g h a b", "b a"]
 # Our names of poolings that sentence-transformers names otherwise.
 PEERS = {"mean-sqrt": "mean_sqrt_len_tokens", "weighted-mean": "weightedmean", "sep": "lasttoken"}
