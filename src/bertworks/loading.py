@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .checkpoints.families import family_of
+from .checkpoints.family import Family
 from .checkpoints.heads import PublishedCheckpoint, is_published
-from .checkpoints.locate import locate
+from .checkpoints.locate import locate_with_adapter
 from .checkpoints.network_weights import load_weights
+from .checkpoints.peft_adapters import merge_adapter
 from .checkpoints.sentence import (
     lowers_case,
     read_cross_encoder,
@@ -47,6 +50,7 @@ def load(
     device: torch.device | str = "auto",
     hidden_act: Activation | None = None,
     allow_non_finite: bool = False,
+    base: str | Path | None = None,
 ) -> Model:
     """Load a model.
 
@@ -61,19 +65,21 @@ def load(
             (`gelu_new`).
         allow_non_finite: also load weights with NaN or infinity; `report.non_finite_tensors` names
             the tensors.
+        base: the base model of an adapter that the `peft` library saved; the one that its files
+            name if omitted. The adapter is merged into it.
 
     Raises:
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
             or a weight is not finite.
     """
-    whole_directory = locate(name)
+    whole_directory, adapter = locate_with_adapter(name, base)
     directory = transformer_directory(whole_directory)
     config, raw = read_config(directory)
     if hidden_act is not None:
         config = config.with_values(hidden_act=hidden_act)
     tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
     family = family_of(config)
-    tensors, dropped_tensors = read_tensors(directory, family)
+    tensors, dropped_tensors = _read_tensors(directory, adapter, family, raw)
     original_colbert = read_original_colbert(directory, raw, tensors)
     check_geometry(config, tensors, family, str(name))
     task_file = read_task(directory)
@@ -145,6 +151,16 @@ def load(
     if model.modules is not None:
         model.embedder()  # an error in the files is shown now
     return model.to(pick_device(device))
+
+
+def _read_tensors(
+    directory: Path, adapter: Path | None, family: Family, raw: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a model's tensors, changed by an adapter if there is one: see `read_tensors`."""
+    tensors, drop_reasons = read_tensors(directory, family)
+    if adapter is not None:
+        merge_adapter(adapter, family, tensors, raw)
+    return tensors, drop_reasons
 
 
 def _load_tokenizer(directory: Path, config: EncoderConfig, *, lowercase: bool) -> Tokenizer:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
-from ..checkpoints.locate import locate
+from ..checkpoints.locate import locate_with_adapter
 from ..checkpoints.sentence import transformer_directory
 from ..checkpoints.store import read_task, read_tensors
 from ..loading import load
@@ -61,7 +61,7 @@ def inspect(name: str | Path) -> Inspection:
     Raises:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
-    directory = locate(name)
+    directory, _ = locate_with_adapter(name)
     description = read_task(directory)
     # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = description is not None and not is_registered(description.task)

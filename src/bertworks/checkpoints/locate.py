@@ -8,13 +8,15 @@ from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_path_name
 from ..utils.remote import fetch_folder, is_remote
+from .peft_adapters import CONFIG as ADAPTER_CONFIG
+from .peft_adapters import base_name, is_adapter
 from .sentence import transformer_directory
 
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
-_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json")
-"""Files of which each model has one: also the original release's, and static models'."""
+_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
+"""Files of which each model has one: also the original release's, static models', adapters'."""
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
 
@@ -85,6 +87,25 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
         problem = "no such directory here, and the hub cannot be reached"
     raise _no_model(problem, name)
+
+
+def locate_with_adapter(
+    name: str | Path, base: str | Path | None = None
+) -> tuple[Path, Path | None]:
+    """Return the directory of a model, and that of an adapter of it, if the name is an adapter's.
+
+    Args:
+        base: the base model of an adapter; the one that its files name if omitted.
+
+    Raises:
+        CheckpointError: as `locate`; or a base is given for a whole model.
+    """
+    directory = locate(name)
+    if is_adapter(directory):
+        return locate(base or base_name(directory)), directory
+    if base is not None:
+        raise CheckpointError("is no adapter", where=str(name), fix="Leave base out.")
+    return directory, None
 
 
 def locate_transformer(name: str | Path) -> Path:

@@ -89,6 +89,16 @@ def read_weights(
     return tensors
 
 
+def read_weights_file(file: Path) -> dict[str, Tensor]:
+    """Read all tensors of one file into memory of their own.
+
+    Raises:
+        CheckpointError: the file is damaged, holds more than weights, or was changed meanwhile.
+    """
+    with _unchanged_file(file):
+        return {name: tensor.clone() for name, tensor in _read_file(file).items()}
+
+
 def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) -> None:
     """Check the tensors that a calibrated matrix needs.
 

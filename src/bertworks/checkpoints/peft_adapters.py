@@ -1,0 +1,144 @@
+"""Adapters that the `peft` library saved: low-rank changes to the matrices of a base model.
+
+    adapter_config.json          the base model's name, the kind of adapter, its scale
+    adapter_model.safetensors    two small matrices for each changed one, and whole new heads
+
+They are merged on loading: `W + scale · B A`. Source: Hu et al. (2021), "LoRA", §4.1; with
+`use_rslora` the scale is `alpha / √r` (Kalajdzievski 2023).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import CheckpointError, truncate_repr
+from .family import Family
+from .weights import read_json, read_weights_file
+
+CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_PREFIX = "base_model.model."
+_MODEL_CLASSES = {
+    "SEQ_CLS": "classification",
+    "TOKEN_CLS": "tagging",
+    "QUESTION_ANS": "answering",
+}
+
+
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter, and no model."""
+    return (directory / CONFIG).exists() and not (directory / "config.json").exists()
+
+
+def base_name(directory: Path) -> str:
+    """The name of an adapter's base model.
+
+    Raises:
+        CheckpointError: the file is damaged, or names none.
+    """
+    name = read_json(directory / CONFIG).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(
+            "the adapter does not name its base model",
+            where=str(directory / CONFIG),
+            fix='Give it: load(…, base="…").',
+        )
+    return name
+
+
+def merge_adapter(
+    directory: Path, family: Family, tensors: dict[str, Tensor], raw: dict[str, Any]
+) -> None:
+    """Add an adapter's changes to the tensors of its base model, and its head.
+
+    Args:
+        tensors: the base model's, under the family's names; they are replaced.
+        raw: the base model's `config.json`, which gets the class of the adapter's task.
+
+    Raises:
+        CheckpointError: a file is damaged, the kind of adapter is not supported, or it does not fit
+            the base model.
+    """
+    config = read_json(directory / CONFIG)
+    where = str(directory / CONFIG)
+    _check_kind(config, where)
+    weights = _read_weights(directory)
+    lows: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in weights.items():
+        short = name.removeprefix(_PREFIX)
+        low_rank = re.fullmatch(r"(.+)\.lora_([AB])\.weight", short)
+        if low_rank:
+            lows.setdefault(low_rank[1], {})[low_rank[2]] = tensor
+        elif "lora_" in short:
+            raise CheckpointError(f"{name!r} is not supported", where=str(directory))
+        else:  # a head, or a bias
+            tensors[_own_name(short, family, tensors)] = tensor
+    for module, pair in lows.items():
+        own = _own_name(f"{module}.weight", family, tensors)
+        if own not in tensors or pair.keys() != {"A", "B"}:
+            raise CheckpointError(
+                f"the adapter changes {module!r}, which the base model does not have",
+                where=str(directory),
+                fix='Name its base model: load(…, base="…").',
+            )
+        change = pair["B"].float() @ pair["A"].float() * _scale(config, module, pair["A"])
+        weight = tensors[own]
+        if config.get("fan_in_fan_out"):
+            change = change.T
+        if change.shape != weight.shape:
+            raise CheckpointError(
+                f"the adapter changes {module!r} of shape {tuple(change.shape)}, and the base "
+                f"model's has {tuple(weight.shape)}",
+                where=str(directory),
+            )
+        tensors[own] = (weight.float() + change).to(weight.dtype)
+    kind = _MODEL_CLASSES.get(str(config.get("task_type")))
+    if kind is not None and kind in family.classes:
+        raw["architectures"] = [family.classes[kind]]
+
+
+def _check_kind(config: Mapping[str, Any], where: str) -> None:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise CheckpointError(
+            f"peft_type is {truncate_repr(kind)}, which is not supported",
+            where=where,
+            fix="Merge the adapter with peft, and save the whole model.",
+        )
+    for key in ("use_dora", "lora_bias", "use_qalora", "megatron_config", "layer_replication"):
+        if config.get(key):
+            raise CheckpointError(
+                f"{key} is not supported",
+                where=where,
+                fix="Merge the adapter with peft, and save the whole model.",
+            )
+
+
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    files = [directory / name for name in _WEIGHTS if (directory / name).exists()]
+    if not files:
+        raise CheckpointError(f"there is no {_WEIGHTS[0]}", where=str(directory))
+    return read_weights_file(files[0])
+
+
+def _own_name(name: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
+    """The family's name of an adapter's tensor, whose base may be a bare encoder."""
+    own = family.normalize_name(name)
+    with_prefix = family.normalize_name(family.prefix + name)
+    return with_prefix if own not in tensors and with_prefix in tensors else own
+
+
+def _scale(config: Mapping[str, Any], module: str, low: Tensor) -> float:
+    """The factor of a module's change; `alpha_pattern` may name another alpha for some modules."""
+    alpha = config.get("lora_alpha", 8)
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if re.fullmatch(rf"(.*\.)?{pattern}", module):
+            alpha = value
+            break
+    rank = low.shape[0]
+    return float(alpha / rank**0.5 if config.get("use_rslora") else alpha / rank)

@@ -1,0 +1,91 @@
+"""Adapters of the `peft` library, merged on loading, compared with `peft`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peft
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import bertworks as bw
+from bertworks.errors import CheckpointError
+from bertworks.utils.json_files import write_json
+from tests.checkpoints.journeys import PIECES
+from tests.checkpoints.published import geometry, theirs_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
+TEXTS = ["a b c a b c", "c a", "b b b a", "c"]
+ALL = ["query", "key", "value", "dense"]
+
+
+def write(folder: Path, kind: str, **settings: Any) -> tuple[Path, Any]:
+    """Write a base model and an adapter of it with random weights; return the adapted model."""
+    torch.manual_seed(0)
+    own = geometry("bert", vocab_size=len(PIECES))
+    theirs_of(own, "encoder", torch.float32).save_pretrained(folder / "base")
+    bw.Tokenizer.from_vocabulary(PIECES).save(folder / "base")
+    base = theirs_of(own, "encoder", torch.float32).from_pretrained(folder / "base")
+    if kind == "SEQ_CLS":
+        base = AutoModelForSequenceClassification.from_pretrained(folder / "base", num_labels=3)
+    config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=6, target_modules=ALL, **settings)
+    model = peft.get_peft_model(base, config).eval()
+    for name, weight in model.named_parameters():
+        if "lora_" in name or "classifier" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(folder / "adapter")
+    return folder / "adapter", model
+
+
+def run(model: Any, text: str) -> Any:
+    (ids,) = bw.Tokenizer.from_vocabulary(PIECES).sequences([text])
+    with torch.no_grad():
+        return model(torch.tensor(ids.input_ids.astype(np.int64))[None])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"use_rslora": True}, {"alpha_pattern": {"query": 2}, "rank_pattern": {"value": 2}}],
+)
+def test_adapters_are_merged(tmp_path: Path, settings: dict[str, Any]) -> None:
+    folder, theirs = write(tmp_path, "FEATURE_EXTRACTION", **settings)
+    vectors = bw.load(folder, device="cpu").embed(TEXTS, precision="fp32")
+    expected = [run(theirs, text).last_hidden_state[0].mean(0).numpy() for text in TEXTS]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    base = bw.load(tmp_path / "base").embed(TEXTS, precision="fp32")
+    assert np.abs(base - vectors).max() > 0.1
+    assert bw.inspect(folder).parameters == bw.inspect(tmp_path / "base").parameters
+
+
+def test_an_adapter_brings_its_head(tmp_path: Path) -> None:
+    folder, theirs = write(tmp_path, "SEQ_CLS")
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(CheckpointError):
+        bw.load(folder)
+    model = bw.load(folder, base=tmp_path / "moved", device="cpu")
+    answers = model.predict(TEXTS, precision="fp32")
+    for text, answer in zip(TEXTS, answers, strict=True):
+        expected = run(theirs, text).logits[0].softmax(-1).tolist()
+        assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', which is not supported"),
+        ({"use_dora": True}, "use_dora is not supported"),
+        ({"base_model_name_or_path": None}, "the adapter does not name its base model"),
+    ],
+)
+def test_other_adapters_are_refused(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
+    folder, _ = write(tmp_path, "FEATURE_EXTRACTION")
+    file = folder / "adapter_config.json"
+    write_json(file, {**json.loads(file.read_text()), **entries})
+    with pytest.raises(CheckpointError, match=message):
+        bw.load(folder)
+    with pytest.raises(CheckpointError, match="is no adapter"):
+        bw.load(tmp_path / "base", base=folder)
