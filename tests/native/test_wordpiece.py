@@ -82,6 +82,7 @@ def test_static_vectors_are_the_same_bits_with_and_without_native_wordpiece(
     texts = ["abca", "Ab, é", "é b", "a", *["b ab"] * 600]
     vectors = model.embed(texts)
     assert isinstance(model.embedder(), StaticEmbedder)
+    assert not isinstance(model.embedder(prompt="a ", include_prompt=False), StaticEmbedder)
     assert np.array_equal(np.concatenate([model.embed(text) for text in texts[:6]]), vectors[:6])
     assert np.array_equal(model.embed(data=iter(texts)), vectors)
     settings = EmbedSettings(), EngineSettings()

@@ -90,7 +90,7 @@ def save_model(
     if family is STATIC:
         sentence = sentence or SentenceSettings()
         dtype = _static_dtype(dtype)
-        raw |= static_entries(tokenizer.definition, sentence)
+        raw |= static_entries(tokenizer.definition, sentence, has_modules=modules is not None)
         raw["dtype"] = str(dtype).removeprefix("torch.")
     if sentence is not None and sentence.layer_weights is not None:
         raw["output_hidden_states"] = True  # or other tools ignore the weights of layers

@@ -143,8 +143,13 @@ def read_static_settings(directory: Path) -> SentenceSettings:
     return read_static_sentence(directory, normalize, read_max_length(directory))
 
 
-def static_entries(definition: Definition, settings: SentenceSettings) -> dict[str, Any]:
+def static_entries(
+    definition: Definition, settings: SentenceSettings, *, has_modules: bool
+) -> dict[str, Any]:
     """Return the entries of `config.json` that describe how texts become vectors.
+
+    Args:
+        has_modules: whether the model has modules after its pooling.
 
     Raises:
         CheckpointError: the layout has no place for them.
@@ -157,6 +162,10 @@ def static_entries(definition: Definition, settings: SentenceSettings) -> dict[s
         raise CheckpointError(
             f"pooling={settings.pooling}: a static model is saved with pooling=mean only"
         )
+    if has_modules:
+        raise CheckpointError("a static model is saved without modules after its pooling")
+    if not settings.include_prompt:
+        raise CheckpointError("a static model is saved with include_prompt=true only")
     return {
         "model_type": COUNTS_UNKNOWN if definition.unknown_id is None else DROPS_UNKNOWN,
         "normalize": settings.normalize,

@@ -23,7 +23,7 @@ from torch import nn
 from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.static import static_config
 from ..errors import DataError, SettingsError
-from ..inference.features import EncodedText
+from ..inference.features import Embedder, EncodedText
 from ..model import Model
 from ..settings.keywords import StaticKeywords
 from ..text.definition import UNK, Definition, WordPieceDefinition
@@ -44,11 +44,14 @@ def distil_static(
         settings: settings of `StaticSettings`.
 
     Raises:
-        SettingsError: a setting is not valid, or does not fit the model.
+        SettingsError: a setting is not valid, or does not fit the model; or the model's vectors
+            are sparse, or of tokens.
         DataError: a word cannot become a piece.
     """
     values = StaticSettings.parse(settings)
     embedder = model.embedder(normalize=False, prompt="")
+    if not isinstance(embedder, Embedder):
+        raise SettingsError("a static model is made from a model with one vector of a text")
     if "width" in values.model_fields_set and values.width > embedder.width:
         raise SettingsError(f"width={values.width}: the model's vectors have {embedder.width}")
     width = min(values.width, embedder.width)

@@ -51,10 +51,13 @@ class StaticEmbedder(Embedder):
     may_be_empty = True
 
     @staticmethod
-    def is_for(network: HasEncoder, settings: EmbedSettings) -> bool:
+    def is_for(
+        network: HasEncoder, settings: EmbedSettings, modules: VectorModules | None = None
+    ) -> bool:
         """Whether vectors with these settings are means of rows of the table of a model."""
-        is_mean = settings.pooling == "mean" and len(settings.layers) == 1
-        return network.encoder.config.is_static and is_mean
+        is_mean = settings.pooling == "mean" and len(settings.layers) == 1 and modules is None
+        includes_all = settings.include_prompt or not settings.prompt
+        return network.encoder.config.is_static and is_mean and includes_all
 
     @property
     def _native(self) -> NativeWordPiece | None:
@@ -212,7 +215,7 @@ def make_embedder(
         modules = None  # they are for vectors of tokens
     if settings.pooling in SPARSE_POOLINGS:
         return SparseEmbedder(network, tokenizer, settings, engine)
-    kind = StaticEmbedder if StaticEmbedder.is_for(network, settings) else Embedder
+    kind = StaticEmbedder if StaticEmbedder.is_for(network, settings, modules) else Embedder
     return kind(network, tokenizer, settings, engine, modules)
 
 
