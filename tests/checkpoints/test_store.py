@@ -485,3 +485,4 @@ def test_sizes_are_the_papers():
 def test_every_encoder_of_transformers_has_a_name():
     masked_language_models = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     assert set(masked_language_models) <= FAMILIES.keys() | TITLES.keys()
+    assert not FAMILIES.keys() & TITLES.keys()
