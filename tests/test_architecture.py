@@ -21,28 +21,28 @@ def _layers() -> list[list[str]]:
     return [re.split(r" *[|:] *", floor) for floor in floors]
 
 
-def _rooms_of_page() -> list[str]:
-    table = PAGE.split("\n## Rooms\n")[1].split("\n## ")[0]
+def _subpackages_of_page() -> list[str]:
+    table = PAGE.split("\n## Subpackages\n")[1].split("\n## ")[0]
     first_cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
     return [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
-def test_top_of_the_package_has_few_rooms() -> None:
+def test_top_of_the_package_has_few_subpackages() -> None:
     assert len(FOLDERS) <= 20, sorted(FOLDERS)
     assert len(MODULES) <= 7, sorted(MODULES)
 
 
-def test_lint_checks_every_room() -> None:
-    assert sorted(room for floor in _layers() for room in floor) == sorted(
+def test_lint_checks_every_subpackage() -> None:
+    assert sorted(name for floor in _layers() for name in floor) == sorted(
         (FOLDERS | MODULES) - WITHOUT_LAYER
     )
 
 
-def test_page_lists_every_room_in_the_order_of_the_layers() -> None:
-    floors = {room: number for number, floor in enumerate(_layers()) for room in floor}
-    rooms = _rooms_of_page()
-    assert sorted(rooms) == sorted(floors)
-    assert [floors[room] for room in rooms] == sorted(floors.values())
+def test_page_lists_every_subpackage_in_the_order_of_the_layers() -> None:
+    floors = {name: number for number, floor in enumerate(_layers()) for name in floor}
+    names = _subpackages_of_page()
+    assert sorted(names) == sorted(floors)
+    assert [floors[name] for name in names] == sorted(floors.values())
 
 
 def test_every_file_that_the_page_names_exists() -> None:
@@ -52,6 +52,19 @@ def test_every_file_that_the_page_names_exists() -> None:
     for name in sorted(names):
         ending = f"/{name.removesuffix('/')}"
         assert any(path.endswith(ending) for path in paths), f"{name} does not exist"
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    names = set(re.findall(r"`(tests/[\w/.]+)`", PAGE))
+    assert len(names) > 40
+    missing = sorted(name for name in names if not (ROOT / name).exists())
+    assert missing == []
+
+
+def test_every_command_that_the_page_names_is_a_module_of_the_tests() -> None:
+    modules = set(re.findall(r"`python -m (tests\.\w+)", PAGE))
+    assert {"tests.keywords", "tests.families_table"} <= modules
+    assert all((ROOT / f"{name.replace('.', '/')}.py").is_file() for name in modules)
 
 
 def _is_source(path: Path) -> bool:
