@@ -339,3 +339,14 @@ def test_the_bias_is_frozen_with_the_embeddings():
     encoder = encoder_of("buckets").encoder
     (table,) = encoder.score_bias.parameters()
     assert any(table is parameter for parameter in encoder.parts[0].parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_has_the_same_bits_alone_and_in_a_pack(kind, precision):
+    encoder, packed = encoder_of(kind), sequences()
+    with torch.inference_mode():
+        form = frozen_form(encoder, precision, deterministic=precision == "bf16").encoder
+        whole = form(packed)
+        alone = [form(one) for one in packed.split(1)]
+    assert torch.equal(torch.cat(alone), whole)
