@@ -10,7 +10,7 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.errors import CheckpointError
 from bertworks.nn.config import EncoderConfig
-from bertworks.nn.layers import ACTIVATIONS
+from bertworks.nn.layers import ACTIVATIONS, GroupedLinear
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
@@ -245,3 +245,36 @@ def test_debertas_legacy_head_is_read():
         logits = pair.ours.mlm_head(pair.ours.encoder(pair.packed))
         expected = pair.theirs(**pair.padded).logits[pair.mask]
     assert error(logits, expected) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize(
+    ("family", "raw", "says"),
+    [
+        ("big_bird", {"attention_type": "other"}, "max_full_attention='other'"),
+        ("big_bird", {"block_size": 16}, "block_size=16 is not supported"),
+        ("squeezebert", {"k_groups": 2}, "k_groups=2 is not supported"),
+        ("squeezebert", {"output_groups": 5}, "linear_groups.output=5 does not divide"),
+        ("roformer", {"rotary_value": True}, "rotary_value=True is not supported"),
+        ("rembert", {"tie_word_embeddings": True}, "needs tie_word_embeddings=false"),
+        ("esm", {"token_dropout": True, "mask_token_id": 99}, "99 is not below vocab_size=33"),
+    ],
+)
+def test_what_a_family_does_not_support_is_named(family, raw, says):
+    with pytest.raises(CheckpointError, match=says):
+        FAMILIES[family].read_config({**raw}, where="here")
+
+
+def test_bigbird_is_read_up_to_the_length_of_its_full_attention():
+    read_config = FAMILIES["big_bird"].read_config
+    assert read_config({}, where="here").max_seqlen == (5 + 2 * 3) * 64
+    assert read_config({"attention_type": "original_full"}, where="here").max_seqlen == 4096
+
+
+def test_a_map_with_groups_is_a_convolution_and_a_matrix_with_zeros():
+    linear = GroupedLinear(12, 24, groups=4, parts=2).double()
+    published.redraw(linear)
+    x = torch.randn(5, 12, dtype=torch.float64)
+    parts = zip(linear.weight.chunk(2), linear.bias.chunk(2), strict=True)
+    expected = [F.conv1d(x[..., None], w[..., None], b, groups=4).squeeze(-1) for w, b in parts]
+    assert torch.allclose(linear(x), torch.cat(expected, -1))
+    assert torch.allclose(F.linear(x, linear.dense_weight, linear.bias), linear(x))
