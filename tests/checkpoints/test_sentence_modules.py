@@ -171,6 +171,11 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
         ("2_Dense/config.json", {"in_features": 3}, "the weights of the module are not linear"),
         ("2_Dense/config.json", {"bias": False}, "the weights of the module are not linear.weight"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task"),
+        (
+            "config_sentence_transformers.json",
+            {"model_type": "CrossEncoder"},
+            "model_type is 'CrossEncoder', which is not supported with the modules Transformer, P",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(

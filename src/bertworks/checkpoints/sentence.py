@@ -64,6 +64,8 @@ them by the model's family."""
 _CONFIG = "config_sentence_transformers.json"
 _FILES = {"modules.json", "sentence_bert_config.json", _CONFIG}
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
+_MODEL_TYPES = (None, "SentenceTransformer", "SparseEncoder")
+"""The kinds of models, in `config_sentence_transformers.json`, that give a vector for each text."""
 _TOKENS = "token_embeddings"
 """sentence-transformers' name of token vectors, among the inputs and outputs of modules."""
 _LAYERS_KIND, _SPARSE_KIND = "WeightedLayerPooling", "SpladePooling"
@@ -165,6 +167,13 @@ def read_sentence_encoder(directory: Path) -> SentenceEncoder | None:
         )
     if (directory / _CONFIG).exists():
         values["entries"] = _read_entries(directory / _CONFIG)
+        model_type = values["entries"].get("model_type")
+        if model_type not in _MODEL_TYPES:
+            raise CheckpointError(
+                f"model_type is {truncate_repr(model_type)}, which is not supported with the "
+                f"modules {', '.join(kinds)}",
+                where=str(directory / _CONFIG),
+            )
     modules: VectorModules | None = None
     if followers:
         settings, directories = zip(*followers, strict=True)
