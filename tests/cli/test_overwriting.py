@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,13 @@ def test_foreign_directories_are_refused_before_they_are_listed(
         result = bertworks(*words)
         assert result.exit_code == 1, (result.output, result.exception)
         assert message in result.stderr
+
+
+def test_no_verb_overwrites_unless_it_is_told_to() -> None:
+    def parameters(group: Any) -> Iterator[Any]:
+        for verb in group.commands.values():
+            yield from parameters(verb) if hasattr(verb, "commands") else verb.params
+
+    options = [one for one in parameters(get_command(app)) if one.name == "overwrite"]
+    assert options
+    assert [one.default for one in options] == [False] * len(options)

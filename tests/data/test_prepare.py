@@ -503,3 +503,17 @@ def test_a_resumed_preparation_has_a_whole_tokenizer(
     (tmp_path / "data" / "tokenizer" / "vocab.txt").write_bytes(b"damaged")
     prepare(text, **how)
     assert contents(tmp_path / "data") == contents(tmp_path / "whole")
+
+
+def test_a_preparation_without_a_finished_shard_leaves_the_directory_free(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
+    """Nothing of it can be used again, so the next one may have other settings."""
+    out = tmp_path / "out"
+    job = prepare(text, out=tmp_path / "other", tokenizer=tokenizer, shard_bytes=9000).job
+    out.mkdir()
+    with closing(Journal(out)) as journal:
+        journal.restart(job)
+    prepare(text, out=out, tokenizer=tokenizer, shard_bytes=8000)
+    prepare(text, out=tmp_path / "unbroken", tokenizer=tokenizer, shard_bytes=8000)
+    assert contents(out) == contents(tmp_path / "unbroken")

@@ -14,6 +14,7 @@ import torch
 from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
+from bertworks.explorer.inputs import ablated_heads_mask, encode_input
 from bertworks.explorer.requirements import kinds_of
 from bertworks.inference.activations import _RecordingAttention
 from bertworks.model import Model
@@ -335,6 +336,10 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
     found = explorer.predict(model, "the door was open")["prediction"]
     assert found["target"]["position"] == 1 + int(np.argmax(probabilities))
     assert found["probability"] == pytest.approx(max(probabilities), abs=1e-6)
+    scores = {one["name"]: one["probability"] for one in found["distribution"]}
+    assert scores == pytest.approx(
+        {"replaced": max(probabilities), "original": 1 - max(probabilities)}, abs=1e-6
+    )
     assert explorer.heads(model, "the door was open")["ranked"]
 
 
@@ -437,3 +442,26 @@ def test_what_a_model_lacks_is_said_in_a_line() -> None:
     assert "without layers" in views["attention"]
     assert views["steps"] is None
     assert len(explorer.steps(bare, "the door")["states"]) == 1
+
+
+@pytest.mark.parametrize("head", [(2, 0), (0, 2), (-1, 0), (0, -1)])
+def test_a_head_that_does_not_exist_cannot_be_off(
+    get_model: GetModel, head: tuple[int, int]
+) -> None:
+    model = get_model("pretrained")
+    config = model.encoder.config
+    assert (config.num_hidden_layers, config.num_attention_heads) == (2, 2)
+    mask = ablated_heads_mask(model, [[], [(0, 1), (1, 0)]])
+    assert mask is not None
+    assert mask.nonzero().tolist() == [[0, 1, 1], [1, 1, 0]]
+    with pytest.raises(DataError, match=f"there is no head {head[1]} in a layer {head[0]}"):
+        ablated_heads_mask(model, [[(0, 0), head]])
+
+
+@pytest.mark.parametrize("name", ["encoder", "classifier", "causal"])
+def test_words_are_masked_only_for_a_model_that_predicts_them(
+    get_model: GetModel, name: str
+) -> None:
+    with pytest.raises(explorer.NoHeadError):
+        encode_input(get_model(name), "the door was open", words=[1])
+    assert encode_input(get_model("pretrained"), "the door was open", words=[1]).hidden_ids

@@ -335,3 +335,16 @@ def test_a_map_that_no_fixed_codes_suit_keeps_scales_for_each_token():
         statistics.add(torch.cat([x, x[:40] * scale]))
         assert statistics.tokens == 440
         assert (statistics.codes(is_common=True) is not None) == suits
+
+
+@pytest.mark.parametrize("shape", [(-1, 4), (2, -1, 4), (3, 2, -1, 4)])
+def test_statistics_are_of_each_input_over_all_tokens(shape: tuple[int, ...]) -> None:
+    """Whatever the dimensions before the inputs; a row of zeros is no token."""
+    rows = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)) + 5
+    statistics = ActivationStatistics(Linear(4, 4))
+    for part in rows.split(12):
+        statistics.add(torch.cat([part, torch.zeros(12, 4)]).reshape(shape))
+    assert statistics.tokens == 24
+    assert torch.equal(statistics.least, rows.amin(0))
+    assert torch.equal(statistics.greatest, rows.amax(0))
+    assert torch.equal(torch.stack(statistics.sample), rows)

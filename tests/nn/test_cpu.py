@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -110,3 +111,24 @@ def test_a_number_becomes_the_same_whatever_the_rows_and_threads() -> None:
                 assert torch.equal(found, single[:rows]), (threads, rows)
     finally:
         torch.set_num_threads(original)
+
+
+@pytest.mark.parametrize("of_any_size", [False, True])
+def test_options_of_malloc_have_the_numbers_of_glibc(
+    of_any_size: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers of `malloc.h`."""
+    trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4
+    options: dict[int, int] = {}
+
+    def mallopt(name: int, value: int) -> int:
+        options[name] = value
+        return 1
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+    assert cpu.keep_freed_memory(of_any_size=of_any_size)
+    assert options.pop(mmap_max, None) == (0 if of_any_size else None)
+    assert options[mmap_threshold] == 32 << 20, "what the docstring says"
+    assert options.keys() == {trim_threshold, top_pad, mmap_threshold}
+    assert options[trim_threshold] > options[top_pad] > 0

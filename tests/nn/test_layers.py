@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from scipy import stats
+from torch import nn
 
 from bertworks.nn import losses
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import without_weights
 from bertworks.nn.embeddings import sinusoids
 from bertworks.nn.encoder import Encoder
-from bertworks.nn.heads import MLMHead
+from bertworks.nn.heads import (
+    ClassificationHead,
+    MLMHead,
+    NSPHead,
+    ReplacedTokenHead,
+    TokenHead,
+)
 from bertworks.nn.layers import Dropout, apply_dropout_mask, dropout, dropout_mask
 from bertworks.packed import Packed
 from tests.nn import reference
@@ -182,3 +190,35 @@ def test_order_is_lost_without_positions(positions, same):
         encoder(Packed.from_arrays([part.numpy()]).to("cpu")) for part in (ids, ids[order])
     )
     assert torch.allclose(one[order], other) is same
+
+
+HEADS = {
+    "masked words": lambda config: MLMHead(config, nn.Parameter(torch.zeros(64, 64))),
+    "next sentence": NSPHead,
+    "replaced tokens": ReplacedTokenHead,
+    "classes": lambda config: ClassificationHead(config, 9, dropout=0.0),
+    "tokens": lambda config: TokenHead(config, 9, dropout=0.0),
+}
+
+
+@pytest.mark.parametrize("classifier", ["pooler", "tanh", "norm"])
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_are_drawn_as_the_configuration_says(head: str, classifier: Any) -> None:
+    """Matrices with its standard deviation (0.88 of it after the truncation), vectors 0 or 1."""
+    torch.manual_seed(0)
+    config = EncoderConfig(
+        vocab_size=64,
+        hidden_size=64,
+        num_attention_heads=1,
+        initializer_range=0.5,
+        classifier=classifier,
+        tie_word_embeddings=False,
+    )
+    tensors = HEADS[head](config).state_dict()
+    assert tensors
+    for name, parameter in tensors.items():
+        if parameter.ndim == 2:
+            assert float(parameter.std()) == pytest.approx(0.44, rel=0.25), name
+            assert float(parameter.abs().max()) <= 1.0, name
+        else:
+            assert parameter.unique().tolist() == [float(name.endswith("norm.weight"))], name

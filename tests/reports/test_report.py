@@ -360,6 +360,9 @@ def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     assert "The most frequent of 150 confusions" in page.words
     assert "label 149label 0150100.0 %" in page.words
     assert "label 7label 88" not in page.words, "a rare one"
+    classes = [attributes.get("class") for tag, attributes in page.tags if tag == "td"]
+    numbers = "".join("n" if one == "number" else "-" for one in classes)
+    assert 25 * "--nn" in numbers, "two names, a count and a share"
 
 
 def test_scores_by_label_are_the_lowest_of_many(run: Path) -> None:

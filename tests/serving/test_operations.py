@@ -6,13 +6,16 @@ import asyncio
 import html
 import json
 import logging
+import os
 import re
 import shlex
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -21,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
 from bertworks.errors import SettingsError
+from bertworks.serving import connections
 from bertworks.serving.app import ROUTERS
 from bertworks.serving.fair_yield import FairYield
 from bertworks.serving.models import Models, parse_sources
@@ -557,8 +561,6 @@ def test_routes_follow_from_the_task(directories, start) -> None:
 
 
 def test_threads_are_no_more_than_processors() -> None:
-    import os
-
     assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
 
 
@@ -580,3 +582,44 @@ def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(directories,
             expected = 424 if url.endswith("/embed_sparse") else 200
             assert answer.status_code == expected, (url, answer.text)
         assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [
+        *[("max 100000", 6), ("", 6), (None, 6), ("900000 100000", 6)],
+        *[("250000 100000", 3), ("50000 100000", 1)],
+    ],
+)
+def test_usable_processors_are_those_of_this_process(
+    quota: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its affinity, and of its cgroup's quota, rounded up, if that has fewer."""
+
+    def read_quota(path: Path) -> str:
+        assert str(path) == "/sys/fs/cgroup/cpu.max"
+        if quota is None:
+            raise FileNotFoundError(path)
+        return quota
+
+    affinities = {0: set(range(6)), 1: {0}}  # of this process, and of the first one
+    monkeypatch.setattr(os, "sched_getaffinity", affinities.__getitem__, raising=False)
+    monkeypatch.setattr(Path, "read_text", read_quota)
+    assert count_usable_cpus() == count
+
+
+def test_connections_that_make_room_are_counted_from_warning_to_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, warnings = [0.0], []
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    monkeypatch.setattr(connections, "log", lambda level, event, **fields: warnings.append(fields))
+    open_connections = connections.Connections(ServeSettings(max_connections=2))
+    with ExitStack() as sockets:
+        for now, added in ((100.0, 3), (101.0, 2), (200.0, 1), (300.0, 1)):
+            clock.append(now)
+            for _ in range(added):
+                open_connections.add(sockets.enter_context(socket.socket()))
+        assert len(open_connections) == 2
+    counts = [fields["closed"] for fields in warnings if "closed" in fields]
+    assert counts == [1, 3, 1], "5 connections made room, 2 of them soon after a warning"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -652,3 +653,22 @@ def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
     batch = task.collate(examples).to("cpu")
     evaluator.add({"logits": torch.zeros(batch.packed.num_tokens, 2)}, batch)
     assert tuple(evaluator.result()) == task.metrics
+
+
+@pytest.mark.parametrize("room", [1, 2, 4, 5, 7])
+def test_every_token_of_a_passage_is_in_a_window_however_long_the_question(room: int) -> None:
+    """13 tokens have room beside the special ones; the stride is 5."""
+    question, context = " ".join("a" * (13 - room)), " ".join("abcde" * 3)
+    example = make_task().example({"question": question, "context": context}, 0, labelled=False)
+    tokens = {
+        int(start)
+        for window in example.sequences
+        for start, _ in window.offsets[2 + 13 - room : -1]  # after [CLS], the question and [SEP]
+    }
+    assert tokens == set(range(0, len(context), 2))
+    assert len(example.sequences) == 1 + math.ceil((15 - room) / min(5, room))
+
+
+def test_a_question_without_room_for_the_passage_is_an_error() -> None:
+    with pytest.raises(DataError, match="room"):
+        make_task().example({"question": " ".join("a" * 13), "context": "a b"}, 0, labelled=False)

@@ -325,3 +325,17 @@ def test_network_needs_no_targets_to_predict(tokenizer: Tokenizer) -> None:
     assert isinstance(network, ClassificationNetwork)
     batch = task.collate(task.examples(ROWS, 0, labelled=False)).to("cpu")
     assert network.predict(batch)["logits"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("lm_weight", [0.0, 0.5])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_next_pieces_are_counted_only_for_training(
+    tokenizer: Tokenizer, lm_weight: float, labelled: bool
+) -> None:
+    """A loss is divided by its count: of rows, and of the tokens that have a next one."""
+    task = make_task(tokenizer, lm_weight=lm_weight)
+    batch = task.collate(task.examples(ROWS, 0, labelled=labelled))
+    next_tokens = sum(len(example.sequences[0].input_ids) - 1 for example in batch.examples)
+    rows, tokens = {"classification": len(ROWS)}, {"weighted_lm": next_tokens}
+    expected = {**rows, **(tokens if lm_weight else {})} if labelled else {}
+    assert batch.counts == expected

@@ -97,6 +97,9 @@ def test_prose_joins_lines_and_leaves_code_out() -> None:
     >>> value_of(given) and some more
     7
 
+    >>> give the value
+    the value that was given before
+
     x = {1: [2, 3], 4: [5, 6]} + f(y)[0]
 
     --------
