@@ -142,7 +142,7 @@ def test_a_server_gives_the_same_sparse_vectors(splade: Path) -> None:
 
 def test_what_is_not_understood_is_refused(splade: Path, tmp_path: Path) -> None:
     model = bw.load(splade)
-    with pytest.raises(SettingsError, match="splade-max gives sparse vectors"):
+    with pytest.raises(SettingsError, match="splade-max gives no dense vector"):
         model.embed(TEXTS, pooling="cls+splade-max")
     encoder = bw.Model(model.tokenizer, None, bw.load(splade, task="encoder").network)
     with pytest.raises(SettingsError, match="the model has no masked-language-model head"):
