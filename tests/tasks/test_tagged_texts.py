@@ -205,6 +205,7 @@ def test_the_explorer_reads_the_words_of_the_tagger(ours):
 TRAINING_WORDS = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "สมชาย", "んで", "Obama", "-", "x\u00a0y"]
 
 
+@pytest.mark.parametrize("vocabulary", [PIECES, SPECIAL], ids=["all pieces", "no pieces"])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -213,12 +214,13 @@ TRAINING_WORDS = ["U.S.", "'s", "3.5", "北京", "กรุงเทพ", "ส�
         ("U. S.", ["U", ".", "S", "."]),
         ("北京人", ["北京", "人"]),
         ("สมชายกรุงเทพ", ["สมชาย", "กรุงเทพ"]),
+        ("xyสมชายกรุงเทพz", ["xy", "สมชาย", "กรุงเทพ", "z"]),
         ("住んで", ["住", "んで"]),
         ("U\u200b.S.", ["U\u200b.S."]),
     ],
 )
-def test_words_are_spelled_as_in_training(text, words):
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
+def test_words_are_spelled_as_in_training(text, words, vocabulary):
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
     spellings = find_spellings(TRAINING_WORDS)
     assert spellings == ("'s", "0.0", "U.S.", "กรุงเทพ", "สมชาย", "んで", "北京")
     (read_text,) = Spellings(tokenizer, spellings).read([text])
