@@ -22,7 +22,7 @@ replaces 413 (except for a body that is too large) and 422, as in OpenAI's API.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, assert_never
 
 import orjson
 from starlette.responses import Response
@@ -63,11 +63,14 @@ class RequestError(Exception):
     def to_response(self, format: ErrorFormat) -> Response:
         """Return the response in a format."""
         message = self.message.encode("utf-8", "backslashreplace").decode()
+        status = self.status
+        body: Any
         if format == "openai":
-            status = 400 if self.status in (413, 422) and self.kind != "Body" else self.status
+            if status in (413, 422) and self.kind != "Body":
+                status = 400
             usual = "server_error" if status >= 500 else "invalid_request_error"
             kind = _OPENAI_TYPES.get(status, usual)
-            body: Any = {
+            body = {
                 "error": {
                     "message": message,
                     "type": kind,
@@ -75,12 +78,13 @@ class RequestError(Exception):
                     "code": self.code,
                 }
             }
-        else:
-            status = self.status
+        elif format == "cohere":
+            body = {"message": message}
+        elif format == "tei":
             kind = "Validation" if self.kind == "Body" else self.kind
             body = {"error": message, "error_type": kind}
-            if format == "cohere":
-                body = {"message": message}
+        else:
+            assert_never(format)
         headers = dict(self.headers)
         if status in (401, 403, 404, 408):
             headers["x-should-retry"] = "false"
