@@ -42,7 +42,7 @@ DEFAULTS = {
     name: parameter.default
     for name, function in _functions()
     if (parameter := inspect.signature(function).parameters.get("device")) is not None
-    and parameter.default is not inspect.Parameter.empty
+    and parameter.default not in (inspect.Parameter.empty, None)  # None: as torch chooses
 }
 
 

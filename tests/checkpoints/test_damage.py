@@ -158,7 +158,9 @@ def test_a_geometry_beyond_measure_is_refused_at_once(
         *("task_type_vocab_size", "dim", "n_layers", "hidden_dim", "n_embd", "n_layer"),
         "n_positions",
     ]
-    too_large = r"not \(|is missing|less than or equal|embedding_size=\d+ is not supported"
+    too_large = (
+        r"not \(|is missing|less than or equal|(embedding_size|head_dim)=\d+ is not supported"
+    )
     # Rotated positions take no memory, and GPT's inner width is always four times the outer.
     free = {"modernbert": "max_position_embeddings", "openai-gpt": "intermediate_size"}
     for size in (key for key in sizes if raw.get(key) and key != free.get(family)):

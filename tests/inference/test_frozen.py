@@ -63,8 +63,8 @@ def test_states_are_the_encoders(model, tmp_path, settings):
         with torch.no_grad():
             hidden = torch.stack(list(model.encoder.hidden_states(packed)))
         expected = hidden[:, window.positions].numpy()
-        np.testing.assert_allclose(states.of([window], [0, 1, 2]), expected, atol=1e-5)
-        np.testing.assert_allclose(states.of([window], [2, 0]), expected[[2, 0]], atol=1e-5)
+        np.testing.assert_allclose(states.select([window], [0, 1, 2]), expected, atol=1e-5)
+        np.testing.assert_allclose(states.select([window], [2, 0]), expected[[2, 0]], atol=1e-5)
     after = model.network.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in old_state.items())
 

@@ -8,14 +8,11 @@ from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_path_name
 from ..utils.remote import fetch_folder, is_remote
-from .peft_adapters import CONFIG as ADAPTER_CONFIG
-from .peft_adapters import base_name, is_adapter
-from .sentence import transformer_directory
 
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
-_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
+_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", "adapter_config.json")
 """Files of which each model has one: also the original release's, static models', adapters'."""
 _HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
@@ -100,6 +97,8 @@ def locate_with_adapter(
     Raises:
         CheckpointError: as `locate`; or a base is given for a whole model.
     """
+    from .peft_adapters import base_name, is_adapter
+
     directory = locate(name)
     if is_adapter(directory):
         return locate(base or base_name(directory)), directory
@@ -113,6 +112,8 @@ def locate_transformer(name: str | Path) -> Path:
 
     It may be a part of the model's directory, as in older versions of sentence-transformers.
     """
+    from .sentence import transformer_directory
+
     return transformer_directory(locate(name))
 
 

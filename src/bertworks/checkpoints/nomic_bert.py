@@ -72,7 +72,7 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     if not values.get("moe_every_n_layers") or not values.get("num_experts"):
         values["moe_every_n_layers"] = 0
     heads, head_size = values.get("num_attention_heads", 12), values.get("head_dim")
-    if head_size is not None and width == heads * head_size:
+    if isinstance(heads, int) and isinstance(head_size, int) and width == heads * head_size:
         del values["head_dim"]
     return {**values, "mlm_dense_bias": not is_own, "mlm_bias": not is_own}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..nn.cpu import VECTOR_LENGTH, apply_in_whole_vectors
 from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.heads import MLMHead
-from ..nn.layers import ACTIVATIONS, Linear, promote_to_float32
+from ..nn.layers import ACTIVATIONS, GroupedLinear, Linear, promote_to_float32
 
 _ROWS = 2048  # per block of the feed-forward layers
 _FIXED_ROWS = 1024  # per product, if results must not depend on the batch; divides _ROWS
@@ -71,6 +71,20 @@ class FrozenOutputLinear(FrozenLinear):
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         return super().forward(promote_to_float32(x))
+
+
+class FrozenGroupedLinear(GroupedLinear):
+    """Linear maps side by side, each packed once.
+
+    Attributes:
+        linears: the map of each group, without biases.
+    """
+
+    linears: Sequence[FrozenLinear]
+
+    def outputs(self, x: Float[Tensor, "rows inputs"]) -> list[Tensor]:
+        parts = zip(self.linears, x.chunk(self.groups, -1), strict=True)
+        return [linear(inputs.contiguous()) for linear, inputs in parts]
 
 
 class FrozenFeedForward(FeedForward):

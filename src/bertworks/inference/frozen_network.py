@@ -30,13 +30,14 @@ from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.heads import MLMHead
-from ..nn.layers import Linear, OutputLinear
+from ..nn.layers import GroupedLinear, Linear, OutputLinear
 from ..nn.quantized import CalibratedLinear, QuantizedLinear
 from ..settings.literals import InferencePrecision
 from .frozen_layers import (
     FUSED_ACTIVATIONS,
     ORDERED_SUMS,
     FrozenFeedForward,
+    FrozenGroupedLinear,
     FrozenLayer,
     FrozenLinear,
     FrozenMLMHead,
@@ -221,7 +222,19 @@ class FrozenNetworkBuilder:
             self._freeze(copy, None, FrozenOutputLinear)
         elif type(module).forward is Linear.forward and (dtype is not None or self.packs):
             self._freeze(copy, dtype, FrozenLinear)
+        elif isinstance(copy, GroupedLinear) and (dtype is not None or self.packs):
+            copy.__class__ = FrozenGroupedLinear
+            assert isinstance(copy, FrozenGroupedLinear)
+            copy.linears = [self._freeze_group(weight, dtype) for weight in copy.group_weights]
         return copy
+
+    def _freeze_group(self, weight: torch.Tensor, dtype: torch.dtype | None) -> FrozenLinear:
+        outputs, inputs = weight.shape
+        linear = Linear(inputs, outputs, bias=False, device="meta")
+        linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        self._freeze(linear, dtype, FrozenLinear)
+        assert isinstance(linear, FrozenLinear)
+        return linear
 
     def _freeze(
         self, linear: nn.Module, dtype: torch.dtype | None, frozen_class: type[FrozenLinear]

@@ -276,6 +276,7 @@ class EncoderConfig(Settings):
     rope_factor: float = Field(
         1.0,
         gt=0,
+        le=MAX_ROWS,
         description="factor by which rotary positions are scaled to longer texts",
     )
     rope_scaling: RopeScaling = Field(

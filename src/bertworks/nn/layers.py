@@ -74,13 +74,19 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
     def forward(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        maps = self._maps.to(x.dtype).unbind(1)
-        outputs = [
-            F.linear(inputs, weight.flatten(0, 1)).view(*x.shape[:-1], self.parts, -1)
-            for inputs, weight in zip(x.chunk(self.groups, -1), maps, strict=True)
-        ]
+        outputs = [output.view(*x.shape[:-1], self.parts, -1) for output in self.outputs(x)]
         result = torch.stack(outputs, -2).flatten(-3)
         return result if self.bias is None else result + self.bias.to(x.dtype)
+
+    def outputs(self, x: Float[Tensor, "rows inputs"]) -> list[Tensor]:
+        """Return the outputs of each group, without biases."""
+        weights = (weight.to(x.dtype) for weight in self.group_weights)
+        return list(map(F.linear, x.chunk(self.groups, -1), weights))
+
+    @property
+    def group_weights(self) -> list[Float[Tensor, "outputs inputs"]]:
+        """The map of each group, with the rows of all parts."""
+        return [weight.flatten(0, 1) for weight in self._maps.unbind(1)]
 
     def plus(
         self, x: Float[Tensor, "rows inputs"], residual: Float[Tensor, "rows outputs"]

@@ -259,16 +259,18 @@ def find_class(directory: Path, config: Mapping[str, Any]) -> TokenizerClass | N
         return None
     for file, entries in (("tokenizer_config.json", config), ("config.json", model)):
         name = entries.get("tokenizer_class")
+        if not isinstance(name, str | None):
+            raise DataError("tokenizer_class is no string", where=f"{directory / file}")
         if name in _LLAMA_NAMES and _is_byte_level(directory / TOKENIZER):
             return None
-        if isinstance(name, str) and name.startswith("XLNet") and family == "bert":
+        if name and name.startswith("XLNet") and family == "bert":
             raise DataError(
                 "the tokenizer class XLNetTokenizer contradicts model_type bert: it puts the piece "
                 "for classification last",
                 where=f"{directory / file}",
                 fix="If this is KoBERT, set tokenizer_class to KoBERTTokenizer.",
             )
-        if isinstance(name, str) and name:
+        if name:
             return _class_of_name(name, f"{directory / file}")
     if "word_tokenizer_type" in config:  # older files of this class name no class
         return _class_of_name("BertJapaneseTokenizer", str(directory))

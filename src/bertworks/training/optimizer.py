@@ -151,7 +151,7 @@ class Lamb(torch.optim.Optimizer):
         stacks: Mapping[Tensor, list[int]],
     ) -> None:
         self._settings, self._stacks = settings, stacks
-        super().__init__(groups, {"lr": settings.learning_rate, "eps": settings.eps})
+        super().__init__(groups, {"lr": settings.learning_rate, "eps": settings.eps, "number": 1})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override] # no closure is taken
