@@ -138,7 +138,7 @@ def test_a_run_is_made_once_and_its_metrics_are_kept(
 def test_every_claim_can_be_measured(
     small: Lab, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    pretrained, finetuned = Lab.pretrained, Lab.finetuned
+    pretrained, finetuned = Lab.pretrained, Lab.finetuned_model
 
     def short(lab: Lab, seed: int, **changes: Any) -> Any:
         return pretrained(lab, seed, **{**changes, "steps": 2, "batch_size": 4})
@@ -147,7 +147,7 @@ def test_every_claim_can_be_measured(
         return finetuned(lab, model, seed, **{**settings, "rows": 16, "epochs": 1})
 
     monkeypatch.setattr(Lab, "pretrained", short)
-    monkeypatch.setattr(Lab, "finetuned", few)
+    monkeypatch.setattr(Lab, "finetuned_model", few)
     for claim in find_claims()[part::4]:
         record = measure(small, claim, [0])
         assert len(record.findings) == len(claim.rule), claim.name

@@ -99,7 +99,7 @@ DEBERTA_V2 = Family(
     ),
     prefix="deberta.",
     bare_prefixes=("embeddings.", "encoder."),
-    former_names=((r"cls\.predictions\.(transform\.)?(.*)", rf"{_HEAD}.\2"),),
+    alternative_names=((r"cls\.predictions\.(transform\.)?(.*)", rf"{_HEAD}.\2"),),
     classes={
         "encoder": "DebertaV2Model",
         "masked-lm": "DebertaV2ForMaskedLM",

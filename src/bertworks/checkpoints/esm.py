@@ -106,7 +106,7 @@ ESM = Family(
         (r"classifier\..*", "the head of another task"),
     ),
     # Each layer had the same frequencies; some versions of transformers 5 write an asterisk.
-    former_names=(
+    alternative_names=(
         (rf"esm\.encoder\.layer\.(\d+|\*)\.attention\.self\.{_FREQUENCIES}", f"esm.{_FREQUENCIES}"),
     ),
     has_second_bias=False,

@@ -79,8 +79,8 @@ class Family:
         poolings: the values of `classifier_pooling` that its published classifier has, if it has
             that setting.
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
-        former_names: patterns of tensors' former names, each with the current name, which may
-            refer to groups of the pattern.
+        alternative_names: patterns of other names of tensors in published files, each with the name
+            used here, which may refer to groups of the pattern.
         has_bare_encoders: whether an encoder without a head is written without the prefix, as the
             code expects for which its models were published.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
@@ -107,7 +107,7 @@ class Family:
     )
     poolings: tuple[str, ...] = ()
     unused_tensors: tuple[tuple[str, str], ...] = ()
-    former_names: tuple[tuple[str, str], ...] = ()
+    alternative_names: tuple[tuple[str, str], ...] = ()
     has_second_bias: bool = True
     has_bare_encoders: bool = False
 
@@ -161,12 +161,12 @@ class Family:
         return config.classifier_pooling in (self.poolings or (default,))
 
     def normalize_name(self, name: str) -> str:
-        """Return a tensor's current name: with the prefix, without gamma and beta."""
+        """Return a tensor's name here: with the prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         name = self.prefix + name if name.startswith(self.bare_prefixes) else name
-        for pattern, current_name in self.former_names:
+        for pattern, own_name in self.alternative_names:
             if match := re.fullmatch(pattern, name):
-                return match.expand(current_name)
+                return match.expand(own_name)
         return name
 
     @property

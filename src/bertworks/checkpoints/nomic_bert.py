@@ -158,7 +158,7 @@ NOMIC_BERT = Family(
     convert_config=_convert_config,
     extra=_extra,
     has_bare_encoders=True,
-    former_names=((r"bert\.(.+)", r"nomic_bert.\1"),),
+    alternative_names=((r"bert\.(.+)", r"nomic_bert.\1"),),
     unused_tensors=(
         (r"cls\..*", "a head of pre-training, which this task does not have"),
         (r"nomic_bert\.pooler\..*", "the pooler, which this task does not have"),

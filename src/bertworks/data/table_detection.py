@@ -60,9 +60,11 @@ def format_of_content(
     else:
         formats = ", ".join(name for name in get_args(TableFormat) if name != "auto")
         fix = f"Give --format F (format=F), F one of {formats}."
-    seen = f"; its first line is {truncate_repr(nonblank[0])}" if nonblank else ""
+    line = f"; its first line is {truncate_repr(nonblank[0])}" if nonblank else ""
     raise DataError(
-        f"neither its suffix {suffix!r} nor its content shows its format{seen}", where=path, fix=fix
+        f"neither its suffix {suffix!r} nor its content shows its format{line}",
+        where=path,
+        fix=fix,
     )
 
 

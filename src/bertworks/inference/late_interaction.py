@@ -139,8 +139,8 @@ class LateInteractionEmbedder(TextEmbedder):
         """Leave out a document's punctuation."""
         if self.is_query:
             return matrix
-        kept: Matrix = matrix[~np.isin(text.encoding.input_ids, self._skiplist_ids)]
-        return kept
+        rows: Matrix = matrix[~np.isin(text.encoding.input_ids, self._skiplist_ids)]
+        return rows
 
     def _hidden_states(
         self, texts: Sequence[EncodedText]

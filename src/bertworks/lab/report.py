@@ -60,9 +60,9 @@ class Record:
     def to_dict(self) -> dict[str, Any]:
         """Return the claim, its measurements and findings as JSON values."""
         one = self.claim
-        said = {"claim": one.name, "says": one.says, "source": one.source, "method": one.method}
-        found = [{**f._asdict(), "expected": str(f.expected)} for f in self.findings]
-        return {**said, "verdict": self.verdict, "findings": found, "seeds": dict(self.seeds)}
+        claim = {"claim": one.name, "says": one.says, "source": one.source, "method": one.method}
+        findings = [{**f._asdict(), "expected": str(f.expected)} for f in self.findings]
+        return {**claim, "verdict": self.verdict, "findings": findings, "seeds": dict(self.seeds)}
 
 
 def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:

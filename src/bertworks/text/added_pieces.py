@@ -25,8 +25,8 @@ def read_added(directory: Path, config: dict[str, Any]) -> tuple[list[AddedToken
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
     try:
         if in_config:
-            said = config["added_tokens_decoder"].items()
-            entries_of_file = [{**entry, "id": number} for number, entry in said]
+            decoder = config["added_tokens_decoder"]
+            entries_of_file = [{**entry, "id": number} for number, entry in decoder.items()]
         else:
             entries_of_file = _read_bare(directory, config)
         entries = [

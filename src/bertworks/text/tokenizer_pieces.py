@@ -115,8 +115,8 @@ class TokenizerPieces:
     def unused_ids(self) -> Ints:
         """int32 [unused]: the ids of unused entries, `[unused0]` and so on."""
         unused = re.compile(r"\[unused\d+\]")
-        found = [number for number, piece in enumerate(self.pieces) if unused.fullmatch(piece)]
-        return np.array(found, np.int32)
+        ids = [number for number, piece in enumerate(self.pieces) if unused.fullmatch(piece)]
+        return np.array(ids, np.int32)
 
     @property
     def fingerprint(self) -> str:
