@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from .checkpoints.locate import locate_with_adapter
 from .checkpoints.network_weights import load_weights
 from .checkpoints.peft_adapters import merge_adapter
 from .checkpoints.sentence import (
+    SentenceEncoder,
     lowers_case,
     read_cross_encoder,
     read_original_colbert,
@@ -32,7 +34,13 @@ from .checkpoints.store import (
     read_task,
     read_tensors,
 )
-from .errors import BertworksError, CheckpointError, SettingsError
+from .checkpoints.task_adapters import (
+    find_adapter,
+    has_unused_adapters,
+    list_adapters,
+    with_adapter_prompt,
+)
+from .errors import BertworksError, BertworksWarning, CheckpointError, SettingsError
 from .model import Model
 from .nn.config import Activation, EncoderConfig
 from .nn.cpu import keep_freed_memory
@@ -51,6 +59,7 @@ def load(
     hidden_act: Activation | None = None,
     allow_non_finite: bool = False,
     base: str | Path | None = None,
+    adapter: str | None = None,
 ) -> Model:
     """Load a model.
 
@@ -67,19 +76,24 @@ def load(
             the tensors.
         base: the base model of an adapter that the `peft` library saved; the one that its files
             name if omitted. The adapter is merged into it.
+        adapter: the name of an adapter in the model's own directory, such as "retrieval.query" of
+            Jina embeddings v3, which is merged; its prompt is used by default. Without it, the
+            base weights are loaded, and a warning names the adapters.
 
     Raises:
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
-            or a weight is not finite.
+            or a weight is not finite; or there is no adapter of that name.
     """
-    whole_directory, adapter = locate_with_adapter(name, base)
+    whole_directory, adapter_directory = locate_with_adapter(name, base)
     directory = transformer_directory(whole_directory)
     config, raw = read_config(directory)
     if hidden_act is not None:
         config = config.with_values(hidden_act=hidden_act)
     tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
     family = family_of(config)
-    tensors, dropped_tensors = _read_tensors(directory, adapter, family, raw)
+    tensors, dropped_tensors, adapter_name = _read_tensors(
+        directory, adapter, adapter_directory, family, raw, str(name)
+    )
     original_colbert = read_original_colbert(directory, raw, tensors)
     check_geometry(config, tensors, family, str(name))
     task_file = read_task(directory)
@@ -140,27 +154,44 @@ def load(
     network.eval()
     rate = None if task_file is None else task_file.learning_rate
     model = Model(tokenizer, loaded_task, network, report, None, str(name), rate)
-    if family is STATIC:
-        model.sentence = read_static_settings(directory)
-    elif (
-        sentence_encoder := original_colbert or read_sentence_encoder(whole_directory)
-    ) is not None:
+    sentence_encoder = (
+        SentenceEncoder(read_static_settings(directory), None)
+        if family is STATIC
+        else original_colbert or read_sentence_encoder(whole_directory)
+    )
+    if sentence_encoder is not None:
         model.sentence, model.modules = sentence_encoder
-    if model.sentence is not None:
-        model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=str(name))
+    model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=str(name))
+    model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
     if model.modules is not None:
         model.embedder()  # an error in the files is shown now
     return model.to(pick_device(device))
 
 
 def _read_tensors(
-    directory: Path, adapter: Path | None, family: Family, raw: dict[str, Any]
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a model's tensors, changed by an adapter if there is one: see `read_tensors`."""
-    tensors, drop_reasons = read_tensors(directory, family)
-    if adapter is not None:
-        merge_adapter(adapter, family, tensors, raw)
-    return tensors, drop_reasons
+    directory: Path,
+    adapter: str | None,
+    peft_directory: Path | None,
+    family: Family,
+    raw: dict[str, Any],
+    name: str,
+) -> tuple[dict[str, Tensor], dict[str, str], str | None]:
+    """Read a model's tensors, and merge adapters: one of its own, one in another directory.
+
+    Returns:
+        as `read_tensors`; and the name of its own adapter, as its files write it.
+    """
+    adapters = list_adapters(directory, raw)
+    own_adapter = None if adapter is None else find_adapter(adapter, adapters, name)
+    own_name, folder = (None, None) if own_adapter is None else own_adapter
+    tensors, drop_reasons = read_tensors(directory, family, own_name if folder is None else None)
+    for place in filter(None, (folder, peft_directory)):
+        merge_adapter(place, family, tensors, raw)
+    if own_adapter is None and has_unused_adapters(adapters, drop_reasons):
+        names = ", ".join(one.name for one in adapters)
+        what = f"{name}: loaded without an adapter; choose one with adapter: {names}"
+        warnings.warn(what, BertworksWarning, stacklevel=3)
+    return tensors, drop_reasons, own_name
 
 
 def _load_tokenizer(directory: Path, config: EncoderConfig, *, lowercase: bool) -> Tokenizer:

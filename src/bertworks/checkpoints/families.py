@@ -135,6 +135,8 @@ def find_published_family(raw: RawConfig, *, where: str) -> Family:
     name = raw.get("model_type", "bert")
     if name == "bert" and raw.get("position_embedding_type") == "alibi":
         return JINA_BERT_V2
+    if name == "xlm-roberta" and raw.get("position_embedding_type") == "rotary":
+        return JINA_V3
     return find_family(name, where=where)
 
 

@@ -81,6 +81,8 @@ class Family:
         unused_tensors: patterns of their tensors that may stay unused, each with the reason.
         alternative_names: patterns of other names of tensors in published files, each with the name
             used here, which may refer to groups of the pattern.
+        row_parts: patterns of names that adapters have for some of a tensor's rows, each with the
+            tensor's name, which part of its rows it is, and of how many equal parts.
         has_bare_encoders: whether an encoder without a head is written without the prefix, as the
             code expects for which its models were published.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
@@ -108,6 +110,7 @@ class Family:
     poolings: tuple[str, ...] = ()
     unused_tensors: tuple[tuple[str, str], ...] = ()
     alternative_names: tuple[tuple[str, str], ...] = ()
+    row_parts: tuple[tuple[str, str, int, int], ...] = ()
     has_second_bias: bool = True
     has_bare_encoders: bool = False
 
@@ -168,6 +171,14 @@ class Family:
             if match := re.fullmatch(pattern, name):
                 return match.expand(own_name)
         return name
+
+    def find_rows(self, name: str) -> tuple[str, int, int]:
+        """Return the tensor that an adapter changes, which part of its rows, and of how many."""
+        name = self.normalize_name(name)
+        for pattern, whole, part, num_parts in self.row_parts:
+            if match := re.fullmatch(pattern, name):
+                return match.expand(whole), part, num_parts
+        return name, 0, 1
 
     @property
     def decoder_bias(self) -> tuple[str, str] | None:

@@ -1,4 +1,9 @@
-"""Jina embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions."""
+"""Jina embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions.
+
+It was published for code of its own, whose `config.json` has XLM-RoBERTa's `model_type`; names of
+tensors are the same. The adapters in its weights are read by `task_adapters.py`. A model is written
+in the layout of `transformers`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,19 @@ from .heads import task_tensors
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "roberta.encoder.layers.{}"
+
+
+_ATTENTION = r"roberta\.(?:encoder\.)?layers\.(\d+)\.self_attn"
+
+
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """The names of `transformers`, whichever a file has."""
+    values = flatten_rope(raw)
+    if "rotary_emb_base" in raw:
+        values["rope_theta"] = raw["rotary_emb_base"]
+    if values.get("emb_pooler") == "mean":  # as without that setting
+        values["emb_pooler"] = None
+    return values
 
 
 def _extra(config: EncoderConfig) -> dict[str, Any]:
@@ -41,7 +59,7 @@ JINA_V3 = Family(
         }
     ),
     prefix="roberta.",
-    bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "pooler."),
+    bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
     classes={
         "encoder": "JinaEmbeddingsV3Model",
         "masked-lm": "JinaEmbeddingsV3ForMaskedLM",
@@ -63,9 +81,18 @@ JINA_V3 = Family(
         "rope_theta": 20_000.0,
     },
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
-    required_values=NO_ROPE_SCALING,
-    convert_config=flatten_rope,
+    required_values={"emb_pooler": None, **NO_ROPE_SCALING},
+    convert_config=_convert_config,
     extra=_extra,
+    # The names of modules in `transformers`, which its adapters have:
+    alternative_names=(
+        (rf"{_ATTENTION}\.o_proj(\..+)", r"roberta.encoder.layers.\1.mixer.out_proj\2"),
+        (r"roberta\.layers\.(\d+)\.mlp(\..+)", r"roberta.encoder.layers.\1.mlp\2"),
+    ),
+    row_parts=tuple(
+        (rf"{_ATTENTION}\.{part}_proj(\..+)", r"roberta.encoder.layers.\1.mixer.Wqkv\2", number, 3)
+        for number, part in enumerate("qkv")
+    ),
     unused_tensors=(
         (r"lm_head\..*", "the head of pre-training, which this task does not have"),
         (r"roberta\.pooler\..*", "the pooler, which this task does not have"),

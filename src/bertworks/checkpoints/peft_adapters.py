@@ -46,7 +46,7 @@ def base_name(directory: Path) -> str:
         raise CheckpointError(
             "the adapter does not name its base model",
             where=str(directory / CONFIG),
-            fix='Give it: load(…, base="…").',
+            fix='Give it: --base MODEL (load(…, base="…")).',
         )
     return name
 
@@ -71,31 +71,39 @@ def merge_adapter(
     lows: dict[str, dict[str, Tensor]] = {}
     for name, tensor in weights.items():
         short = name.removeprefix(_PREFIX)
-        low_rank = re.fullmatch(r"(.+)\.lora_([AB])\.weight", short)
+        low_rank = re.fullmatch(r"(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))", short)
         if low_rank:
-            lows.setdefault(low_rank[1], {})[low_rank[2]] = tensor
+            lows.setdefault(low_rank[1], {})[low_rank[2] or f"rows {low_rank[3]}"] = tensor
         elif "lora_" in short:
             raise CheckpointError(f"{name!r} is not supported", where=str(directory))
         else:  # a head, or a bias
             tensors[_own_name(short, family, tensors)] = tensor
     for module, pair in lows.items():
-        own = _own_name(f"{module}.weight", family, tensors)
-        if own not in tensors or pair.keys() != {"A", "B"}:
+        own, part, num_parts = _own_rows(f"{module}.weight", family, tensors)
+        kinds = ("A", "B") if "A" in pair else ("rows A", "rows B")
+        if own not in tensors or pair.keys() != set(kinds):
             raise CheckpointError(
                 f"the adapter changes {module!r}, which the base model does not have",
                 where=str(directory),
-                fix='Name its base model: load(…, base="…").',
+                fix='Name its base model: --base MODEL (load(…, base="…")).',
             )
-        change = pair["B"].float() @ pair["A"].float() * _scale(config, module, pair["A"])
-        weight = tensors[own]
-        if config.get("fan_in_fan_out"):
+        low, high = (pair[kind].float() for kind in kinds)
+        change = high @ low * _scale(config, module, low)
+        # A row of a table of embeddings is an input; rows of other matrices are outputs.
+        if "A" not in pair or config.get("fan_in_fan_out"):
             change = change.T
-        if change.shape != weight.shape:
+        weight = tensors[own]
+        rows = len(weight) // num_parts
+        if change.shape != (rows, *weight.shape[1:]):
             raise CheckpointError(
                 f"the adapter changes {module!r} of shape {tuple(change.shape)}, and the base "
-                f"model's has {tuple(weight.shape)}",
+                f"model's has {(rows, *weight.shape[1:])}",
                 where=str(directory),
             )
+        if num_parts > 1:
+            others = change.new_zeros(weight.shape)
+            others[part * rows : (part + 1) * rows] = change
+            change = others
         tensors[own] = (weight.float() + change).to(weight.dtype)
     kind = _MODEL_CLASSES.get(str(config.get("task_type")))
     if kind is not None and kind in family.classes:
@@ -131,6 +139,13 @@ def _own_name(name: str, family: Family, tensors: Mapping[str, Tensor]) -> str:
     own = family.normalize_name(name)
     with_prefix = family.normalize_name(family.prefix + name)
     return with_prefix if own not in tensors and with_prefix in tensors else own
+
+
+def _own_rows(name: str, family: Family, tensors: Mapping[str, Tensor]) -> tuple[str, int, int]:
+    """See `Family.find_rows`; the adapter's base may be a bare encoder."""
+    own = family.find_rows(name)
+    with_prefix = family.find_rows(family.prefix + name)
+    return with_prefix if own[0] not in tensors and with_prefix[0] in tensors else own
 
 
 def _scale(config: Mapping[str, Any], module: str, low: Tensor) -> float:

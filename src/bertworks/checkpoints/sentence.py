@@ -319,9 +319,9 @@ def lowers_case(directory: Path) -> bool:
 
 
 def with_limit(
-    settings: SentenceSettings, limit: int, positions: int, *, where: str
-) -> SentenceSettings:
-    """Return the settings with a limit on a text's tokens that the encoder can compute.
+    settings: SentenceSettings | None, limit: int, positions: int, *, where: str
+) -> SentenceSettings | None:
+    """Return the settings, if any, with a limit on a text's tokens that the encoder can compute.
 
     Some published files have a limit above the positions (514, which counts RoBERTa's offset);
     sentence-transformers opens them, and fails only at a text that is too long.
@@ -331,6 +331,8 @@ def with_limit(
         positions: the most tokens of the encoder.
         where: the model, for the warning about a limit above the positions.
     """
+    if settings is None:
+        return None
     own = settings.max_seq_length
     if own is None:
         return settings.with_values(max_seq_length=limit) if limit < positions else settings

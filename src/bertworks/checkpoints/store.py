@@ -35,6 +35,7 @@ from .static import (
     read_static_tensors,
     static_directory,
 )
+from .task_adapters import merge_inner_adapter
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 from .wrappers import remove_wrapper_names
 
@@ -122,8 +123,13 @@ def read_task(directory: Path) -> TaskFile | None:
         raise CheckpointError(error.what, where=str(path)) from None
 
 
-def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(
+    directory: Path, family: Family, adapter: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read all tensors of a directory, under the current names of their family.
+
+    Args:
+        adapter: the adapter inside the weights that is merged; none if omitted.
 
     Returns:
         the tensors; and the names of dropped tensors, with the reasons.
@@ -140,6 +146,7 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
         tensors = read_keras_weights(keras_files)
     elif has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:
         tensors = read_weights(directory, lambda names: _group_stacks(names, family))
+        tensors, drop_reasons = _merge_adapter(tensors, directory, adapter)
     else:
         tensors, drop_reasons = tensorflow.read_checkpoint(prefix)
     tensors = remove_wrapper_names(tensors, family, str(directory))
@@ -152,6 +159,17 @@ def read_tensors(directory: Path, family: Family) -> tuple[dict[str, Tensor], di
     if family.decoder_bias is not None:
         drop_reasons |= _merge_decoder_biases(tensors, *family.decoder_bias)
     return tensors, drop_reasons
+
+
+def _merge_adapter(
+    tensors: dict[str, Tensor], directory: Path, adapter: str | None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """See `merge_inner_adapter`, which only reads `config.json` of models that have adapters."""
+    if adapter is None and not any(".parametrizations." in name for name in tensors):
+        return tensors, {}
+    return merge_inner_adapter(
+        tensors, read_json(directory / "config.json"), adapter, str(directory)
+    )
 
 
 def _merge_decoder_biases(
