@@ -17,11 +17,11 @@ from .corpus_options import Corpus, CorpusInput, Reading
 from .devices import DeviceOption, load_model
 from .options import (
     AsJson,
+    LoadOptions,
     ModelPath,
     Overwrite,
     SettingsOption,
     Table,
-    TaskFile,
 )
 from .outputs import output
 
@@ -84,6 +84,7 @@ def inspect(
 
 @verb("convert", "bertworks convert uncased_L-12_H-768_A-12 bert-base --to hf")
 def convert(
+    *,
     source: ModelPath,
     target: Annotated[str, typer.Argument(metavar="DST", help="Output directory.")],
     to: Annotated[
@@ -100,7 +101,7 @@ def convert(
             "int8 see quantize."
         ),
     ] = "fp32",
-    task: TaskFile = None,
+    load_options: LoadOptions,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a checkpoint in another layout.
@@ -112,8 +113,9 @@ def convert(
             f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
         )
     missing: list[str] = []
-    with output(target, model=source, kind="whole directory", overwrite=overwrite):
-        model = load_model(source, "cpu", task)
+    base = load_options.get("base")
+    with output(target, model=source, base=base, kind="whole directory", overwrite=overwrite):
+        model = load_model(source, "cpu", **load_options)
         if to == "tensorflow":
             from ..convert.export import missing_settings, write_tensorflow
 
@@ -142,6 +144,7 @@ def convert(
     "bertworks quantize MODEL --out model-int8 --calibrate a.txt --texts b.txt",
 )
 def quantize(
+    *,
     model: ModelPath,
     out: Out,
     calibrate: Annotated[
@@ -156,7 +159,7 @@ def quantize(
         Path | None,
         typer.Option(metavar="FILE", help="Labelled rows to compare the task's metric on."),
     ] = None,
-    task: TaskFile = None,
+    load_options: LoadOptions,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a model with 8-bit weights; compare it with float32.
@@ -172,15 +175,16 @@ def quantize(
         out,
         inputs,
         model=model,
+        base=load_options.get("base"),
         kind="whole directory",
         overwrite=overwrite,
         repeats=compares,
     ) as replaces:
-        fp32_model = load_model(model, "cpu", task)
+        fp32_model = load_model(model, "cpu", **load_options)
         if calibrate is not None:
             fp32_model.calibrate(data=calibrate)
         directory = fp32_model.save(out, precision="int8", overwrite=replaces)
-    int8_model = load_model(str(directory), "cpu", task)
+    int8_model = load_model(str(directory), "cpu", task=load_options.get("task"))
     facts: dict[str, object] = {}
     if texts is not None:
         one = fp32_model.embed(data=texts, normalize=True, precision="fp32")

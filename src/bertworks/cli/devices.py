@@ -69,15 +69,19 @@ WorkerOptions = Annotated[dict[str, Any], OptionGroup(_worker_options)]
 """The number of processes, each with the model, and where they run; empty if not given."""
 
 
-def load_model(model: str, device: literals.Device, task: str | None = None) -> Model:
-    """Load a model on a device."""
+def load_model(model: str, device: literals.Device, **options: Any) -> Model:
+    """Load a model on a device.
+
+    Args:
+        options: more arguments of `load`.
+    """
     # Imported objects stay: garbage collection of them would take a third of a short command.
     gc.disable()
     from ..loading import load
 
     gc.freeze()
     gc.enable()
-    return load(model, task=task, device=device)
+    return load(model, device=device, **options)
 
 
 def is_main_process() -> bool:

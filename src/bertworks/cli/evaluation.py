@@ -16,12 +16,12 @@ from .options import (
     DropUnlabelled,
     Header,
     LabelledTable,
+    LoadOptions,
     ModelPath,
     Overwrite,
     SettingsFile,
     SettingsOption,
     Table,
-    TaskFile,
     read_settings,
 )
 from .outputs import check_page, check_present, output
@@ -63,7 +63,7 @@ def evaluate(
     json: AsJson = False,
     worker_options: WorkerOptions,
     device: DeviceOption = "auto",
-    task: TaskFile = None,
+    load_options: LoadOptions,
     settings: SettingsOption,
 ) -> None:
     """Evaluate a model on labelled rows, or on held-out documents.
@@ -75,9 +75,10 @@ def evaluate(
     """
     if len(data) > 1 and report is not None:
         ctx.fail("--report needs a single --data FILE.")
-    with output(report, data, model=model, overwrite=overwrite, repeats=True):
+    base = load_options.get("base")
+    with output(report, data, model=model, base=base, overwrite=overwrite, repeats=True):
         check_page(report)
-        measured = load_model(model, device, task)
+        measured = load_model(model, device, **load_options)
         evaluations = measured.evaluate_each(data, **worker_options, **(settings | table))
         if len(data) == 1:
             _show_evaluation(evaluations[0], model, data[0], report, json=json)

@@ -24,6 +24,40 @@ TaskFile = Annotated[
         help="Your own task class, for a model trained with it; `encoder`: load only the encoder.",
     ),
 ]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="MODEL",
+        help="Base model of an adapter directory; the one that its files name if omitted.",
+    ),
+]
+AdapterName = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME",
+        help="Adapter in the model's directory to merge, such as retrieval.query.",
+    ),
+]
+
+
+def _adapters(base: Base = None, adapter: AdapterName = None) -> dict[str, Any]:
+    options = {"base": base, "adapter": adapter}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+Adapters = Annotated[dict[str, Any], OptionGroup(_adapters)]
+"""The given adapter options, as keyword arguments of `load`."""
+
+
+def _load_options(adapters: Adapters, task: TaskFile = None) -> dict[str, Any]:
+    return adapters if task is None else {**adapters, "task": task}
+
+
+LoadOptions = Annotated[dict[str, Any], OptionGroup(_load_options)]
+"""The given options of a model whose task may be a user's, as keyword arguments of `load`."""
+
 Recipe = Annotated[
     str,
     typer.Argument(

@@ -30,6 +30,7 @@ def output(
     inputs: Iterable[object] = (),
     *,
     model: str | None = None,
+    base: str | None = None,
     folders: bool = False,
     kind: OutputKind = "file",
     overwrite: bool | None = None,
@@ -42,6 +43,7 @@ def output(
         path: the output; None and "-" are standard output, which is not locked.
         inputs: the files and prepared corpora that are read.
         model: the model that is read: its directory, or its name on the hub.
+        base: its base model, if the model is an adapter.
         folders: whether inputs may be other directories, of which all files are read.
         kind: the kind of the output.
         overwrite: whether an existing output may be replaced; None: the block decides. If this
@@ -61,7 +63,7 @@ def output(
         return
     assert path is not None
     model_directory = None if model is None else local_directory(model)
-    sources = [*inputs, model_directory]
+    sources = [*inputs, model_directory, None if base is None else local_directory(base)]
     verb = current_verb.get()
     command = None
     if overwrite is not None and kind != "directory" and verb is not None:

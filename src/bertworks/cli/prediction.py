@@ -12,7 +12,7 @@ from ..utils.atomic_writes import write_file
 from . import display
 from .app import verb
 from .devices import DeviceOption, WorkerOptions, load_model
-from .options import ModelPath, Overwrite, Part, SettingsOption, Table, TaskFile
+from .options import LoadOptions, ModelPath, Overwrite, Part, SettingsOption, Table
 from .outputs import PAGE_SUFFIXES, check_page, output
 from .texts import Pair, Texts, check_source, lines_of, require_text
 
@@ -50,7 +50,7 @@ def predict(
     part: Part = None,
     worker_options: WorkerOptions,
     device: DeviceOption = "auto",
-    task: TaskFile = None,
+    load_options: LoadOptions,
     settings: SettingsOption,
 ) -> None:
     """Predict labels for texts, or for the rows of a table.
@@ -66,8 +66,9 @@ def predict(
     from ..inference.prediction_files import write_predictions
 
     settings = settings | table
-    with output(out, [data], model=model, overwrite=overwrite):
-        loaded_model = load_model(model, device, task)
+    base = load_options.get("base")
+    with output(out, [data], model=model, base=base, overwrite=overwrite):
+        loaded_model = load_model(model, device, **load_options)
         if data is not None and out is not None:
             count = loaded_model.predict_to(
                 out, data, json=json, part=part, overwrite=overwrite, **worker_options, **settings
@@ -93,13 +94,14 @@ def predict(
     'bertworks explain runs/squad "Who left?" --pair "Ada left." --out who.html',
 )
 def explain(
+    *,
     model: ModelPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Output file, ending in .html.")],
     pair: Pair = None,
     overwrite: Overwrite = False,
     device: DeviceOption = "auto",
-    task: TaskFile = None,
+    load_options: LoadOptions,
 ) -> None:
     """Write an HTML page that shows what a model does with a text.
 
@@ -111,8 +113,8 @@ def explain(
         if part is not None:
             require_text(part)
     check_page(out, suffixes=PAGE_SUFFIXES)
-    with output(out, model=model, overwrite=overwrite):
-        loaded_model = load_model(model, device, task)
+    with output(out, model=model, base=load_options.get("base"), overwrite=overwrite):
+        loaded_model = load_model(model, device, **load_options)
         from ..explorer import explain as compute_explanation
         from ..explorer.page import page
 

@@ -11,7 +11,7 @@ from ..utils.locks import OutputKind
 from . import display
 from .app import verb
 from .devices import DeviceOption, load_model
-from .options import AsJson, Encoding, ModelPath, Overwrite, SettingsOption, Table
+from .options import Adapters, AsJson, Encoding, ModelPath, Overwrite, SettingsOption, Table
 from .outputs import output
 from .texts import Column, lines_of, require_text
 
@@ -144,6 +144,7 @@ def search(
     json: AsJson = False,
     settings: SettingsOption,
     device: DeviceOption = "auto",
+    adapters: Adapters,
 ) -> None:
     """Find the texts of a file that are nearest to a query.
 
@@ -159,8 +160,10 @@ def search(
     for query in query_texts:
         require_text(query)
     if index is not None:
-        check_inputs(index, map(local_directory, filter(None, (model, rerank))))
-    encoder = load_model(model, device)
+        check_inputs(
+            index, map(local_directory, filter(None, (model, adapters.get("base"), rerank)))
+        )
+    encoder = load_model(model, device, **adapters)
     reranker = None if rerank is None else load_model(rerank, device)
     from ..analysis.search import MANY, Index
 

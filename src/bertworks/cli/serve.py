@@ -11,7 +11,7 @@ import typer
 from ..errors import import_optional
 from .app import verb
 from .devices import Device, Threads, set_threads
-from .options import SettingsFile, read_settings
+from .options import Adapters, SettingsFile, read_settings
 from .outputs import check_present
 
 
@@ -23,6 +23,7 @@ from .outputs import check_present
 )
 def serve(
     ctx: typer.Context,
+    *,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -60,6 +61,7 @@ def serve(
         typer.Option(help="debug: also health checks. Texts and keys are never logged."),
     ] = "info",
     settings_file: SettingsFile = None,
+    adapters: Adapters,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -86,6 +88,7 @@ def serve(
         served_models = Models(
             parse_sources(models),
             device=device,
+            adapters=adapters,
             precision=settings.precision,
             deterministic=settings.deterministic,
             max_memory=settings.max_memory and settings.max_memory * 1_000_000,

@@ -14,12 +14,12 @@ from .app import verb
 from .devices import DeviceOption, WorkerOptions, load_model
 from .option_groups import OptionGroup
 from .options import (
+    LoadOptions,
     ModelPath,
     Overwrite,
     Part,
     SettingsOption,
     Table,
-    TaskFile,
 )
 from .outputs import output
 from .texts import Column, Texts, check_source, lines_of
@@ -45,7 +45,7 @@ def _vector_writer(
     worker_options: WorkerOptions,
     settings: SettingsOption,
     device: DeviceOption = "auto",
-    task: TaskFile = None,
+    load_options: LoadOptions,
 ) -> Callable[[str, str], None]:
     """A function that writes vectors to a file, with the method of `Model` that is named."""
     table_options = {"column": column, **{name: table.get(name) for name in ("header", "format")}}
@@ -63,8 +63,10 @@ def _vector_writer(
     }
 
     def write(out: str, method: str) -> None:
-        with output(None if is_remote(out) else out, [data], model=model):
-            to_file = getattr(load_model(model, device, task), method)
+        with output(
+            None if is_remote(out) else out, [data], model=model, base=load_options.get("base")
+        ):
+            to_file = getattr(load_model(model, device, **load_options), method)
             with display.stopwatch() as seconds, display.bar("embedding", "texts") as embedding:
                 result = to_file(out, source, progress=embedding, **options)
             rows = f"{result.rows:,}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..checkpoints.sentence import transformer_directory
+from ..checkpoints.sentence import SentenceSettings, transformer_directory
 from ..checkpoints.weights import read_json
 from ..errors import BertworksError, CheckpointError
 from ..inference.settings import EngineSettings
@@ -54,15 +54,21 @@ class Prompts(NamedTuple):
     any_dimensions: bool
 
     @classmethod
-    def from_directory(cls, directory: Path) -> Prompts:
-        """Read `config_sentence_transformers.json` and `config.json`."""
+    def from_directory(cls, directory: Path, sentence: SentenceSettings | None) -> Prompts:
+        """Read `config_sentence_transformers.json` and `config.json`.
+
+        Args:
+            sentence: the model's settings, which have the same prompts, and those of its adapter.
+        """
         path = directory / "config_sentence_transformers.json"
-        sentence = read_json(path) if path.is_file() else {}
+        entries = read_json(path) if path.is_file() else {}
+        if sentence is not None:
+            entries |= sentence.entries
         config = read_json(transformer_directory(directory) / "config.json")
-        widths = config.get("matryoshka_dimensions") or sentence.get("matryoshka_dimensions") or ()
+        widths = config.get("matryoshka_dimensions") or entries.get("matryoshka_dimensions") or ()
         return cls(
-            dict(sentence.get("prompts") or {}),
-            sentence.get("default_prompt_name"),
+            dict(entries.get("prompts") or {}),
+            entries.get("default_prompt_name"),
             frozenset(widths),
             bool(config.get("is_matryoshka")) and not widths,
         )

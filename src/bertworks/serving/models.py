@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..checkpoints.locate import locate
+from ..checkpoints.locate import locate, locate_with_adapter
 from ..errors import BertworksError, SettingsError, did_you_mean, truncate_repr
 from ..loading import load
 from .loaded_model import LoadedModel, Prompts
@@ -43,6 +43,7 @@ class Models:
     Args:
         sources: each model's directory or name on the hub, by its name in requests.
         device, precision: the device and precision of all models.
+        adapters: arguments of `load`: the base model or the adapter of all models.
         deterministic: results are bitwise equal whatever a text is batched with.
         max_memory: maximum bytes of weights; above it, the least recently used model is unloaded.
 
@@ -55,6 +56,7 @@ class Models:
         sources: Mapping[str, str],
         *,
         device: str = "auto",
+        adapters: Mapping[str, Any] | None = None,
         precision: str = "auto",
         deterministic: bool = False,
         max_memory: int | None = None,
@@ -62,6 +64,7 @@ class Models:
         self.sources = dict(sources)
         self.default = next(iter(sources))
         self._device, self._max_memory = device, max_memory
+        self._adapters = dict(adapters or {})
         self._settings = {"precision": precision, "deterministic": deterministic}
         self.failures: dict[str, Failure] = {}
         self._loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
@@ -160,10 +163,10 @@ class Models:
 
     def _load(self, name: str) -> LoadedModel:
         directory = locate(self.sources[name])
-        model = load(directory, device=self._device)
-        loaded_model = LoadedModel(
-            name, self.sources[name], model, Prompts.from_directory(directory), self._settings
-        )
+        model = load(directory, device=self._device, **self._adapters)
+        model_directory, _ = locate_with_adapter(directory, self._adapters.get("base"))
+        prompts = Prompts.from_directory(model_directory, model.sentence)
+        loaded_model = LoadedModel(name, self.sources[name], model, prompts, self._settings)
         loaded_model.warm_up()
         self.failures.pop(name, None)
         with self._lock:
