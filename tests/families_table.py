@@ -52,6 +52,7 @@ TITLES = {
     "esm": "ESM",
     "big_bird": "BigBird",
     "eurobert": "EuroBERT",
+    "deberta": "DeBERTa v1",
     "deberta-v2": "DeBERTa v2 and v3",
     "nomic_bert": "Nomic BERT",
     "gte": "GTE",

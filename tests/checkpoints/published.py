@@ -12,7 +12,9 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.deberta import modeling_deberta
 from transformers.models.esm import modeling_esm
 from transformers.models.eurobert import modeling_eurobert
 from transformers.models.modernbert import modeling_modernbert
@@ -53,6 +55,7 @@ CONFIG_CLASSES = {
     "esm": "EsmConfig",
     "big_bird": "BigBirdConfig",
     "eurobert": "EuroBertConfig",
+    "deberta": "DebertaConfig",
     "deberta-v2": "DebertaV2Config",
     "nomic_bert": "NomicBertConfig",
     "gte": "GteConfig",
@@ -89,6 +92,9 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
         settings["output_embedding_size"] = 40
     if family == "esm":
         settings |= {"positions": "rotary", "zeroed_token_id": 7}
+    if family == "deberta":  # as published, and some distances are the largest
+        settings["positions"] = "none"
+        settings["score_bias"]["max_distance"] = 30
     if family == "deberta-v2":  # as version 3, whose buckets are ranges from a distance of 8 on
         settings["positions"] = "none"
         settings["score_bias"] = {
@@ -195,6 +201,7 @@ def in_float64(exact: bool = True) -> Iterator[None]:
         if exact:
             for module in (modeling_modernbert, modeling_esm):
                 patch.setattr(module, "apply_rotary_pos_emb", _rotate_exactly)
+            patch.setattr(modeling_deberta.DebertaLayerNorm, "forward", _normalize)
             patch.setattr(modeling_eurobert.EuroBertRMSNorm, "forward", _divide_by_root_mean_square)
         yield
 
@@ -202,6 +209,13 @@ def in_float64(exact: bool = True) -> Iterator[None]:
 def _divide_by_root_mean_square(norm: Any, x: Tensor) -> Tensor:
     scaled: Tensor = x / (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
     return norm.weight * scaled
+
+
+def _normalize(norm: Any, x: Tensor) -> Tensor:
+    normalized: Tensor = F.layer_norm(
+        x, norm.weight.shape, norm.weight, norm.bias, norm.variance_epsilon
+    )
+    return normalized
 
 
 def _rotate_exactly(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> Any:

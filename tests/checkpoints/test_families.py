@@ -228,20 +228,34 @@ def test_published_sizes_are_counted():
         {"num_buckets": None, "max_distance": 40, "terms": ("p2c",), "norm": True},
     ],
 )
-def test_variants_of_deberta_have_the_same_states(values, dtype):
+def test_variants_of_deberta_v2_have_the_same_states(values, dtype):
     bias = {"kind": "disentangled", **values}
     values = {"score_bias": bias, "positions": "learned", "type_vocab_size": 2}
     assert measures.outputs("deberta-v2", dtype, **values) <= TOLERANCE[dtype]
 
 
-def test_debertas_legacy_head_is_read():
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_distance": 9, "terms": ("c2p",)},
+        {"max_distance": 40, "terms": ("p2c",)},
+    ],
+)
+def test_variants_of_deberta_v1_have_the_same_states(values):
+    bias = {"kind": "disentangled", "num_buckets": None, "key_bias": False, **values}
+    settings = {"score_bias": bias, "positions": "learned", "type_vocab_size": 2}
+    assert measures.outputs("deberta", torch.float64, **settings) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
+def test_debertas_legacy_head_is_read(family):
     """The layout that `transformers` has by default; the published weights have the other one."""
-    config = geometry("deberta-v2")
+    config = geometry(family)
     theirs = published.theirs_of(config, "masked-lm", torch.float64, legacy=True)
     assert any(name.startswith("cls.predictions.") for name, _ in theirs.named_parameters())
     network = PretrainingNetwork(config, next_sentence=False)
     pair = published.pair(network, theirs, config, torch.float64)
-    with torch.no_grad():
+    with torch.no_grad(), published.in_float64():
         logits = pair.ours.mlm_head(pair.ours.encoder(pair.packed))
         expected = pair.theirs(**pair.padded).logits[pair.mask]
     assert error(logits, expected) <= TOLERANCE[torch.float64]
@@ -250,6 +264,9 @@ def test_debertas_legacy_head_is_read():
 @pytest.mark.parametrize(
     ("family", "raw", "says"),
     [
+        ("deberta", {"talking_head": True}, "talking_head=True is not supported"),
+        ("deberta", {"relative_attention": False}, "relative_attention=False is not supported"),
+        ("deberta", {"pos_att_type": "c2p|p2p"}, "input should be 'c2p' or 'p2c'"),
         ("big_bird", {"attention_type": "other"}, "max_full_attention='other'"),
         ("big_bird", {"block_size": 16}, "block_size=16 is not supported"),
         ("squeezebert", {"k_groups": 2}, "k_groups=2 is not supported"),

@@ -157,6 +157,15 @@ def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np
         far = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
         buckets = np.where(size < 8, size, np.minimum(far, 15)) + 16 * (distance > 0)
         return table[buckets].transpose(0, 2, 1)
+    if settings.num_buckets is None:  # a vector for each distance up to 30, no biases of keys
+        rows = np.clip(30 - distance, 0, 59)
+        maps = encoder.layers[number].attention.distance_maps
+        assert maps.key.bias is None
+        keys, queries = (
+            part(torch.from_numpy(table).float()).detach().double().numpy()
+            for part in (maps.key, maps.query)
+        )
+        return _distance_terms(encoder, steps, rows, queries, keys)
     # 16 buckets for distances up to 30 (He et al. 2021, §3.1, and the code of version 2)
     far = np.ceil(np.log(np.maximum(size, 1) / 8) / np.log(29 / 8) * 7) + 8
     rows = 16 - np.where(size <= 8, distance, far * np.sign(distance)).astype(int)
@@ -164,11 +173,17 @@ def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np
     if part.norm is not None:
         vectors = part.norm(vectors).detach()
     assert settings.shared_maps
-    shape = (len(vectors), encoder.config.num_attention_heads, -1)
     queries, keys = (
-        (vectors @ weight.T + bias).reshape(shape).detach().double().numpy()
+        (vectors @ weight.T + bias).detach().double().numpy()
         for weight, bias in map(matrices_of(encoder, number).get, ("query", "key"))
     )
+    return _distance_terms(encoder, steps, rows, queries, keys)
+
+
+def _distance_terms(encoder, steps: dict[str, np.ndarray], rows, queries, keys) -> np.ndarray:
+    """Products with the queries and keys of distances, whose rows are given for each pair."""
+    shape = (len(keys), encoder.config.num_attention_heads, -1)
+    queries, keys = queries.reshape(shape), keys.reshape(shape)
     terms = np.einsum("qhd,qkhd->qhk", steps["query"], keys[rows])
     terms += np.einsum("khd,qkhd->qhk", steps["key"], queries[rows])
     return terms / math.sqrt(encoder.config.score_divisor)

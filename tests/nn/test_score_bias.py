@@ -29,6 +29,7 @@ KINDS = {
     "buckets": {"kind": "buckets"},
     "alibi": {"kind": "alibi"},
     "distances": {**_VECTORS, "num_buckets": None},
+    "no key biases": {**_VECTORS, "num_buckets": None, "key_bias": False},
     "ranges": {**_VECTORS, "num_buckets": 16, "shared_maps": True, "norm": True},
 }
 

@@ -92,6 +92,19 @@ def roberta(data: Path, folder: Path) -> list[Peer]:
     return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
 
 
+def deberta(data: Path, folder: Path) -> list[Peer]:
+    """RoBERTa's pieces, in BERT's frame."""
+    ids = _byte_level_ids(data)
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    ids |= {piece: len(ids) + number for number, piece in enumerate(special)}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    (folder / "merges.txt").write_bytes((data / "vocab" / "gpt2-merges.txt").read_bytes())
+    (folder / "config.json").write_text('{"model_type": "deberta"}')
+    find = lru_cache(1)(ByteLevelOracle(_merges(folder / "merges.txt")).tokenize)
+    tokenizer = Tokenizer.load(folder)
+    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+
+
 def modernbert(data: Path, folder: Path) -> list[Peer]:
     """As ModernBERT's `tokenizer.json` has it: characters are composed (NFC) before."""
     merges = _merges(roberta_files(data, folder) / "merges.txt")
@@ -347,6 +360,7 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
     "mpnet": mpnet,
     "eurobert": eurobert,
+    "deberta": deberta,
     "deberta-v2": deberta_v2,
     "nomic_bert": wordpiece("nomic_bert", "uncased"),
     "gte": fairseq("xlm-roberta", 1),

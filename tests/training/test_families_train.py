@@ -113,6 +113,7 @@ def prepared_data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         ("albert", "words", "sentence-order", {"model": {"embedding_size": 8}}),
         ("ernie", "words", "segment-pair", {"masking": {"unit": "knowledge"}}),
         ("modernbert", "byte_level", "full-sentences", {"model": {"local_attention": 8}}),
+        ("deberta", "words", "doc-sentences", {}),
         (
             *("openai-gpt", "end_of_word", "full-sentences"),
             {"model": {"intermediate_size": 64}, "objective": "causal"},

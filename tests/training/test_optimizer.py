@@ -179,6 +179,14 @@ def test_biases_and_norms_do_not_decay_and_shared_weights_come_once() -> None:
     assert (decayed_group["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
 
 
+def test_biases_of_queries_and_values_do_not_decay() -> None:
+    bias = {"kind": "disentangled", "num_buckets": None, "key_bias": False}
+    layer = Encoder(EncoderConfig.from_size("tiny", vocab_size=9, score_bias=bias)).layers[0]
+    _, plain = parameter_groups(layer, 0.01)
+    biases = {layer.attention.query_bias, layer.attention.value_bias}
+    assert biases <= set(plain["params"])
+
+
 @pytest.mark.parametrize(
     ("schedule", "step", "expected"),
     [

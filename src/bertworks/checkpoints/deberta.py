@@ -1,4 +1,9 @@
-"""DeBERTa v2 and v3 (He et al. 2021): scores with products of contents and distances."""
+"""DeBERTa (He et al. 2021), in its versions 1, 2 and 3: scores with products of contents and
+distances.
+
+Version 1 has a vector for each distance, and no biases in the maps to keys. Later versions have
+buckets of distances.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +36,30 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _score_bias(raw: dict[str, Any]) -> dict[str, Any]:
+def _convert_first_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same for version 1, which always has those terms here."""
+    values = _convert_config({**raw, "relative_attention": False})
+    values["relative_attention"] = raw["relative_attention"]
+    values["pos_att_type"] = {**_distances(raw), "num_buckets": None, "key_bias": False}
+    return values
+
+
+def _distances(raw: dict[str, Any]) -> dict[str, Any]:
+    """What all versions say about the terms of distances."""
     terms = raw["pos_att_type"] or []
     if isinstance(terms, str):
         terms = [term.strip() for term in terms.lower().split("|")]
-    distance, buckets = raw["max_relative_positions"], raw["position_buckets"]
-    is_number = isinstance(distance, int) and isinstance(buckets, int)
+    distance = raw["max_relative_positions"]
+    if isinstance(distance, int) and distance < 1:
+        distance = raw["max_position_embeddings"]
+    return {"kind": "disentangled", "max_distance": distance, "terms": terms}
+
+
+def _score_bias(raw: dict[str, Any]) -> dict[str, Any]:
+    buckets = raw["position_buckets"]
     return {
-        "kind": "disentangled",
-        "max_distance": raw["max_position_embeddings"] if is_number and distance < 1 else distance,
-        "num_buckets": None if is_number and buckets < 1 else buckets,
-        "terms": terms,
+        **_distances(raw),
+        "num_buckets": None if isinstance(buckets, int) and buckets < 1 else buckets,
         "shared_maps": raw["share_att_key"],
         "norm": raw["norm_rel_ebd"] == "layer_norm",
     }
@@ -66,8 +84,96 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
     return entries
 
 
+def _first_extra(config: EncoderConfig) -> dict[str, Any]:
+    """The same for version 1."""
+    bias = config.score_bias
+    return {
+        "position_biased_input": config.positions == "learned",
+        "relative_attention": True,
+        "max_relative_positions": -1 if bias is None else bias.max_distance,
+        "pos_att_type": None if bias is None else list(bias.terms),
+        "legacy": False,
+    }
+
+
 _SETTINGS = same_names()
 del _SETTINGS["tie_word_embeddings"]
+
+_KEYS = {
+    **embedding_keys("deberta.embeddings"),
+    "encoder.score_bias.table": "deberta.encoder.rel_embeddings",
+    **layer_keys("deberta.encoder.layer.{}"),
+    "mlm_head.transform.dense": f"{_HEAD}.dense",
+    "mlm_head.transform.norm": f"{_HEAD}.LayerNorm",
+    "mlm_head.bias": f"{_HEAD}.bias",
+    "mlm_head.decoder": f"{_HEAD}.decoder.weight",
+    "head.transform": "pooler.dense",
+    "head.linear": "classifier",
+    **task_tensors(),
+}
+_LEGACY_HEAD = ((r"cls\.predictions\.(transform\.)?(.*)", rf"{_HEAD}.\2"),)
+_REQUIRED_VALUES = {
+    "embedding_size": None,
+    "pooler_hidden_act": "gelu",
+    "pooler_dropout": 0,
+    "tie_word_embeddings": True,
+    **NO_DECODER,
+}
+_UNUSED_TENSORS = (
+    *unused_constants("deberta."),
+    (
+        r"deberta\.embeddings\.position_embeddings\..*",
+        "positions that config.json does not use",
+    ),
+    (rf"{_HEAD}\..*", "the head of pre-training, which this task does not have"),
+    (r"mask_predictions\..*", "the head of the discriminator, which this task does not have"),
+    (r"(pooler|classifier|qa_outputs)\..*", "the head of another task"),
+)
+
+DEBERTA = Family(
+    name="deberta",
+    settings={
+        **_SETTINGS,
+        "positions": "position_biased_input",
+        "score_bias": "pos_att_type",
+    },
+    keys=key_map(
+        {
+            **_KEYS,
+            "encoder.layers.{}.attention.query_key_value": f"{_ATTENTION}.in_proj",
+            "encoder.layers.{}.attention.query_bias": f"{_ATTENTION}.q_bias",
+            "encoder.layers.{}.attention.value_bias": f"{_ATTENTION}.v_bias",
+            "encoder.layers.{}.attention.distance_maps.key": f"{_ATTENTION}.pos_proj",
+            "encoder.layers.{}.attention.distance_maps.query": f"{_ATTENTION}.pos_q_proj",
+        }
+    ),
+    prefix="deberta.",
+    bare_prefixes=("embeddings.", "encoder."),
+    alternative_names=_LEGACY_HEAD,
+    classes={
+        "encoder": "DebertaModel",
+        "masked-lm": "DebertaForMaskedLM",
+        **{task: name for task, name in task_classes("Deberta").items() if task != "choice"},
+    },
+    dropouts={"classification": "cls_dropout"},
+    fixed_settings={"classifier": "context", "query_key_value_order": "head"},
+    defaults={
+        "vocab_size": 50_265,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "relative_attention": True,
+        "max_relative_positions": -1,
+        "position_biased_input": True,
+        "pos_att_type": ["c2p", "p2c"],
+    },
+    required_values={**_REQUIRED_VALUES, "relative_attention": True, "talking_head": False},
+    convert_config=_convert_first_config,
+    extra=_first_extra,
+    unused_tensors=_UNUSED_TENSORS,
+)
+"""Version 1. The defaults of its terms are those of the published models; a file that lacks one,
+and means that there are no terms, lacks their tensors too, and is refused for that."""
 
 DEBERTA_V2 = Family(
     name="deberta-v2",
@@ -78,28 +184,19 @@ DEBERTA_V2 = Family(
     },
     keys=key_map(
         {
-            **embedding_keys("deberta.embeddings"),
-            "encoder.score_bias.table": "deberta.encoder.rel_embeddings",
+            **_KEYS,
             "encoder.score_bias.norm": "deberta.encoder.LayerNorm",
-            **layer_keys("deberta.encoder.layer.{}"),
             "encoder.layers.{}.attention.query_key_value": tuple(
                 f"{_ATTENTION}.{part}" for part in _PROJECTIONS
             ),
             "encoder.layers.{}.attention.distance_maps.key": f"{_ATTENTION}.pos_key_proj",
             "encoder.layers.{}.attention.distance_maps.query": f"{_ATTENTION}.pos_query_proj",
-            "mlm_head.transform.dense": f"{_HEAD}.dense",
-            "mlm_head.transform.norm": f"{_HEAD}.LayerNorm",
-            "mlm_head.bias": f"{_HEAD}.bias",
-            "mlm_head.decoder": f"{_HEAD}.decoder.weight",
-            "head.transform": "pooler.dense",
-            "head.linear": "classifier",
-            **task_tensors(),
             "choice_head.transform": "pooler.dense",
         }
     ),
     prefix="deberta.",
     bare_prefixes=("embeddings.", "encoder."),
-    alternative_names=((r"cls\.predictions\.(transform\.)?(.*)", rf"{_HEAD}.\2"),),
+    alternative_names=_LEGACY_HEAD,
     classes={
         "encoder": "DebertaV2Model",
         "masked-lm": "DebertaV2ForMaskedLM",
@@ -124,24 +221,9 @@ DEBERTA_V2 = Family(
         "share_att_key": False,
         "norm_rel_ebd": "none",
     },
-    required_values={
-        "embedding_size": None,
-        "pooler_hidden_act": "gelu",
-        "pooler_dropout": 0,
-        "conv_kernel_size": 0,
-        "tie_word_embeddings": True,
-        **NO_DECODER,
-    },
+    required_values={**_REQUIRED_VALUES, "conv_kernel_size": 0},
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=(
-        *unused_constants("deberta."),
-        (
-            r"deberta\.embeddings\.position_embeddings\..*",
-            "positions that config.json does not use",
-        ),
-        (rf"{_HEAD}\..*", "the head of pre-training, which this task does not have"),
-        (r"mask_predictions\..*", "the head of the discriminator, which this task does not have"),
-        (r"(pooler|classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=_UNUSED_TENSORS,
 )
+"""Versions 2 and 3."""

@@ -7,7 +7,7 @@ from ..nn.config import EncoderConfig
 from .albert import ALBERT
 from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys, bert_unused_tensors
 from .bigbird import BIG_BIRD
-from .deberta import DEBERTA_V2
+from .deberta import DEBERTA, DEBERTA_V2
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .esm import ESM
@@ -58,6 +58,7 @@ FAMILIES = {
         ESM,
         BIG_BIRD,
         EUROBERT,
+        DEBERTA,
         DEBERTA_V2,
         NOMIC_BERT,
         GTE,
@@ -98,6 +99,10 @@ _BERTWORKS = Family(
                     f"bert.encoder.layer.{{}}.attention.distance_maps.{part}"
                 )
                 for part in ("key", "query")
+            },
+            **{
+                f"{_LAYER}.attention.{part}": f"bert.encoder.layer.{{}}.attention.{part}"
+                for part in ("query_bias", "value_bias")
             },
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",

@@ -11,7 +11,6 @@ TITLES = {
     # encoders
     "canine": "CANINE",
     "convbert": "ConvBERT",
-    "deberta": "DeBERTa",
     "esmc": "ESM Cambrian",
     "flaubert": "FlauBERT",
     "fnet": "FNet",

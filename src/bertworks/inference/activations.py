@@ -167,7 +167,7 @@ class _RecordingAttention(SelfAttention):
     def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
         """The same as in `SelfAttention`, but with the attention weights in memory."""
         length, recorder = scope.packed.max_seqlen, self.recorder
-        query, key, value = self.split_heads(self.query_key_value(hidden))
+        query, key, value = self.compute_heads(self.query_key_value(hidden))
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         tokens = scope.packed.num_tokens  # rows of zeros may follow: see `cpu.align_rows`

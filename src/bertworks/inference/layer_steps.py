@@ -80,7 +80,7 @@ def _attention(
     assert attention is not None
     query, key, value = (
         repeat_heads(part, attention.num_heads[0])
-        for part in attention.split_heads(attention.query_key_value(hidden))
+        for part in attention.compute_heads(attention.query_key_value(hidden))
     )
     steps = {"query": query, "key": key, "value": value}
     scope = encoder.attention_scopes(packed, hidden)[number]
@@ -181,7 +181,10 @@ def _input_matrices(attention: SelfAttention) -> dict[str, tuple[Tensor, Tensor 
         shape = (-1, *rows.shape[1:])
         return [repeat_heads(part, heads).flatten(1).t().reshape(shape) for part in parts]
 
-    biases = [None] * 3 if linear.bias is None else split(linear.bias)
+    biases: list[Tensor | None] = [attention.query_bias, None, attention.value_bias]
+    if linear.bias is not None:
+        biases = [*split(linear.bias)]
+    biases = [None if bias is None else bias.detach() for bias in biases]
     pairs = zip(split(_whole_matrix(linear)), biases, strict=True)
     return dict(zip(("query", "key", "value"), pairs, strict=True))
 

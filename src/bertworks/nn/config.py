@@ -96,9 +96,16 @@ class ScoreBiasSettings(Settings):
         False, description="a layer's maps of queries and keys are also those of distances"
     )
     norm: bool = Field(False, description="normalise the vectors of distances")
+    key_bias: bool = Field(
+        True,
+        description="the maps to keys, also of distances, have biases; false (DeBERTa v1): only "
+        "the maps to queries and values have",
+    )
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
+        if not self.key_bias and (self.kind != "disentangled" or self.shared_maps):
+            raise ValueError("key_bias=false needs kind=disentangled and shared_maps=false")
         if self.kind == "disentangled":
             if len(set(self.terms)) < len(self.terms):
                 raise ValueError("terms: one is given twice")
@@ -444,6 +451,11 @@ class EncoderConfig(Settings):
             raise ValueError("score_bias.kind=disentangled needs attention=bidirectional")
         if is_disentangled and self.num_key_heads != self.num_attention_heads:
             raise ValueError("score_bias.kind=disentangled needs num_key_value_heads=null")
+        if self.score_bias is not None:
+            if self.score_bias.shared_maps and self.query_key_value_order == "head":
+                raise ValueError("score_bias.shared_maps needs query_key_value_order=part")
+            if not self.score_bias.key_bias and not self.use_bias:
+                raise ValueError("score_bias.key_bias=false needs use_bias=true")
         return self
 
     @model_validator(mode="after")
@@ -523,6 +535,11 @@ class EncoderConfig(Settings):
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_key_bias(self) -> bool:
+        """Whether the layers' maps to keys have biases, if those to queries have."""
+        return self.score_bias is None or self.score_bias.key_bias
 
     @property
     def score_divisor(self) -> int:

@@ -53,9 +53,13 @@ class SelfAttention(nn.Module):
         self.is_by_head = config.query_key_value_order == "head"
         self.dropout_prob = config.attention_probs_dropout_prob
         groups, size_of_all = config.groups, sum(self.num_heads) * self.head_size
+        has_all_biases = bias and config.has_key_bias
         self.query_key_value = make_linear(
-            size, size_of_all, groups=groups.query_key_value, parts=3, bias=bias
+            size, size_of_all, groups=groups.query_key_value, parts=3, bias=has_all_biases
         )
+        has_some_biases = bias and not has_all_biases
+        self.query_bias = nn.Parameter(torch.zeros(size)) if has_some_biases else None
+        self.value_bias = nn.Parameter(torch.zeros(size)) if has_some_biases else None
         self.distance_maps = make_distance_maps(config)
         self.output = make_linear(size, size, groups=groups.attention_output, bias=bias)
 
@@ -74,7 +78,7 @@ class SelfAttention(nn.Module):
         if self._is_native(mixed, scope):
             assert isinstance(scope.packed, Packed)
             return native.attention(mixed, scope.packed, self.num_heads[0], dropout)
-        query, key, value = self.split_heads(mixed)
+        query, key, value = self.compute_heads(mixed)
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
         key_layout = None
@@ -94,6 +98,23 @@ class SelfAttention(nn.Module):
         )
         return context.flatten(1)
 
+    def compute_heads(
+        self, mixed: Float[Tensor, "tokens rows"]
+    ) -> tuple[
+        Float[Tensor, "tokens heads head_size"],
+        Float[Tensor, "tokens key_heads head_size"],
+        Float[Tensor, "tokens key_heads head_size"],
+    ]:
+        """Return queries, keys and values by head, from the output of their map.
+
+        Biases that are not the map's, because keys have none, are added.
+        """
+        query, key, value = self.split_heads(mixed)
+        if self.query_bias is not None and self.value_bias is not None:
+            query = query + self.query_bias.to(mixed.dtype).view(-1, self.head_size)
+            value = value + self.value_bias.to(mixed.dtype).view(-1, self.head_size)
+        return query, key, value
+
     def split_heads(
         self, mixed: Float[Tensor, "tokens rows"]
     ) -> tuple[
@@ -101,7 +122,7 @@ class SelfAttention(nn.Module):
         Float[Tensor, "tokens key_heads head_size"],
         Float[Tensor, "tokens key_heads head_size"],
     ]:
-        """Return queries, keys and values by head, from the output of their map."""
+        """Return the rows of queries, keys and values of their map's output, by head."""
         if self.is_by_head:
             query, key, value = mixed.view(-1, self.num_heads[0], 3, self.head_size).unbind(2)
         else:

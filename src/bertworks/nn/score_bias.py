@@ -331,7 +331,7 @@ class DistanceMaps(nn.Module):
         has_keys, has_queries = (
             term in self.terms and not self.is_shared for term in ("c2p", "p2c")
         )
-        self.key = Linear(size, size) if has_keys else None
+        self.key = Linear(size, size, bias=settings.key_bias) if has_keys else None
         self.query = Linear(size, size) if has_queries else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 

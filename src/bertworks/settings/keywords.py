@@ -130,6 +130,7 @@ class ScoreBiasKeywords(TypedDict, total=False):
     terms: Sequence[Literal["c2p", "p2c"]]
     shared_maps: bool
     norm: bool
+    key_bias: bool
 
 
 class EncoderKeywords(TypedDict, total=False):

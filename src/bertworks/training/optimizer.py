@@ -43,9 +43,8 @@ def parameter_groups(
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and parameter not in all_parameters:
                 all_parameters.add(parameter)
-                (without_decay if is_norm or name.startswith("bias") else with_decay).append(
-                    parameter
-                )
+                is_bias = name.startswith("bias") or name.endswith("_bias")
+                (without_decay if is_norm or is_bias else with_decay).append(parameter)
     scales = _scales(network, layer_decay)
     kinds = {
         parameter: (scales[parameter], (unfreeze_steps or {}).get(parameter, 0))
