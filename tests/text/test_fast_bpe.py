@@ -117,15 +117,6 @@ def test_offsets_and_words_of_fast_bpe(directory):
     ]
 
 
-def test_normalization_of_tweets_is_refused(directory, tmp_path):
-    for file in directory.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    settings = {"tokenizer_class": "BertweetTokenizer", "normalization": True}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(DataError, match="normalization of tweets is not supported"):
-        Tokenizer.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [

@@ -27,6 +27,7 @@ from .file_names import CODES
 from .normalization import Origin, check_text
 from .special_pieces import named_pieces
 from .tokenizer_classes import TokenizerClass
+from .tweets import normalize_tweet
 
 CONTINUATION_MARK = "@@"
 """The end of a piece that does not end a word."""
@@ -41,6 +42,7 @@ class FastBpeDefinition(Definition):
     merges: tuple[tuple[str, str], ...]  # parts to merge, best first; the last of a word in `</w>`
     roles: Roles
     frame: Frame
+    normalizes_tweets: bool = False  # BERTweet's option `normalization`
     # the `tokenizer_config.json` and the other files that it came with, which are saved again
     config: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -79,11 +81,14 @@ class FastBpeDefinition(Definition):
             "merges": self.merges,
             "roles": asdict(self.roles),
             "frame": self.frame.description(),
+            **({"normalization": True} if self.normalizes_tweets else {}),
         }
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         check_text(text, where=where)
-        return text, None
+        if not self.normalizes_tweets:
+            return text, None
+        return normalize_tweet(text, str(self.roles.mask))
 
     @cached_property
     def _symbols(self) -> dict[str, int]:
@@ -136,16 +141,8 @@ def read_fast_bpe(
     """Read `vocab.txt` and `bpe.codes`.
 
     Raises:
-        DataError: a file is missing or invalid, or the settings ask for BERTweet's normalization of
-            tweets.
+        DataError: a file is missing or invalid.
     """
-    if config.get("normalization"):
-        raise DataError(
-            "BertweetTokenizer's normalization of tweets is not supported",
-            where=str(file.parent),
-            fix="Normalise the texts yourself, and set normalization to false in "
-            "tokenizer_config.json.",
-        )
     roles = named_pieces(file.parent, config, opener.roles)
     pieces = [str(piece) for piece in (roles.cls, roles.pad, roles.sep, roles.unk)]
     for number, line in enumerate(_lines(file), 1):
@@ -167,6 +164,7 @@ def read_fast_bpe(
         tuple(sorted(ranks, key=lambda pair: ranks[pair])),
         roles,
         opener.frame.frame_for(roles),
+        opener.name == "BertweetTokenizer" and bool(config.get("normalization")),
         {**config, "tokenizer_class": opener.name},
         {path.name: read_content(path, DataError) for path in (file, codes)},
     )
