@@ -25,7 +25,7 @@ from bertworks.checkpoints.families import FAMILIES
 from tests.checkpoints import journeys, measures
 from tests.checkpoints.journeys import ONNX_TOLERANCE, Journey
 from tests.checkpoints.measures import LARGEST_LIMIT, RMS_LIMIT, TOLERANCE, Rough
-from tests.text.compare import LANGUAGES, SAMPLE, Compared, compare, xquad
+from tests.text.compare import LANGUAGES, SAMPLE, ComparisonCounts, compare, xquad
 from tests.text.peers import PEERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,12 +141,12 @@ def tokenizer(family: str) -> Figures:
     """Nothing for a family without an independent implementation."""
     if family not in PEERS:
         return ()
-    total = Compared()
+    total = ComparisonCounts()
     with tempfile.TemporaryDirectory() as folder:
         peers = PEERS[family](DATA, Path(folder))
         for language in LANGUAGES:
             total = total.plus(compare(peers, xquad(DATA, language)[::SAMPLE]))
-    return total.different, total.tokens, total.misplaced, total.offsets
+    return total.different, total.tokens, total.misplaced_offsets, total.offsets
 
 
 def onnx(family: str) -> Figures:

@@ -24,28 +24,28 @@ def byte_letters() -> list[str]:
 LETTERS = byte_letters()
 
 
-def unseen(char: str) -> bool:
+def is_invisible(char: str) -> bool:
     """White space, and characters that have no width."""
     return bool(regex.fullmatch(r"\s|\p{Cf}", char))
 
 
-def merged(symbols: Sequence[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+def apply_merges(symbols: Sequence[str], ranks: dict[tuple[str, str], int]) -> list[str]:
     """Merge until nothing can be."""
     parts = list(symbols)
     while len(parts) > 1:
         best = min(pairwise(parts), key=lambda p: ranks.get(p, 1 << 60))
         if best not in ranks:
             break
-        joined: list[str] = []
-        at = 0
-        while at < len(parts):
-            if tuple(parts[at : at + 2]) == best:
-                joined.append("".join(best))
-                at += 2
+        merged_parts: list[str] = []
+        index = 0
+        while index < len(parts):
+            if tuple(parts[index : index + 2]) == best:
+                merged_parts.append("".join(best))
+                index += 2
             else:
-                joined.append(parts[at])
-                at += 1
-        parts = joined
+                merged_parts.append(parts[index])
+                index += 1
+        parts = merged_parts
     return parts
 
 
@@ -54,40 +54,40 @@ class ByteLevelOracle:
 
     def __init__(self, merges: Sequence[tuple[str, str]]) -> None:
         self.ranks = {pair: rank for rank, pair in enumerate(merges)}
-        self.known: dict[str, list[str]] = {}
+        self.cache: dict[str, list[str]] = {}
 
     def tokenize(self, text: str) -> list[tuple[str, int, int]]:
         """Each token, its first and past-the-last character, the space before it left out."""
-        found: list[tuple[str, int, int]] = []
+        tokens: list[tuple[str, int, int]] = []
         for match in SPLIT.finditer(text):
             owner = [at for at, char in enumerate(match[0]) for _ in char.encode()]
             letters = "".join(LETTERS[byte] for byte in match[0].encode())
-            if letters not in self.known:
-                self.known[letters] = merged(letters, self.ranks)
-            done = 0
-            for token in self.known[letters]:
-                start = match.start() + owner[done]
-                done += len(token)
-                end = match.start() + owner[done - 1] + 1
-                while start < end and unseen(text[start]):
+            if letters not in self.cache:
+                self.cache[letters] = apply_merges(letters, self.ranks)
+            position = 0
+            for token in self.cache[letters]:
+                start = match.start() + owner[position]
+                position += len(token)
+                end = match.start() + owner[position - 1] + 1
+                while start < end and is_invisible(text[start]):
                     start += 1
-                while end > start and unseen(text[end - 1]):
+                while end > start and is_invisible(text[end - 1]):
                     end -= 1
-                found.append((token, start, end))
-        return found
+                tokens.append((token, start, end))
+        return tokens
 
 
 def word_oracle(
-    merges: Sequence[tuple[str, str]], words: Callable[[str], list[str]], known: set[str]
+    merges: Sequence[tuple[str, str]], words: Callable[[str], list[str]], vocabulary: set[str]
 ) -> Callable[[str], list[str]]:
     """The first GPT's: BPE within words, the last letter of which carries the end of the word."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
 
     def tokenize(text: str) -> list[str]:
-        found: list[str] = []
+        tokens: list[str] = []
         for word in words(text):
-            parts = merged([*word[:-1], word[-1] + "</w>"], ranks)
-            found += [part if part in known else "<unk>" for part in parts]
-        return found
+            parts = apply_merges([*word[:-1], word[-1] + "</w>"], ranks)
+            tokens += [part if part in vocabulary else "<unk>" for part in parts]
+        return tokens
 
     return tokenize

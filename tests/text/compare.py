@@ -1,4 +1,4 @@
-"""A tokenizer of ours beside an independent one: how many tokens and offsets are not the same."""
+"""Compares a tokenizer of ours with an independent one: counts tokens and offsets that differ."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SAMPLE = 7
 Spans = list[tuple[int, int]]
 
 
-class Compared(NamedTuple):
-    """How many tokens and offsets were compared, and how many of each were not the same."""
+class ComparisonCounts(NamedTuple):
+    """How many tokens and offsets were compared, and how many of each differ."""
 
     tokens: int = 0
     different: int = 0
     offsets: int = 0
-    misplaced: int = 0
+    misplaced_offsets: int = 0
 
-    def plus(self, other: Compared) -> Compared:
-        return Compared(*(own + more for own, more in zip(self, other, strict=True)))
+    def plus(self, other: ComparisonCounts) -> ComparisonCounts:
+        return ComparisonCounts(*(own + more for own, more in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Peer:
     Attributes:
         tokenizer: ours.
         tokens: a text's tokens, or their ids, by the other.
-        misplaced: how many of the tokens and offsets that ours found do not stand where they
-            should; None where the other has nothing to say of it.
-        tells: whether the other can be asked about a text.
+        count_misplaced: how many of our tokens have wrong offsets; None if the other cannot judge
+            offsets.
+        supports: whether the other can tokenize a text.
     """
 
     tokenizer: Tokenizer
     tokens: Callable[[str], Sequence[str] | Sequence[int]] | None
-    misplaced: Callable[[str, Sequence[str], Spans], int] | None
-    tells: Callable[[str], bool] = lambda _: True
+    count_misplaced: Callable[[str, Sequence[str], Spans], int] | None
+    supports: Callable[[str], bool] = lambda _: True
 
 
 def xquad(data: Path, language: str) -> list[str]:
@@ -53,23 +53,23 @@ def xquad(data: Path, language: str) -> list[str]:
     return texts + [question["question"] for p in paragraphs for question in p["qas"]]
 
 
-def compare(peers: Iterable[Peer], texts: Sequence[str]) -> Compared:
-    """Count what is not the same in some texts."""
-    total = Compared()
+def compare(peers: Iterable[Peer], texts: Sequence[str]) -> ComparisonCounts:
+    """Count the tokens and offsets of texts that differ."""
+    total = ComparisonCounts()
     for peer in peers:
-        known = [text for text in texts if peer.tells(text)]
-        for text, segment in zip(known, peer.tokenizer.segments(known), strict=True):
+        supported = [text for text in texts if peer.supports(text)]
+        for text, segment in zip(supported, peer.tokenizer.segments(supported), strict=True):
             ids = segment.input_ids.tolist()
             own = peer.tokenizer.tokens(segment.input_ids)
             if peer.tokens is not None:
                 expected = peer.tokens(text)
                 by_id = bool(expected) and isinstance(expected[0], int)
                 wrong = _differing(ids if by_id else own, expected)
-                total = total.plus(Compared(len(expected), wrong))
-            if peer.misplaced is not None:
+                total = total.plus(ComparisonCounts(len(expected), wrong))
+            if peer.count_misplaced is not None:
                 spans = [(start, end) for start, end in segment.offsets.tolist()]
-                wrong = peer.misplaced(text, own, spans)
-                total = total.plus(Compared(offsets=len(spans), misplaced=wrong))
+                wrong = peer.count_misplaced(text, own, spans)
+                total = total.plus(ComparisonCounts(offsets=len(spans), misplaced_offsets=wrong))
     return total
 
 
@@ -78,22 +78,22 @@ def _differing(own: Sequence[object], expected: Sequence[object]) -> int:
     return sum(a != b for a, b in pairs) + abs(len(own) - len(expected))
 
 
-def elsewhere(spans_of: Callable[[str], Spans]) -> Callable[[str, Sequence[str], Spans], int]:
-    """Compare offsets with another's."""
+def compare_offsets(spans_of: Callable[[str], Spans]) -> Callable[[str, Sequence[str], Spans], int]:
+    """Count the offsets that differ from those of another tokenizer."""
     return lambda text, _, spans: _differing(spans, spans_of(text))
 
 
-def not_there(
+def compare_words(
     words: Callable[[str], list[str]], letters: Callable[[str], str]
 ) -> Callable[[str, Sequence[str], Spans], int]:
-    """Have another look whether a token is what becomes of the characters that it is said to be.
+    """Count the tokens that are not what the characters at their offsets normalize to.
 
     Args:
-        words: the other's words of a text.
+        words: the words of a text by the other.
         letters: a token without its marks; "" for one that has no letters.
     """
 
-    def misplaced(text: str, tokens: Sequence[str], spans: Spans) -> int:
+    def count_misplaced(text: str, tokens: Sequence[str], spans: Spans) -> int:
         wrong, last = 0, 0
         for token, (start, end) in zip(tokens, spans, strict=True):
             own = letters(token)
@@ -102,4 +102,4 @@ def not_there(
             last = end
         return wrong
 
-    return misplaced
+    return count_misplaced

@@ -54,11 +54,11 @@ DIFFERENCES = {
 
 def code_points(ranges: str) -> set[int]:
     """The numbers in a text like `61D 1B7D-1B7E`."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in ranges.split():
         first, _, last = part.partition("-")
-        found.update(range(int(first, 16), int(last or first, 16) + 1))
-    return found
+        numbers.update(range(int(first, 16), int(last or first, 16) + 1))
+    return numbers
 
 
 DIFFERING = "".join(chr(c) for ranges in DIFFERENCES.values() for c in code_points(ranges))

@@ -33,7 +33,7 @@ from tokenizers import Tokenizer as Library
 from bertworks.text.tokenizer import Tokenizer
 
 from .bpe_oracle import ByteLevelOracle, word_oracle
-from .compare import LANGUAGES, Peer, Spans, elsewhere, not_there, xquad
+from .compare import LANGUAGES, Peer, Spans, compare_offsets, compare_words, xquad
 from .oracle import Oracle
 
 # --------------------------------------------------------------------------------------- WordPiece
@@ -57,7 +57,7 @@ def _wordpiece(data: Path, folder: Path, family: str, vocabulary: str) -> Peer:
     def letters(token: str) -> str:
         return "" if token == "[UNK]" else token.removeprefix("##") or token
 
-    return Peer(tokenizer, oracle.tokenize, not_there(oracle.words, letters))
+    return Peer(tokenizer, oracle.tokenize, compare_words(oracle.words, letters))
 
 
 def mpnet(data: Path, folder: Path) -> list[Peer]:
@@ -72,7 +72,7 @@ def mpnet(data: Path, folder: Path) -> list[Peer]:
     def letters(token: str) -> str:
         return "" if token == "[UNK]" else token.removeprefix("##") or token
 
-    return [Peer(tokenizer, oracle.tokenize, not_there(oracle.words, letters))]
+    return [Peer(tokenizer, oracle.tokenize, compare_words(oracle.words, letters))]
 
 
 # ---------------------------------------------------------------------------------- byte-level BPE
@@ -89,7 +89,9 @@ def roberta(data: Path, folder: Path) -> list[Peer]:
     tokenizer = Tokenizer.load(roberta_files(data, folder))
     oracle = ByteLevelOracle(_merges(folder / "merges.txt"))
     find = lru_cache(1)(oracle.tokenize)
-    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+    return [
+        Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
+    ]
 
 
 def deberta(data: Path, folder: Path) -> list[Peer]:
@@ -126,15 +128,15 @@ def modernbert(data: Path, folder: Path) -> list[Peer]:
     find = lru_cache(1)(oracle.tokenize)
     tokenizer = Tokenizer.load(own)
 
-    def composed(text: str) -> list[str]:
+    def tokenize_composed(text: str) -> list[str]:
         return [token for token, *_ in find(unicodedata.normalize("NFC", text))]
 
     def is_composed(text: str) -> bool:
         return unicodedata.is_normalized("NFC", text)
 
     return [
-        Peer(tokenizer, composed, None),
-        Peer(tokenizer, None, elsewhere(_spans(find)), is_composed),
+        Peer(tokenizer, tokenize_composed, None),
+        Peer(tokenizer, None, compare_offsets(_spans(find)), is_composed),
     ]
 
 
@@ -162,7 +164,9 @@ def eurobert(data: Path, folder: Path) -> list[Peer]:
     (own / "config.json").write_text(json.dumps({"model_type": "eurobert"}))
     find = lru_cache(1)(ByteLevelOracle(merges).tokenize)
     tokenizer = Tokenizer.load(own)
-    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+    return [
+        Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
+    ]
 
 
 def _spans(find: Callable[[str], list[tuple[str, int, int]]]) -> Callable[[str], Spans]:
@@ -210,7 +214,7 @@ def albert(data: Path, folder: Path) -> list[Peer]:
 
     return [
         Peer(Tokenizer.load(folder), ids, None),
-        Peer(Tokenizer.load(plain), None, elsewhere(spans), is_unchanged),
+        Peer(Tokenizer.load(plain), None, compare_offsets(spans), is_unchanged),
     ]
 
 
@@ -223,16 +227,16 @@ def _albert_preprocessed(text: str) -> str:
 
 def _albert_pieces(model: sentencepiece.SentencePieceProcessor, text: str) -> list[str]:
     """SentencePiece's pieces, and a comma cut off the numbers that it is one piece with."""
-    found: list[str] = []
+    pieces: list[str] = []
     for piece in model.encode(_albert_preprocessed(text), out_type=str):
         if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
             parts = model.encode(piece[:-1].replace("▁", ""), out_type=str)
             if piece[0] != "▁" and parts[0][0] == "▁":
                 parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
-            found += [*parts, piece[-1]]
+            pieces += [*parts, piece[-1]]
         else:
-            found.append(piece)
-    return found
+            pieces.append(piece)
+    return pieces
 
 
 def sentencepieces(
@@ -244,19 +248,19 @@ def sentencepieces(
     seen, before a piece and behind it, is left out.
     """
     normalized, origins = model.normalize(text, with_offsets=True)
-    found = []
-    at = 0
+    pieces = []
+    position = 0
     for piece in model.encode(text, return_type="proto").pieces:
-        first, at = at, at + len(piece.piece)
-        assert normalized[first:at] == piece.piece
-        start, last = origins[first], origins[at - 1]
-        end = next((origin for origin in origins[at:] if origin > last), len(text))
+        first, position = position, position + len(piece.piece)
+        assert normalized[first:position] == piece.piece
+        start, last = origins[first], origins[position - 1]
+        end = next((origin for origin in origins[position:] if origin > last), len(text))
         while start < end and _is_unseen(text[start]):
             start += 1
         while end > start and _is_unseen(text[end - 1]):
             end -= 1
-        found.append((piece.id, start, start if piece.piece == "▁" else end))
-    return found
+        pieces.append((piece.id, start, start if piece.piece == "▁" else end))
+    return pieces
 
 
 def _is_unseen(char: str) -> bool:
@@ -279,7 +283,7 @@ def fairseq(family: str, shift: int, unk: int = 3) -> Callable[[Path, Path], lis
         def spans(text: str) -> Spans:
             return [(start, end) for _, start, end in find(text)]
 
-        return [Peer(Tokenizer.load(folder), ids, elsewhere(spans))]
+        return [Peer(Tokenizer.load(folder), ids, compare_offsets(spans))]
 
     return peers
 
@@ -298,23 +302,23 @@ def deberta_v2(data: Path, folder: Path) -> list[Peer]:
     def spans(text: str) -> Spans:
         return [(start, end) for _, start, end in find(text)]
 
-    return [Peer(Tokenizer.load(folder), ids, elsewhere(spans))]
+    return [Peer(Tokenizer.load(folder), ids, compare_offsets(spans))]
 
 
 @lru_cache(2)
 def _trained_on_xquad(data: Path, control_symbols: str = "") -> bytes:
     """A small SentencePiece model of six languages, trained as fairseq's were."""
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([t for language in LANGUAGES for t in xquad(data, language)[:240]]),
-        model_writer=written,
+        model_writer=buffer,
         vocab_size=4000,
         model_type="unigram",
         control_symbols=control_symbols,
         num_threads=1,
         minloglevel=2,
     )
-    return written.getvalue()
+    return buffer.getvalue()
 
 
 # ----------------------------------------------------------------------------------- the first GPT
@@ -340,7 +344,7 @@ def gpt(data: Path, folder: Path) -> list[Peer]:
     def letters(token: str) -> str:
         return "" if token == "<unk>" else token.removesuffix("</w>")
 
-    return [Peer(tokenizer, tokens, not_there(words, letters))]
+    return [Peer(tokenizer, tokens, compare_words(words, letters))]
 
 
 PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {

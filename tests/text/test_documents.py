@@ -45,42 +45,44 @@ def roberta(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def loaded(roberta: Path) -> Tokenizer:
+def roberta_tokenizer(roberta: Path) -> Tokenizer:
     return Tokenizer.load(roberta)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at_once", [1 << 16, 150])
+@pytest.mark.parametrize("chunk_characters", [1 << 16, 150])
 def test_byte_level_pieces_are_the_whole_documents(
-    loaded: Tokenizer,
+    roberta_tokenizer: Tokenizer,
     roberta: Path,
     data_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
-    at_once: int,
+    chunk_characters: int,
 ) -> None:
     """However often a long document is cut into texts for the library."""
-    monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", at_once)
+    monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", chunk_characters)
     oracle = PreTrainedTokenizerFast(tokenizer_file=str(roberta / "tokenizer.json"))
     for language in LANGUAGES:
         texts = xquad(data_dir, language)
-        ids = sentence_ids(loaded, texts)
+        ids = sentence_ids(roberta_tokenizer, texts)
         assert len(ids) == sum(map(len, texts))
-        at = 0
+        start = 0
         for sentences in texts:
             whole = oracle(" ".join(sentences), add_special_tokens=False)["input_ids"]
-            assert flat(ids[at : at + len(sentences)]) == whole
-            first, *others = (loaded.tokens(part) for part in ids[at : at + len(sentences)])
+            assert flat(ids[start : start + len(sentences)]) == whole
+            first, *others = (
+                roberta_tokenizer.tokens(part) for part in ids[start : start + len(sentences)]
+            )
             assert not first[0].startswith("Ġ")
             assert all(pieces[0].startswith("Ġ") for pieces in others)
-            at += len(sentences)
+            start += len(sentences)
 
 
-def test_a_sentence_alone_would_have_other_pieces(loaded: Tokenizer) -> None:
+def test_a_sentence_alone_would_have_other_pieces(roberta_tokenizer: Tokenizer) -> None:
     pair = ["It is so.", "Unaffable people say it."]
-    first, second = map(loaded.tokens, sentence_ids(loaded, [pair]))
+    first, second = map(roberta_tokenizer.tokens, sentence_ids(roberta_tokenizer, [pair]))
     assert first[0] == "It"
     assert second[0] == "ĠUn"
-    assert loaded.tokens(loaded.piece_ids(pair[1:])[0])[0] == "Un"
+    assert roberta_tokenizer.tokens(roberta_tokenizer.piece_ids(pair[1:])[0])[0] == "Un"
 
 
 @pytest.mark.long
@@ -110,45 +112,47 @@ def test_sentencepieces_are_the_whole_documents(data_dir: Path, tmp_path: Path) 
         max_size=4,
     )
 )
-def test_offsets_are_the_sentences_own(loaded: Tokenizer, texts: list[list[str]]) -> None:
+def test_offsets_are_the_sentences_own(
+    roberta_tokenizer: Tokenizer, texts: list[list[str]]
+) -> None:
     """Each token's characters lie in its sentence; together they cover all that can be seen."""
-    found = sentence_tokens(loaded, texts)
+    encodings = sentence_tokens(roberta_tokenizer, texts)
     sentences = [sentence for document in texts for sentence in document]
-    assert [tokens.input_ids.tolist() for tokens in found] == [
-        ids.tolist() for ids in sentence_ids(loaded, texts)
+    assert [tokens.input_ids.tolist() for tokens in encodings] == [
+        ids.tolist() for ids in sentence_ids(roberta_tokenizer, texts)
     ]
-    for sentence, tokens in zip(sentences, found, strict=True):
-        covered = set()
+    for sentence, tokens in zip(sentences, encodings, strict=True):
+        covered_positions = set()
         for start, end in tokens.offsets.tolist():
             assert 0 <= start <= end <= len(sentence)
-            covered |= set(range(start, end))
-        assert {at for at, char in enumerate(sentence) if not char.isspace()} <= covered
+            covered_positions |= set(range(start, end))
+        assert {at for at, char in enumerate(sentence) if not char.isspace()} <= covered_positions
 
 
 @pytest.mark.parametrize("limit", [1, 20, 50])
 def test_memory_is_bounded_by_characters(
-    loaded: Tokenizer, monkeypatch: pytest.MonkeyPatch, limit: int
+    roberta_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """The library is not given more together, however long a document is; nothing else changes."""
     wordpiece = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "."])
     texts = [["a a."] * 9, [], ["a" * 60, "."], ["a."]]
     monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", 8)
-    given_together: list[list[str]] = []
-    for tokenizer in (wordpiece, loaded):
+    groups: list[list[str]] = []
+    for tokenizer in (wordpiece, roberta_tokenizer):
         whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
-        with monkeypatch.context() as patched:
+        with monkeypatch.context() as context:
 
-            def noted(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
+            def record_groups(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
                 for group in portions.group_portions(parts):
-                    given_together.append([str(part.text) for part in group])
+                    groups.append([str(part.text) for part in group])
                     yield group
 
-            patched.setattr("bertworks.text.segmenter.group_portions", noted)
-            patched.setattr(portions, "_CHUNK_CHARACTERS", limit)
-            parted = sentence_tokens(tokenizer, texts)
+            context.setattr("bertworks.text.segmenter.group_portions", record_groups)
+            context.setattr(portions, "_CHUNK_CHARACTERS", limit)
+            encodings = sentence_tokens(tokenizer, texts)
             assert flat(sentence_ids(tokenizer, texts)) == flat(ids)
-        assert all(sum(map(len, part[:-1])) < limit for part in given_together)
-        for one, two in zip(parted, whole, strict=True):
+        assert all(sum(map(len, part[:-1])) < limit for part in groups)
+        for one, two in zip(encodings, whole, strict=True):
             assert one.input_ids.tolist() == two.input_ids.tolist()
             assert one.offsets.tolist() == two.offsets.tolist()
 

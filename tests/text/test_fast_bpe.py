@@ -45,13 +45,13 @@ def learn_codes(texts: list[str], count: int) -> list[tuple[str, str]]:
 
 
 def merge(parts: list[str], pair: tuple[str, str]) -> list[str]:
-    merged: list[str] = []
+    merged_parts: list[str] = []
     for part in parts:
-        if merged and (merged[-1], part) == pair:
-            merged[-1] += part
+        if merged_parts and (merged_parts[-1], part) == pair:
+            merged_parts[-1] += part
         else:
-            merged.append(part)
-    return merged
+            merged_parts.append(part)
+    return merged_parts
 
 
 @pytest.fixture(scope="module", params=CLASSES)
@@ -73,7 +73,7 @@ def directory(request, tmp_path_factory) -> Path:
     return folder
 
 
-def test_fast_bpe_is_read_as_elsewhere(directory, tmp_path):
+def test_fast_bpe_is_read_as_in_transformers(directory, tmp_path):
     theirs = CLASSES[
         json.loads((directory / "tokenizer_config.json").read_text())["tokenizer_class"]
     ]
@@ -92,7 +92,7 @@ def test_fast_bpe_is_read_as_elsewhere(directory, tmp_path):
     assert unknown > 5
 
 
-def test_mask_in_a_text_is_the_mask_token_only_if_asked(directory):
+def test_typed_mask_becomes_the_mask_token_only_with_typed_mask(directory):
     tokenizer = Tokenizer.load(directory)
     masked = tokenizer.encode("the <mask> then", typed_mask=True).input_ids
     assert masked.tolist().count(tokenizer.mask_id) == 1
@@ -146,7 +146,7 @@ PROTEINS = [
 ]
 
 
-def test_esm_is_read_as_elsewhere(tmp_path):
+def test_esm_is_read_as_in_transformers(tmp_path):
     pieces = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-"]
     pieces += ["<null_1>", "<mask>"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces))
@@ -156,14 +156,14 @@ def test_esm_is_read_as_elsewhere(tmp_path):
     assert list(tokenizer.pieces) == pieces
     tokenizer.save(tmp_path / "again")
     (tmp_path / "again" / "config.json").write_text('{"model_type": "esm"}')
-    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    reopened_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     for text in [*((text,) for text in PROTEINS), ("MK", "TV")]:
         if "<cls>" in text[0]:  # typed special pieces are text here
             assert tokenizer.encode(*text).input_ids.tolist() == [0, 3, 3, 2]
             continue
         expected = theirs(*text)["input_ids"]
         assert tokenizer.encode(*text).input_ids.tolist() == expected, text
-        assert again(*text)["input_ids"] == expected, text
+        assert reopened_tokenizer(*text)["input_ids"] == expected, text
     assert Tokenizer.load(tmp_path / "again").fingerprint == tokenizer.fingerprint
     masked = tokenizer.encode("M<mask>K", typed_mask=True).input_ids.tolist()
     assert masked == theirs("M<mask>K")["input_ids"]

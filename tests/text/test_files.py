@@ -17,7 +17,7 @@ from tests.checkpoints.published import geometry
 
 from .oracle import Oracle
 
-SAVED = Path(__file__).parents[1] / "saved_models"
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "un", "##aff", "##able", "cafe", "mask", "sep", "[", "]", ".", "!", "a", "##s"]
 TEXTS = [
@@ -63,7 +63,7 @@ def both_tokenize(directory: Path, text: str) -> tuple[list[str], list[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("cased", [False, True])
 @pytest.mark.parametrize("limit", [100, 200])
-def test_what_is_saved_opens_elsewhere_with_the_same_ids(data_dir, tmp_path, cased, limit):
+def test_saved_tokenizer_gives_the_same_ids_in_transformers(data_dir, tmp_path, cased, limit):
     name = "cased" if cased else "uncased"
     pieces = Tokenizer.load(data_dir / "vocab" / f"bert-base-{name}-vocab.txt").pieces
     ours = Tokenizer.from_vocabulary(pieces, lowercase=not cased, max_word_characters=limit)
@@ -87,13 +87,13 @@ def test_what_is_saved_opens_elsewhere_with_the_same_ids(data_dir, tmp_path, cas
     "options",
     [{}, {"lowercase": False}, {"strip_accents": False}, {"max_word_characters": 7}],
 )
-def test_saved_and_loaded(tmp_path, options):
+def test_saved_tokenizer_loads_with_the_same_fingerprint(tmp_path, options):
     tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS, **options)
     tokenizer.save(tmp_path / "a" / "b")
-    loaded = Tokenizer.load(tmp_path / "a" / "b")
-    assert loaded.fingerprint == tokenizer.fingerprint
-    assert Tokenizer.load(tmp_path / "a" / "b" / "tokenizer.json").fingerprint == loaded.fingerprint
-    loaded.save(tmp_path / "c")
+    copy = Tokenizer.load(tmp_path / "a" / "b")
+    assert copy.fingerprint == tokenizer.fingerprint
+    assert Tokenizer.load(tmp_path / "a" / "b" / "tokenizer.json").fingerprint == copy.fingerprint
+    copy.save(tmp_path / "c")
     for file in (tmp_path / "c").iterdir():
         assert file.read_bytes() == (tmp_path / "a" / "b" / file.name).read_bytes()
 
@@ -118,7 +118,7 @@ def test_published_vocabularies_come_back(data_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "lowercase"),
+    ("config", "argument", "lowercase"),
     [
         ({}, None, False),  # the vocabulary has capital letters
         ({}, True, True),
@@ -127,10 +127,12 @@ def test_published_vocabularies_come_back(data_dir, tmp_path):
         ({"do_lower_case": False, "strip_accents": None, "name": 1}, None, False),
     ],
 )
-def test_who_decides_on_lower_case(tmp_path, config, asked, lowercase):
+def test_lowercase_comes_from_argument_then_config_then_vocabulary(
+    tmp_path, config, argument, lowercase
+):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "a", "A", "##B"]))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert Tokenizer.load(tmp_path, lowercase=asked).lowercase is lowercase
+    assert Tokenizer.load(tmp_path, lowercase=argument).lowercase is lowercase
 
 
 def test_names_in_brackets_make_no_cased_vocabulary(tmp_path):
@@ -153,43 +155,47 @@ def test_a_sentence_encoders_own_files():
         assert tokenizer.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
 
 
-def added(number: int, content: str, special: bool = False, **flags: bool) -> dict:
+def added_token(number: int, content: str, special: bool = False, **flags: bool) -> dict:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True}
     return {"id": number, "content": content, "special": special, **plain, **flags}
 
 
 def test_added_tokens(tmp_path):
-    tokens = [added(18, "covid-19"), added(19, "[E1]", True), added(20, "ing", single_word=True)]
+    tokens = [
+        added_token(18, "covid-19"),
+        added_token(19, "[E1]", True),
+        added_token(20, "ing", single_word=True),
+    ]
     file = foreign(tmp_path, added_tokens=tokens)
     tokenizer = Tokenizer.load(file)
     assert tokenizer.vocab_size == 21
     found = tokenizer.tokens(tokenizer.piece_ids(["the COVID-19s ing [E1] aing"])[0])
     assert found == ["the", "covid-19", "[UNK]", "ing", "[", "[UNK]", "]", "[UNK]"]
     tokenizer.save(tmp_path / "again")
-    again = Tokenizer.load(tmp_path / "again")
-    assert again.fingerprint == tokenizer.fingerprint
+    copy = Tokenizer.load(tmp_path / "again")
+    assert copy.fingerprint == tokenizer.fingerprint
     theirs = auto_tokenizer(tmp_path / "again")
     text = "the covid-19 ing aing"
-    assert again.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
+    assert copy.encode(text).input_ids.tolist() == theirs(text)["input_ids"]
 
 
 @pytest.mark.parametrize("family", ["", "bert", "distilbert", "modernbert"])
 @pytest.mark.parametrize(
-    "named",
+    "class_name",
     [
         *("BertTokenizer", "BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizer"),
         *("PreTrainedTokenizerFast", "TokenizersBackend", ""),
     ],
 )
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_which_class_has_a_say_on_case(tmp_path, family, named, lowercase):
+def test_tokenizer_class_decides_whether_config_sets_case(tmp_path, family, class_name, lowercase):
     pieces = [*SPECIALS, "a", "A", "É", "é", "e", "E"]
     Tokenizer.from_vocabulary(pieces, lowercase=lowercase).save(tmp_path)
     config = {"do_lower_case": not lowercase, "strip_accents": lowercase}
-    config |= {"tokenizer_class": named} if named else {}
+    config |= {"tokenizer_class": class_name} if class_name else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
-    is_berts = named.startswith(("Bert", "Distil", "Electra")) or (not named and family)
+    is_berts = class_name.startswith(("Bert", "Distil", "Electra")) or (not class_name and family)
     is_contradicted = is_berts and family != "modernbert"
     says = r"(lowercase|accents) is \w+, but \w+ in tokenizer_config.json is \w+, which is used"
     with pytest.warns(BertworksWarning, match=says) if is_contradicted else nullcontext():
@@ -202,19 +208,23 @@ def test_which_class_has_a_say_on_case(tmp_path, family, named, lowercase):
 
 @pytest.mark.parametrize("family", ["", "roberta", "gpt2", "modernbert"])
 @pytest.mark.parametrize(
-    "named",
+    "class_name",
     [
         *("RobertaTokenizer", "RobertaTokenizerFast", "GPT2Tokenizer", "BartTokenizer"),
         *("LongformerTokenizerFast", "LEDTokenizer", "PreTrainedTokenizerFast", ""),
     ],
 )
-@pytest.mark.parametrize(("stored", "said"), [(True, False), (False, True), (True, None)])
-def test_which_class_has_a_say_on_the_first_space(tmp_path, family, named, stored, said):
-    tree = json.loads((SAVED / "roberta-classification" / "tokenizer.json").read_text())
-    tree["pre_tokenizer"]["add_prefix_space"] = stored
+@pytest.mark.parametrize(
+    ("file_value", "config_value"), [(True, False), (False, True), (True, None)]
+)
+def test_tokenizer_class_decides_whether_config_sets_the_first_space(
+    tmp_path, family, class_name, file_value, config_value
+):
+    tree = json.loads((SAVED_MODELS / "roberta-classification" / "tokenizer.json").read_text())
+    tree["pre_tokenizer"]["add_prefix_space"] = file_value
     (tmp_path / "tokenizer.json").write_text(json.dumps(tree))
-    config: dict = {} if said is None else {"add_prefix_space": said}
-    config |= {"tokenizer_class": named} if named else {}
+    config: dict = {} if config_value is None else {"add_prefix_space": config_value}
+    config |= {"tokenizer_class": class_name} if class_name else {}
     roles = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
     config |= {f"{role}_token": piece for role, piece in roles.items()}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -255,25 +265,27 @@ PROCESSORS["none"] = None
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("named", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("class_name", ["BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize("family", ["", "bert", "modernbert"])
-def test_the_frame_of_a_wordpiece_file(tmp_path, processor, named, family):
+def test_wordpiece_file_adds_the_special_tokens_of_its_class(
+    tmp_path, processor, class_name, family
+):
     foreign(tmp_path, post_processor=PROCESSORS[processor])
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": class_name}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family} if family else {}))
     Tokenizer.load(tmp_path).save(tmp_path / "again")
     for directory in (tmp_path, tmp_path / "again"):
         ours = Tokenizer.load(directory)
         theirs = auto_tokenizer(directory)
         for texts in (("the cafe",), ("the", "a")):
-            found = ours.encode(*texts)
+            encoding = ours.encode(*texts)
             want = theirs(*texts, return_token_type_ids=True)
-            assert found.input_ids.tolist() == want["input_ids"]
-            assert found.token_type_ids.tolist() == want["token_type_ids"]
+            assert encoding.input_ids.tolist() == want["input_ids"]
+            assert encoding.token_type_ids.tolist() == want["token_type_ids"]
     first, again = (Tokenizer.load(path).fingerprint for path in (tmp_path, tmp_path / "again"))
     assert first == again
     usual = Tokenizer.from_vocabulary(SPECIALS + WORDS, max_word_characters=100).fingerprint
-    is_berts = named == "BertTokenizer" and family != "modernbert"
+    is_berts = class_name == "BertTokenizer" and family != "modernbert"
     assert (first == usual) == (is_berts or processor in ("BERT's", "BertProcessing"))
 
 
@@ -297,7 +309,7 @@ LAYOUTS = {
 def old_layout(directory: Path, model: str) -> int:
     """The files that slow tokenizers had, and the number of pieces in them."""
     for name in (*LAYOUTS[model], "config.json"):
-        (directory / name).write_bytes((SAVED / model / name).read_bytes())
+        (directory / name).write_bytes((SAVED_MODELS / model / name).read_bytes())
     return Tokenizer.load(directory).vocab_size
 
 
@@ -322,7 +334,7 @@ def test_added_tokens_without_flags(tmp_path, model):
 @pytest.mark.parametrize("flags", [{"single_word": True}, {"lstrip": True}, {"normalized": False}])
 def test_added_tokens_with_flags(tmp_path, model, flags):
     first = old_layout(tmp_path, model)
-    entry = added(first, "zzq", **flags)
+    entry = added_token(first, "zzq", **flags)
     del entry["id"]
     config = {"added_tokens_decoder": {str(first): entry}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -363,10 +375,10 @@ def test_two_added_tokens_of_one_id(tmp_path, model):
         Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize("said", [None, 3, {"5": "zzq"}])
-def test_added_tokens_of_another_kind(tmp_path, said):
+@pytest.mark.parametrize("value", [None, 3, {"5": "zzq"}])
+def test_added_tokens_of_another_kind(tmp_path, value):
     old_layout(tmp_path, "classification")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": said}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": value}))
     with pytest.raises(DataError, match=r"tokenizer_config\.json: holds no added pieces"):
         Tokenizer.load(tmp_path)
 
@@ -459,21 +471,23 @@ def test_ids_without_a_piece_are_unused(tmp_path):
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
 @pytest.mark.parametrize("kind", ["vocab.txt", "tokenizer.json"])
 @pytest.mark.parametrize(
-    "named",
+    "class_name",
     [
         *("TapasTokenizer", "LayoutLMv2TokenizerFast", "RoCBertTokenizer"),
         *("CpmTokenizer", "OfSomebodyTokenizerFast"),
     ],
 )
-def test_wordpiece_files_of_another_class_are_refused(tmp_path, where, kind, named):
+def test_wordpiece_files_of_another_class_are_refused(tmp_path, where, kind, class_name):
     Tokenizer.from_vocabulary(SPECIALS + WORDS).save(tmp_path)
     for name in {"vocab.txt", "tokenizer.json"} - {kind}:
         (tmp_path / name).unlink()
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    entries = {"model_type": "bert", "tokenizer_class": named, "do_lower_case": True}
+    entries = {"model_type": "bert", "tokenizer_class": class_name, "do_lower_case": True}
     (tmp_path / where).write_text(json.dumps(entries))
-    with pytest.raises(DataError, match=f"class {named.removesuffix('Fast')} is not supported"):
+    with pytest.raises(
+        DataError, match=f"class {class_name.removesuffix('Fast')} is not supported"
+    ):
         Tokenizer.load(tmp_path)
 
 
@@ -485,15 +499,15 @@ def test_wordpiece_files_of_another_family_are_refused(tmp_path, family):
         Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize("named", ["CLIPTokenizer", "XLMTokenizer", "FlaubertTokenizer"])
-def test_merges_of_another_class_are_refused(tmp_path, named):
+@pytest.mark.parametrize("class_name", ["CLIPTokenizer", "XLMTokenizer", "FlaubertTokenizer"])
+def test_merges_of_another_class_are_refused(tmp_path, class_name):
     ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b</w>": 5, "ab</w>": 6}
     (tmp_path / "vocab.json").write_text(json.dumps(ids))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
     (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "bert", "tokenizer_class": named})
+        json.dumps({"model_type": "bert", "tokenizer_class": class_name})
     )
-    with pytest.raises(DataError, match=f"class {named} is not supported"):
+    with pytest.raises(DataError, match=f"class {class_name} is not supported"):
         Tokenizer.load(tmp_path)
 
 
@@ -556,7 +570,7 @@ def test_wordpiece_with_other_words_than_berts_is_used_unchanged(tmp_path, chang
         (lambda lines: lines, None),
     ],
 )
-def test_vocabulary_that_contradicts_the_tokenizer_is_said(tmp_path, change, says):
+def test_vocabulary_that_contradicts_the_tokenizer_gives_a_warning(tmp_path, change, says):
     tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS)
     tokenizer.save(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(change(SPECIALS + WORDS)) + "\n")
@@ -565,7 +579,7 @@ def test_vocabulary_that_contradicts_the_tokenizer_is_said(tmp_path, change, say
 
 
 @pytest.mark.parametrize("config", [None, {}, {"tokenizer_class": "BertTokenizer"}])
-def test_cased_tokenizer_without_do_lower_case_is_said(tmp_path, config):
+def test_cased_tokenizer_without_do_lower_case_gives_a_warning(tmp_path, config):
     tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS, lowercase=False)
     tokenizer.save(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
@@ -583,7 +597,7 @@ def test_missing_files(tmp_path):
         Tokenizer.load(tmp_path / "nowhere")
 
 
-def test_a_bad_config(tmp_path):
+def test_invalid_do_lower_case_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(SPECIALS))
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": "maybe"}')
     with pytest.raises(DataError, match=r"tokenizer_config.json: do_lower_case is 'maybe'"):

@@ -52,7 +52,7 @@ def xquad(data_dir: Path, language: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_sample_of_xquad(both, data_dir, language):
+def test_xquad_sample_matches_the_oracle(both, data_dir, language):
     texts = xquad(data_dir, language)
     assert len(texts) > 2 * 1190
     assert_same(both, texts[::7])
@@ -60,12 +60,12 @@ def test_a_sample_of_xquad(both, data_dir, language):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_all_of_xquad(both, data_dir, language):
+def test_all_xquad_texts_match_the_oracle(both, data_dir, language):
     assert_same(both, xquad(data_dir, language))
 
 
 @pytest.mark.slow
-def test_wiki(both, data_dir):
+def test_wikipedia_matches_the_oracle(both, data_dir):
     size = 0
     for file in sorted((data_dir / "wiki").iterdir()):
         lines = file.read_text(encoding="utf-8").split("\n")
@@ -78,14 +78,14 @@ def test_wiki(both, data_dir):
 
 # The clean-up and the words, over all of Unicode.
 
-assigned = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters=DIFFERING)
+assigned_characters = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters=DIFFERING)
 # What is likely to go wrong: case, accents, joiners, ideographs, blanks and controls, old and new.
 tricky = st.sampled_from(
     "aAzZ09'.,[]#$_ΣσςΑαΟİıIiẞßéÉ가각ᄀเ้าम ि中㐀豈𠀀𫜀𫠠𫤟丽👩\u200d🚀🇩🇪"
     "\u0301\u0307\u0323\u00ad\u200c\u200b\ufeff\u2028\u2029\u00a0\u3000\u1680\u180e\x00\ufffd\x01\x0b\x0c"
     "\x1c\x85\t\n\r \ue000\U000f0000\U0001d7ce\U0001f600ﬁⅣ①Ωµ"
 )
-texts = st.text(assigned | tricky, max_size=60) | st.text(tricky, max_size=30)
+texts = st.text(assigned_characters | tricky, max_size=60) | st.text(tricky, max_size=30)
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ texts = st.text(assigned | tricky, max_size=60) | st.text(tricky, max_size=30)
 @example("ΟΔΥΣΣΕΥΣ ΑΣ. Σ ΑΣ\u00adΑ ΑΣ'Α ΑΣ\x01Α ΑΣ\u0301 ΑΣİ ΑΣ中", True, None)
 @example("a\U0002b820b\U0002b91fc\U0002b920d\U0002b81d", True, None)
 @example("[SEP] [MASK] ##a", True, None)
-def test_words_over_all_of_unicode(text, lowercase, strip_accents):
+def test_words_match_the_oracle_in_all_of_unicode(text, lowercase, strip_accents):
     ours = Normalization(lowercase=lowercase, strip_accents=strip_accents)
     oracle = Oracle(lowercase=lowercase, strip_accents=strip_accents)
     assert ours.words(text) == oracle.words(text)
@@ -116,14 +116,16 @@ def differences(code_points: Iterator[int], lowercase: bool) -> set[int]:
     }
 
 
-def listed(lowercase: bool) -> set[int]:
-    known = {category: code_points(ranges) for category, ranges in DIFFERENCES.items()}
-    for category, numbers in known.items():
+def listed_code_points(lowercase: bool) -> set[int]:
+    numbers_by_category = {
+        category: code_points(ranges) for category, ranges in DIFFERENCES.items()
+    }
+    for category, numbers in numbers_by_category.items():
         assert {unicodedata.category(chr(number)) for number in numbers} == {category}
     if not lowercase:  # marks matter only where accents are stripped
-        del known["Mc"]
-        known["Mn"] = {0x111C9}
-    return set().union(*known.values())
+        del numbers_by_category["Mc"]
+        numbers_by_category["Mn"] = {0x111C9}
+    return set().union(*numbers_by_category.values())
 
 
 @pytest.mark.long
@@ -132,7 +134,7 @@ def test_single_characters_differ_only_where_listed():
     # Letters (ideographs and syllables mostly) and private use are left to the slow test.
     rest = {"Cs", "Cn", "Co", "Lo"}
     numbers = (n for n in range(0x110000) if unicodedata.category(chr(n)) not in rest)
-    assert differences(numbers, lowercase=True) == listed(lowercase=True)
+    assert differences(numbers, lowercase=True) == listed_code_points(lowercase=True)
 
 
 @same_unicode
@@ -140,7 +142,7 @@ def test_single_characters_differ_only_where_listed():
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_every_character_differs_only_where_listed(lowercase):
     numbers = (n for n in range(0x110000) if unicodedata.category(chr(n)) not in {"Cs", "Cn"})
-    assert differences(numbers, lowercase) == listed(lowercase)
+    assert differences(numbers, lowercase) == listed_code_points(lowercase)
     ours, oracle = Normalization(lowercase=lowercase), Oracle(lowercase=lowercase)
     for number in range(0x110000):
         if unicodedata.category(chr(number)) == "Cn":
@@ -151,7 +153,7 @@ def test_every_character_differs_only_where_listed(lowercase):
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(st.sampled_from("eE\u0301\u0302éÉΩ\u2126가각ᄀᆨ豈a. "), max_size=20))
-def test_composing_would_change_cased_text_alone(text):
+def test_uncased_words_do_not_change_with_unicode_composition(text):
     composing = Oracle(lowercase=True, compose=True)
     assert Normalization(lowercase=True).words(text) == composing.words(text)
     if unicodedata.is_normalized("NFC", text):
@@ -176,7 +178,7 @@ def test_pieces_of_words(starts, continuations, words):
     assert tokenizer.tokens(tokenizer.piece_ids([text])[0]) == oracle.tokenize(text)
 
 
-def test_the_word_length_limit(both):
+def test_words_over_the_length_limit_are_unknown_tokens(both):
     tokenizer, _ = both
     words = [
         letter * length
@@ -210,5 +212,5 @@ def uncased(data_dir: Path) -> tuple[Tokenizer, Oracle]:
         pytest.param("-1" * 150_000, id="punctuation"),
     ],
 )
-def test_a_megabyte_without_a_space(uncased, text):
+def test_megabyte_without_spaces_matches_the_oracle(uncased, text):
     assert_same(uncased, [text])

@@ -44,15 +44,15 @@ PIECES = [
 ]
 
 
-def with_added(*added: AddedPiece) -> Tokenizer:
-    return Tokenizer(WordPieceDefinition(PIECES, added, max_word_characters=20))
+def tokenizer_with_added_pieces(*added_pieces: AddedPiece) -> Tokenizer:
+    return Tokenizer(WordPieceDefinition(PIECES, added_pieces, max_word_characters=20))
 
 
 TOKENIZERS = [
-    with_added(),
+    tokenizer_with_added_pieces(),
     Tokenizer.from_vocabulary(PIECES, lowercase=False, max_word_characters=3),
-    with_added(AddedPiece("ab")),
-    with_added(AddedPiece("a.", lstrip=True)),
+    tokenizer_with_added_pieces(AddedPiece("ab")),
+    tokenizer_with_added_pieces(AddedPiece("a.", lstrip=True)),
 ]
 
 
@@ -98,7 +98,7 @@ def test_a_typed_mask_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_added_piece_of_ideographs_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portions, "LONGEST", 1)
-    tokenizer = with_added(AddedPiece("中文"))
+    tokenizer = tokenizer_with_added_pieces(AddedPiece("中文"))
     (segment,) = tokenizer.segments(["a中文"])
     assert tokenizer.tokens(segment.input_ids) == ["a", "中文"]
 
@@ -129,12 +129,12 @@ print(tokens, peak() - before)
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_memory_of_a_long_text(tmp_path: Path) -> None:
+def test_long_text_needs_little_memory(tmp_path: Path) -> None:
     """2 MB as one text took 220 MB."""
     TOKENIZERS[0].save(tmp_path)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", MEMORY, tmp_path], capture_output=True, text=True, check=True
     )
-    tokens, megabytes = map(int, done.stdout.split())
+    tokens, megabytes = map(int, process.stdout.split())
     assert tokens == 3 << 18
     assert megabytes < 100

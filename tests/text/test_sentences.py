@@ -8,7 +8,7 @@ from bertworks.errors import DataError
 from bertworks.text.sentences import LANGUAGES, split_sentences
 
 
-def test_english():
+def test_english_text_is_split_into_sentences():
     text = "It cost $4.50, e.g. at J. R. Smith's. Really?! Yes.  See fig. 3 of No. 7."
     assert split_sentences(text) == [
         "It cost $4.50, e.g. at J. R. Smith's.",
@@ -50,7 +50,7 @@ def test_only_white_space_is_lost(text):
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\u3000", " \u00a0 ", "\u0085"])
 @pytest.mark.parametrize("language", ["en", "de", "fr", "zh"])
-def test_wide_white_space_before_a_dot(space, language):
+def test_wide_white_space_before_a_dot_is_kept(space, language):
     """The library breaks down here; what is split keeps its own white space."""
     text = f"Mr M{space}. came. Then a{space}b went."
     sentences = split_sentences(text, language)
@@ -60,7 +60,7 @@ def test_wide_white_space_before_a_dot(space, language):
 
 
 @given(st.text('aBM.M.1 \u00a0\u2009\u3000!"'))
-def test_wide_white_space_anywhere(text):
+def test_text_with_wide_white_space_loses_no_characters(text):
     for language in ("en", "de"):
         sentences = split_sentences(text, language)
         assert "".join("".join(sentences).split()) == "".join(text.split())
@@ -68,11 +68,11 @@ def test_wide_white_space_anywhere(text):
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\n\n"])
-def test_nothing(text):
+def test_blank_text_has_no_sentences(text):
     assert split_sentences(text) == []
 
 
-def test_faults():
+def test_unknown_language_and_lone_surrogate_are_refused():
     with pytest.raises(
         DataError, match=r"no rules for the language 'english'\. Give one of am, ar, bg"
     ):

@@ -27,13 +27,13 @@ def tokens(tokenizer: Tokenizer, encoding) -> list[str]:
     return tokenizer.tokens(encoding.input_ids)
 
 
-def test_it_says_what_it_is(tokenizer):
+def test_repr_names_model_size_and_case(tokenizer):
     assert repr(tokenizer) == "<Tokenizer: WordPiece, 18 pieces, lowercase>"
     cased = Tokenizer.from_vocabulary(SPECIALS, lowercase=False)
     assert repr(cased) == "<Tokenizer: WordPiece, 5 pieces, cased>"
 
 
-def test_one_text(tokenizer):
+def test_text_has_ids_offsets_and_word_ids(tokenizer):
     encoding = tokenizer.encode("The Unaffable  Café!")
     assert tokens(tokenizer, encoding) == [
         *["[CLS]", "the", "un", "##aff", "##able", "cafe", "!", "[SEP]"]
@@ -58,21 +58,21 @@ MODELS = Path(__file__).parents[1] / "saved_models"
 )
 @given(texts=st.lists(st.text(max_size=40), max_size=4), room=st.integers(2, 12))
 def test_sequences_are_the_ids_of_encodings(name, texts, room):
-    one = Tokenizer.from_vocabulary(SPECIALS + WORDS) if name is None else _loaded(name)
+    one = Tokenizer.from_vocabulary(SPECIALS + WORDS) if name is None else _saved_tokenizer(name)
     texts = [text for text in ["", "The unaffable cafe [SEP]", *texts] if text.isprintable()]
     given = {"max_length": room, "truncation": "longest_first"}
     for settings_ in ({}, given):
         expected = one.encode_batch(texts, **settings_)
-        for found, encoding in zip(one.sequences(texts, **settings_), expected, strict=True):
-            assert found.input_ids.dtype == np.int32
-            assert found.input_ids.tolist() == encoding.input_ids.tolist()
-            assert found.truncated_tokens == encoding.truncated_tokens
-            assert found.num_tokens == encoding.num_tokens
+        for sequence, encoding in zip(one.sequences(texts, **settings_), expected, strict=True):
+            assert sequence.input_ids.dtype == np.int32
+            assert sequence.input_ids.tolist() == encoding.input_ids.tolist()
+            assert sequence.truncated_tokens == encoding.truncated_tokens
+            assert sequence.num_tokens == encoding.num_tokens
             assert not encoding.token_type_ids.any()
 
 
 @cache
-def _loaded(name: str) -> Tokenizer:
+def _saved_tokenizer(name: str) -> Tokenizer:
     return Tokenizer.load(MODELS / name)
 
 
@@ -87,7 +87,7 @@ def test_sequences_that_are_too_long(tokenizer):
         tokenizer.sequences(["a \ud800"])
 
 
-def test_a_pair(tokenizer):
+def test_pair_has_two_token_types(tokenizer):
     encoding = tokenizer.encode("the", "a cafe")
     assert tokens(tokenizer, encoding) == ["[CLS]", "the", "[SEP]", "a", "cafe", "[SEP]"]
     assert encoding.token_type_ids.tolist() == [0, 0, 0, 1, 1, 1]
@@ -115,7 +115,7 @@ def test_typed_special_tokens_are_text(tokenizer, tmp_path):
         assert tokens(each, each.encode_words(text.split())) == expected
 
 
-def test_only_a_typed_mask_is_read_and_only_if_asked(tokenizer, tmp_path):
+def test_typed_mask_becomes_the_mask_token_only_with_typed_mask(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     text = "a [SEP] [MASK]a [mask]"
     expected = ["[CLS]", "a", "[", "sep", "]", "[MASK]", "a", "[", "mask", "]", "[SEP]"]
@@ -128,7 +128,7 @@ def test_only_a_typed_mask_is_read_and_only_if_asked(tokenizer, tmp_path):
         assert each.mask_id not in each.encode(text).input_ids
 
 
-def test_words_already_split(tokenizer):
+def test_split_words_are_encoded_with_their_word_ids(tokenizer):
     encoding = tokenizer.encode_words(["Unaffable", "\x01", "a.", "Cafe\u0301s"], ["the", "a"])
     assert tokens(tokenizer, encoding) == [
         *["[CLS]", "un", "##aff", "##able", "a", ".", "cafe", "##s", "[SEP]", "the", "a", "[SEP]"]
@@ -144,11 +144,11 @@ def test_words_already_split(tokenizer):
 def test_each_word_is_tokenised_by_itself(words):
     tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS)
     encoding = tokenizer.encode_words(words)
-    alone = [tokenizer.encode(word) for word in words]
-    inner = [each.input_ids[1:-1] for each in alone]
+    encodings = [tokenizer.encode(word) for word in words]
+    inner = [each.input_ids[1:-1] for each in encodings]
     assert encoding.input_ids[1:-1].tolist() == [i for ids in inner for i in ids.tolist()]
     assert encoding.word_ids[1:-1].tolist() == [n for n, ids in enumerate(inner) for _ in ids]
-    offsets = [place for each in alone for place in each.offsets[1:-1].tolist()]
+    offsets = [place for each in encodings for place in each.offsets[1:-1].tolist()]
     assert encoding.offsets[1:-1].tolist() == offsets
 
 
@@ -185,7 +185,7 @@ def test_offsets_point_at_what_became_the_piece(text, lowercase):
     assert tokenizer.piece_ids([text])[0].tolist() == encoding.input_ids[1:-1].tolist()
 
 
-def test_offsets_stand_where_text_was_corrected():
+def test_offsets_are_right_in_corrected_text():
     tokenizer = Tokenizer.from_vocabulary([*SPECIALS, "x", "y", "\U0002b820", "ας"])
     encoding = tokenizer.encode("x\U0002b820y ΑΣ")
     assert tokens(tokenizer, encoding)[1:-1] == ["x", "\U0002b820", "y", "ας"]
@@ -238,23 +238,23 @@ class TestTruncation:
             tokenizer.encode_batch(["a a a"], max_length=4, where=["data.tsv:7"])
         assert tokenizer.encode("a a", max_length=4).truncated_tokens == 0
 
-    def test_is_counted(self, tokenizer):
+    def test_truncated_tokens_are_counted(self, tokenizer):
         encoding = tokenizer.encode("the a cafe", max_length=4, truncation="longest_first")
         assert tokens(tokenizer, encoding) == ["[CLS]", "the", "a", "[SEP]"]
         assert encoding.truncated_tokens == 1
         assert tokenizer.encode("the a", max_length=2, truncation="first").truncated_tokens == 2
 
     @pytest.mark.parametrize(
-        ("truncation", "kept"),
+        ("truncation", "expected_tokens"),
         [
             ("first", ["the", "[SEP]", "a", "a", "a"]),
             ("second", ["the", "cafe", "[SEP]", "a", "a"]),
             ("longest_first", ["the", "cafe", "[SEP]", "a", "a"]),
         ],
     )
-    def test_of_pairs(self, tokenizer, truncation, kept):
+    def test_pairs_are_truncated_by_the_strategy(self, tokenizer, truncation, expected_tokens):
         encoding = tokenizer.encode("the cafe", "a a a", max_length=7, truncation=truncation)
-        assert tokens(tokenizer, encoding) == ["[CLS]", *kept, "[SEP]"]
+        assert tokens(tokenizer, encoding) == ["[CLS]", *expected_tokens, "[SEP]"]
         assert encoding.truncated_tokens == 1
 
     @given(first=st.integers(0, 30), second=st.integers(0, 30), room=st.integers(0, 40))
@@ -273,12 +273,12 @@ class TestTruncation:
             (None, {"max_length": 1, "truncation": "first"}, "no room for the special tokens"),
         ],
     )
-    def test_that_cannot_be_done(self, tokenizer, pair, options, message):
+    def test_impossible_truncation_is_refused(self, tokenizer, pair, options, message):
         pair = pair and "a a a"
         with pytest.raises(DataError, match=message):
             tokenizer.encode("the the the", pair, **options)
 
-    def test_of_an_unknown_kind(self, tokenizer):
+    def test_unknown_truncation_strategy_is_refused(self, tokenizer):
         with pytest.raises(
             SettingsError, match=r"'longest'\. The nearest valid name is 'longest_f"
         ):
@@ -293,14 +293,14 @@ class TestBadText:
         with pytest.raises(DataError, match=r"^x\.jsonl:9: lone surrogate"):
             getattr(tokenizer, method)(["\udfff"], where=["x.jsonl:9"])
 
-    def test_in_second_texts_and_words(self, tokenizer):
+    def test_second_texts_and_words_are_checked(self, tokenizer):
         with pytest.raises(DataError, match=r"^row 2: lone surrogate U\+DC00"):
             tokenizer.encode_batch(["a", "b"], ["c", "\udc00"])
         with pytest.raises(DataError, match=r"^words: lone surrogate"):
             tokenizer.encode_words(["a", "\udc00"])
 
     @pytest.mark.parametrize("value", [None, 1.5, b"a", ["a"]])
-    def test_what_is_no_text(self, tokenizer, value):
+    def test_values_other_than_texts_are_refused(self, tokenizer, value):
         with pytest.raises(
             DataError, match=rf"^row 2: expected a text, got {type(value).__name__}$"
         ):
@@ -313,11 +313,11 @@ class TestBadText:
             tokenizer.segments([["a"], None])
 
     @pytest.mark.parametrize("method", ["encode_batch", "piece_ids", "segments"])
-    def test_one_text_for_many(self, tokenizer, method):
+    def test_text_instead_of_a_list_is_refused(self, tokenizer, method):
         with pytest.raises(DataError, match="one text was given where a list"):
             getattr(tokenizer, method)("a text")
 
-    def test_pairs_of_another_number(self, tokenizer):
+    def test_pairs_of_unequal_lengths_are_refused(self, tokenizer):
         with pytest.raises(DataError, match="2 first texts, but 1 second"):
             tokenizer.encode_batch(["a", "b"], ["c"])
 
@@ -333,7 +333,7 @@ class TestDecoding:
         assert tokenizer.decode(tokenizer.encode("the zebra").input_ids) == "the [UNK]"
 
     @pytest.mark.parametrize("number", [-1, 18, 10**6])
-    def test_ids_outside_the_vocabulary(self, tokenizer, number):
+    def test_ids_outside_the_vocabulary_are_refused(self, tokenizer, number):
         assert tokenizer.vocab_size == 18
         with pytest.raises(DataError, match=f"id {number} is outside the vocabulary of 18 pieces"):
             tokenizer.decode([number])
@@ -377,7 +377,7 @@ def test_a_lone_double_hash_does_not_continue():
     assert tokenizer.continuation.tolist() == [False] * 7 + [True]
 
 
-def test_pickled(tokenizer):
+def test_pickled_tokenizer_keeps_its_fingerprint(tokenizer):
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.fingerprint == tokenizer.fingerprint
     assert again.encode("the café").input_ids.tolist() == [2, 5, 9, 3]
@@ -385,7 +385,7 @@ def test_pickled(tokenizer):
 
 def test_the_fingerprint_knows_every_setting():
     pieces = SPECIALS + WORDS
-    made = [
+    tokenizers = [
         Tokenizer.from_vocabulary(pieces),
         Tokenizer.from_vocabulary(pieces, lowercase=False),
         Tokenizer.from_vocabulary(pieces, strip_accents=False),
@@ -393,7 +393,7 @@ def test_the_fingerprint_knows_every_setting():
         Tokenizer.from_vocabulary([*pieces, "b"]),
         Tokenizer.from_vocabulary([*pieces[:-2], *reversed(pieces[-2:])]),
     ]
-    assert len({each.fingerprint for each in made}) == len(made)
+    assert len({each.fingerprint for each in tokenizers}) == len(tokenizers)
 
 
 @pytest.mark.parametrize(

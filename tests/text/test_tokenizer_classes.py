@@ -52,10 +52,10 @@ def assert_same_again(tokenizer: Tokenizer, model_type: str, directory: Path, **
     (directory / "config.json").write_text(json.dumps({"model_type": model_type}))
     again = Tokenizer.load(directory)
     assert again.fingerprint == tokenizer.fingerprint
-    assert_same_tokens(again, open_elsewhere(directory), **options)
+    assert_same_tokens(again, open_in_transformers(directory), **options)
 
 
-def open_elsewhere(directory: Path):
+def open_in_transformers(directory: Path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return transformers.AutoTokenizer.from_pretrained(directory)
@@ -94,12 +94,12 @@ WORDPIECES = {
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("name", WORDPIECES)
-def test_wordpiece_class_is_read_as_elsewhere(tmp_path, words, name, lowercase):
+def test_wordpiece_class_is_read_as_in_transformers(tmp_path, words, name, lowercase):
     model_type, special = WORDPIECES[name]
     write_vocabulary(tmp_path, special, words)
     settings = {"tokenizer_class": name, "do_lower_case": lowercase}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     theirs.save_pretrained(tmp_path / "json")  # with `tokenizer.json`
     # A word of more than 100 characters is unknown to their class only.
     short = {"texts": TEXTS[:-1]}
@@ -117,7 +117,9 @@ def test_mask_of_mpnet_in_a_text_is_the_mask_token(tmp_path, words):
     (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
     tokenizer = Tokenizer.load(tmp_path)
     masked = tokenizer.encode("the <mask> city", typed_mask=True)
-    assert masked.input_ids.tolist() == open_elsewhere(tmp_path)("the <mask> city")["input_ids"]
+    assert (
+        masked.input_ids.tolist() == open_in_transformers(tmp_path)("the <mask> city")["input_ids"]
+    )
     assert tokenizer.mask_id in masked.input_ids
     assert tokenizer.mask_id not in tokenizer.encode("the <mask> city").input_ids
 
@@ -165,11 +167,11 @@ DEBERTA = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-def test_deberta_is_read_as_elsewhere(tmp_path, byte_merges, prefix):
+def test_deberta_is_read_as_in_transformers(tmp_path, byte_merges, prefix):
     write_merges(tmp_path, DEBERTA, byte_merges)
     (tmp_path / "config.json").write_text('{"model_type": "deberta"}')
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": prefix}))
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     theirs.save_pretrained(tmp_path / "json")
     # The original code puts one separator between texts; since version 5, `transformers` puts two.
     own = Tokenizer.load(tmp_path)
@@ -184,12 +186,12 @@ def test_deberta_is_read_as_elsewhere(tmp_path, byte_merges, prefix):
     assert_same_again(own, "deberta", tmp_path / "own")
 
 
-def test_herbert_is_read_as_elsewhere(tmp_path, word_merges):
+def test_herbert_is_read_as_in_transformers(tmp_path, word_merges):
     write_merges(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], word_merges)
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "bert", "tokenizer_class": "HerbertTokenizerFast"})
     )
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     theirs.save_pretrained(tmp_path / "json")
     tokenizer = Tokenizer.load(tmp_path)
     assert_same_tokens(tokenizer, theirs)
@@ -230,10 +232,10 @@ def train_sentencepiece(directory: Path, family: str) -> sentencepiece.SentenceP
     options: dict[str, object] = {f"{role}_id": -1 for role in ("pad", "unk", "bos", "eos")}
     for number, (role, piece) in enumerate(special.items()):
         options |= {f"{role}_id": number, f"{role}_piece": piece}
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([text for text in TEXTS for _ in range(3)]),
-        model_writer=written,
+        model_writer=buffer,
         vocab_size=260,
         hard_vocab_limit=False,
         control_symbols=more,
@@ -241,8 +243,8 @@ def train_sentencepiece(directory: Path, family: str) -> sentencepiece.SentenceP
         minloglevel=2,
         **options,
     )
-    (directory / FILE_OF.get(family, "spiece.model")).write_bytes(written.getvalue())
-    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    (directory / FILE_OF.get(family, "spiece.model")).write_bytes(buffer.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=buffer.getvalue())
 
 
 def unchanged_texts(library: sentencepiece.SentencePieceProcessor) -> list[str]:
@@ -253,7 +255,7 @@ def unchanged_texts(library: sentencepiece.SentencePieceProcessor) -> list[str]:
     return unchanged
 
 
-def simplified(text: str, *, lowercase: bool, keep_accents: bool) -> str:
+def simplify(text: str, *, lowercase: bool, keep_accents: bool) -> str:
     """What ALBERT's and XLNet's own code does before SentencePiece sees the text."""
     text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
     if not keep_accents:
@@ -278,7 +280,7 @@ def test_deberta_v2_is_sentencepiece(tmp_path, settings):
         if "split_by_punct" not in settings:
             given = text.lower() if settings else text
             assert tokenizer.piece_ids([text])[0].tolist() == library.encode(given), text
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     # Since version 5, `transformers` does not normalise characters as the model file says.
     plain = unchanged_texts(library)
     assert_same_tokens(tokenizer, theirs, texts=plain, pairs=[(plain[0], plain[1])])
@@ -290,11 +292,11 @@ def test_deberta_v2_is_sentencepiece(tmp_path, settings):
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_rembert_is_read_as_elsewhere(tmp_path, lowercase):
+def test_rembert_is_read_as_in_transformers(tmp_path, lowercase):
     train_sentencepiece(tmp_path, "rembert")
     settings = {"tokenizer_class": "RemBertTokenizer", "do_lower_case": lowercase}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     # Version 5.23 puts no special pieces around texts here; its older versions put BERT's.
     for text in TEXTS:
@@ -316,9 +318,9 @@ def test_xlnet_is_its_original_code(tmp_path, settings):
         # `transformers` strips vowel signs with the accents; the original code does not.
         if not keep and any(is_vowel_sign(char) for char in text):
             continue
-        plain = simplified(text, lowercase=lowercase, keep_accents=keep)
+        plain = simplify(text, lowercase=lowercase, keep_accents=keep)
         assert tokenizer.piece_ids([text])[0].tolist() == library.encode(plain), text
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     theirs.save_pretrained(tmp_path / "json")
     if not keep:  # since version 5, `transformers` strips accents always
         assert_same_tokens(tokenizer, theirs)
@@ -335,7 +337,7 @@ def test_bigbird_is_sentencepiece(tmp_path):
     tokenizer = Tokenizer.load(tmp_path)
     for text in TEXTS:
         assert tokenizer.piece_ids([text])[0].tolist() == library.encode(text), text
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     plain = unchanged_texts(library)
     assert_same_tokens(tokenizer, theirs, texts=plain, pairs=[(plain[0], plain[1])])
     theirs.save_pretrained(tmp_path / "json")
@@ -358,7 +360,7 @@ def test_kobert_is_xlnets_code_with_berts_pieces_around_texts(tmp_path, name):
     for text in [*TEXTS, "한국어 모델을 공유합니다."]:
         if any(is_vowel_sign(char) for char in text):
             continue
-        plain = simplified(text, lowercase=False, keep_accents=False)
+        plain = simplify(text, lowercase=False, keep_accents=False)
         ids = [library.piece_to_id(piece) for piece in library.encode(plain, out_type=str)]
         own = tokenizer.encode(text)
         expected = [pieces.index(library.id_to_piece(number)) for number in ids]
@@ -421,11 +423,11 @@ def write_files(directory: Path, kind: str, words, byte_merges) -> None:
 def test_every_other_class_is_refused_by_its_name(tmp_path, words, byte_merges, kind):
     write_files(tmp_path, kind, words, byte_merges)
     named = [*NAMES, *(f"{name}Fast" for name in NAMES), "OfSomebodyTokenizer"]
-    refused = 0
+    num_refused = 0
     for name in named:
-        known = name.removesuffix("Fast")
-        is_read = known == "LlamaTokenizer" and kind == "tokenizer.json"
-        if known in CLASSES or known in GENERAL or is_read:
+        slow_name = name.removesuffix("Fast")
+        is_read = slow_name == "LlamaTokenizer" and kind == "tokenizer.json"
+        if slow_name in CLASSES or slow_name in GENERAL or is_read:
             continue
         for file, other in (
             ("tokenizer_config.json", "config.json"),
@@ -433,11 +435,11 @@ def test_every_other_class_is_refused_by_its_name(tmp_path, words, byte_merges, 
         ):
             (tmp_path / other).unlink(missing_ok=True)
             (tmp_path / file).write_text(json.dumps({"tokenizer_class": name}))
-            with pytest.raises(DataError, match=f"class {known} is not supported") as error:
+            with pytest.raises(DataError, match=f"class {slow_name} is not supported") as error:
                 Tokenizer.load(tmp_path)
             assert error.value.where == str(tmp_path / file)
-            refused += 1
-    assert refused > 100
+            num_refused += 1
+    assert num_refused > 100
 
 
 def test_every_class_of_the_table_is_one_of_transformers():
@@ -453,7 +455,9 @@ def test_llamas_class_with_a_byte_level_file_uses_it_unchanged(tmp_path, words, 
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     own = Tokenizer.load(tmp_path)
     for text in TEXTS:
-        assert own.encode(text).input_ids.tolist() == open_elsewhere(tmp_path)(text)["input_ids"]
+        assert (
+            own.encode(text).input_ids.tolist() == open_in_transformers(tmp_path)(text)["input_ids"]
+        )
 
 
 LLAMA_WORDS = (
@@ -492,7 +496,7 @@ def like_llama(tmp_path, byte_merges) -> Path:
 
 def test_files_like_llamas_are_used_unchanged(like_llama):
     tokenizer = Tokenizer.load(like_llama)
-    theirs = open_elsewhere(like_llama)
+    theirs = open_in_transformers(like_llama)
     for text in [*((text,) for text in TEXTS), *PAIRS]:
         expected = theirs(*text)["input_ids"]
         assert tokenizer.encode(*text).input_ids.tolist() == expected, text
@@ -505,7 +509,7 @@ def test_files_like_llamas_are_used_unchanged(like_llama):
     offsets = [(["the", "café!", "in", "the"][word], span) for word, span in _spans(words)]
     assert "".join(word[start:end] for word, (start, end) in offsets) == "thecafé!inthe"
     tokenizer.save(like_llama / "again")
-    again = open_elsewhere(like_llama / "again")
+    again = open_in_transformers(like_llama / "again")
     assert again(TEXTS[0], TEXTS[1])["input_ids"] == theirs(TEXTS[0], TEXTS[1])["input_ids"]
 
 
@@ -520,12 +524,12 @@ def _spans(encoding) -> list[tuple[int, tuple[int, int]]]:
 @pytest.mark.parametrize("settings", [{"add_bos_token": True}, {"add_eos_token": False}])
 def test_settings_that_contradict_a_frame_are_refused(like_llama, settings):
     file = like_llama / "tokenizer_config.json"
-    stored = json.loads(file.read_text())
-    file.write_text(json.dumps({**stored, **settings}))
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, **settings}))
     with pytest.raises(DataError, match=r"contradicts add_(bos|eos)_token"):
         Tokenizer.load(like_llama)
-    file.write_text(json.dumps({**stored, "add_bos_token": True, "add_eos_token": True}))
-    own, theirs = Tokenizer.load(like_llama), open_elsewhere(like_llama)
+    file.write_text(json.dumps({**config, "add_bos_token": True, "add_eos_token": True}))
+    own, theirs = Tokenizer.load(like_llama), open_in_transformers(like_llama)
     assert own.encode("the city").input_ids.tolist() == theirs("the city")["input_ids"]
 
 

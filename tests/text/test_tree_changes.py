@@ -51,10 +51,10 @@ def saved_and_opened(tokenizer: Tokenizer, folder: Path):
 @pytest.mark.long
 def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path):
     words = ["remdesivir", "xylitol", "the"]
-    found = add_words(tokenizer.definition, words)
-    new = Tokenizer(found.definition)
-    assert found.added_words == ("remdesivir", "xylitol")
-    assert found.known_words == ("the",)
+    result = add_words(tokenizer.definition, words)
+    new = Tokenizer(result.definition)
+    assert result.added_words == ("remdesivir", "xylitol")
+    assert result.known_words == ("the",)
     assert new.pieces[: tokenizer.vocab_size] == tokenizer.pieces
     for one, two in zip(tokenizer.piece_ids(texts), new.piece_ids(texts), strict=True):
         assert one.tolist() == two.tolist()
@@ -65,16 +65,16 @@ def test_words_become_pieces_and_nothing_else_changes(tokenizer, texts, tmp_path
         segment = new.segments([text])[0]
         words_found = [piece.strip("▁Ġ") for piece in new.tokens(segment.input_ids)]
         assert [word for word in words_found if word in words[:2]] == expected
-        at = words_found.index(expected[-1])
-        start, end = segment.offsets[at]
+        index = words_found.index(expected[-1])
+        start, end = segment.offsets[index]
         assert text[start:end] == expected[-1]
         assert new.decode(segment.input_ids) == text
     has_bare_form = tokenizer.token_to_id("Ġthe") is not None
     assert ("remdesivir" in pieces(new, "(remdesivir)")) == has_bare_form
     before = len(tokenizer.pieces)
-    for at, former in enumerate(found.former, before):
+    for index, former in enumerate(result.former, before):
         joined = "".join(tokenizer.pieces[number] for number in former)
-        assert joined == new.pieces[at]
+        assert joined == new.pieces[index]
     theirs = saved_and_opened(new, tmp_path / "t")
     for text in ("We gave remdesivir, then xylitol.", *texts[:5]):
         assert theirs(text)["input_ids"] == new.encode(text).input_ids.tolist()
@@ -107,10 +107,10 @@ def test_a_word_is_one_word(tokenizer):
 
 @pytest.mark.long
 def test_fewer_pieces_and_the_same_tokens(tokenizer, texts, tmp_path):
-    used = np.zeros(tokenizer.vocab_size, np.bool_)
+    is_used = np.zeros(tokenizer.vocab_size, np.bool_)
     for ids in tokenizer.piece_ids(texts):
-        used[ids] = True
-    definition, former = keep_pieces(tokenizer.definition, used)
+        is_used[ids] = True
+    definition, former = keep_pieces(tokenizer.definition, is_used)
     small = Tokenizer(definition)
     assert small.vocab_size == len(former) < tokenizer.vocab_size / 2
     assert [tokenizer.pieces[at] for at in former] == list(small.pieces)
@@ -134,7 +134,7 @@ def test_fewer_pieces_and_the_same_tokens(tokenizer, texts, tmp_path):
 
 
 @pytest.mark.long
-def test_added_and_shrunk(tokenizer):
+def test_shrunk_tokenizer_keeps_added_words(tokenizer):
     large = Tokenizer(add_words(tokenizer.definition, ["remdesivir"]).definition)
     used = np.zeros(large.vocab_size, np.bool_)
     used[large.piece_ids(["a remdesivir"])[0]] = True
@@ -143,7 +143,7 @@ def test_added_and_shrunk(tokenizer):
     assert len(pieces(small, "a remdesivir")) == 2
 
 
-def test_other_kinds_are_said(tmp_path):
+def test_unsupported_models_are_refused(tmp_path):
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, "<unk>"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     library.save(str(tmp_path / "tokenizer.json"))

@@ -21,32 +21,32 @@ TEXT = ["The quick brown fox jumps over the lazy dog.", "Élan! the the thing", 
 
 def naive(words: Counter[str], pieces: list[str], size: int, min_frequency: int) -> list[str]:
     """The same merges, all pairs counted afresh before each: slow and plain."""
-    learned = list(pieces)
+    learned_pieces = list(pieces)
     split = {word: [word[0], *("##" + char for char in word[1:])] for word in words}
-    while len(learned) < size:
+    while len(learned_pieces) < size:
         pairs: Counter[tuple[int, int]] = Counter()
         for word, count in words.items():
             for left, right in zip(split[word], split[word][1:], strict=False):
-                pairs[learned.index(left), learned.index(right)] += count
+                pairs[learned_pieces.index(left), learned_pieces.index(right)] += count
         if not pairs:
             break
         (left, right), count = min(pairs.items(), key=lambda item: (-item[1], item[0]))
         if count < min_frequency:
             break
-        merged = learned[left] + learned[right].removeprefix("##")
-        if merged not in learned:
-            learned.append(merged)
+        merged_piece = learned_pieces[left] + learned_pieces[right].removeprefix("##")
+        if merged_piece not in learned_pieces:
+            learned_pieces.append(merged_piece)
         for word, parts in split.items():
-            done: list[str] = []
+            merged_parts: list[str] = []
             rest = list(parts)
             while rest:
-                if rest[:2] == [learned[left], learned[right]]:
-                    done.append(merged)
+                if rest[:2] == [learned_pieces[left], learned_pieces[right]]:
+                    merged_parts.append(merged_piece)
                     del rest[:2]
                 else:
-                    done.append(rest.pop(0))
-            split[word] = done
-    return learned
+                    merged_parts.append(rest.pop(0))
+            split[word] = merged_parts
+    return learned_pieces
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_merges_are_those_of_a_plain_implementation(words, size, min_frequency):
     assert learned == naive(Counter(words), pieces, size, min_frequency)
 
 
-def test_special_pieces_stand_at_the_original_ids():
+def test_special_pieces_have_the_original_ids():
     tokenizer = train_vocabulary(TEXT, size=170)
     assert tokenizer.pieces[:104] == ORIGINAL_SPECIAL_PIECES
     assert [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id] == [0, 100, 101]
@@ -78,7 +78,7 @@ def test_special_pieces_stand_at_the_original_ids():
     assert "the" in tokenizer.pieces
 
 
-def test_cased():
+def test_cased_vocabulary_keeps_capitals_and_accents():
     tokenizer = train_vocabulary(TEXT, size=200, lowercase=False)
     assert not tokenizer.lowercase
     assert {"T", "É", "##a"} <= set(tokenizer.pieces)
@@ -136,7 +136,7 @@ def test_rare_characters_are_left_out():
     assert tokenizer.piece_ids(["qa"])[0].tolist() == [tokenizer.unk_id]
 
 
-def test_words_over_the_limit_teach_nothing():
+def test_words_over_the_limit_are_not_learned():
     tokenizer = train_vocabulary(["abcabcabc abc"] * 5, size=300, max_word_characters=3)
     assert tokenizer.definition.max_word_characters == 3
     assert max(len(piece.removeprefix("##")) for piece in tokenizer.pieces[104:]) == 3
@@ -144,7 +144,7 @@ def test_words_over_the_limit_teach_nothing():
 
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.text(max_size=30), min_size=1, max_size=8), randomly=st.randoms())
-def test_nothing_but_the_words_counts(texts, randomly):
+def test_vocabulary_depends_on_word_counts_only(texts, randomly):
     """Order does not matter, the text's words are all known, and are counted as one would."""
     try:
         tokenizer = train_vocabulary(texts, size=2000, character_coverage=1.0)
@@ -173,13 +173,13 @@ def test_counting_in_parts_changes_nothing(monkeypatch):
         train_vocabulary([*TEXT[:3], "\udc80"], size=200, workers=2)
 
 
-def test_progress_is_told(monkeypatch):
-    reported = []
-    train_vocabulary(TEXT, size=200, progress=lambda stage, done: reported.append((stage, done)))
-    assert reported == [("paragraphs", len(TEXT))]
+def test_progress_reports_the_number_of_paragraphs(monkeypatch):
+    reports = []
+    train_vocabulary(TEXT, size=200, progress=lambda stage, done: reports.append((stage, done)))
+    assert reports == [("paragraphs", len(TEXT))]
     with pytest.raises(DataError, match="no words"):
-        train_vocabulary([], progress=lambda stage, done: reported.append((stage, done)))
-    assert reported[1:] == [("paragraphs", 0)]
+        train_vocabulary([], progress=lambda stage, done: reports.append((stage, done)))
+    assert reports[1:] == [("paragraphs", 0)]
 
 
 PROGRAM = """
@@ -193,7 +193,7 @@ train_vocabulary(lines, size=1200).save(sys.argv[2])
 @pytest.mark.long
 def test_every_process_gives_the_same_bytes(data_dir, tmp_path):
     corpus = data_dir / "wikitext-2" / "valid.txt"
-    started = []
+    processes = []
     for number, (threads, parallel) in enumerate([(1, "false"), (2, "true"), (1, "true")]):
         variables = {
             "RAYON_NUM_THREADS": str(threads),
@@ -202,8 +202,8 @@ def test_every_process_gives_the_same_bytes(data_dir, tmp_path):
             "PYTHONHASHSEED": str(number),
         }
         command = [sys.executable, "-c", PROGRAM, str(corpus), str(tmp_path / str(number))]
-        started.append(subprocess.Popen(command, env={**os.environ, **variables}))
-    assert [process.wait(timeout=120) for process in started] == [0, 0, 0]
+        processes.append(subprocess.Popen(command, env={**os.environ, **variables}))
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     first = contents(tmp_path / "0")
     assert len(first["vocab.txt"].split()) == 1200
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == first

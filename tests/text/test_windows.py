@@ -21,40 +21,43 @@ def windows(*texts: str | list[str], max_length: int, stride: int) -> list[Encod
 
 
 @given(text=LETTERS, room=st.integers(1, 9), data=st.data())
-def test_windows_hold_every_token_where_it_stands(text, room, data):
+def test_windows_hold_every_token_with_its_offsets(text, room, data):
     stride = data.draw(st.integers(1, room))
     whole = TOKENIZER.encode(text)
-    found = windows(text, max_length=room + 2, stride=stride)
-    covered = []
-    for number, window in enumerate(found):
+    text_windows = windows(text, max_length=room + 2, stride=stride)
+    positions = []
+    for number, window in enumerate(text_windows):
         inner = slice(number * stride + 1, number * stride + window.num_tokens - 1)
         assert window.num_tokens <= room + 2
         assert window.input_ids[1:-1].tolist() == whole.input_ids[inner].tolist()
         assert window.offsets[1:-1].tolist() == whole.offsets[inner].tolist()
         assert window.word_ids[1:-1].tolist() == whole.word_ids[inner].tolist()
         assert window.truncated_tokens == 0
-        covered += range(inner.start, inner.stop)
-        if number < len(found) - 1:
+        positions += range(inner.start, inner.stop)
+        if number < len(text_windows) - 1:
             assert window.num_tokens == room + 2
             assert inner.stop < whole.num_tokens - 1  # else the next one would hold nothing new
-    assert sorted(set(covered)) == list(range(1, whole.num_tokens - 1))
+    assert sorted(set(positions)) == list(range(1, whole.num_tokens - 1))
 
 
-def test_of_a_pair_the_second_text_is_cut():
-    found = windows("a?", "a b c a b", max_length=8, stride=2)
-    assert [TOKENIZER.tokens(window.input_ids) for window in found] == [
+def test_second_text_of_a_pair_is_split_into_windows():
+    text_windows = windows("a?", "a b c a b", max_length=8, stride=2)
+    assert [TOKENIZER.tokens(window.input_ids) for window in text_windows] == [
         ["[CLS]", "a", "?", "[SEP]", "a", "b", "c", "[SEP]"],
         ["[CLS]", "a", "?", "[SEP]", "c", "a", "b", "[SEP]"],
     ]
-    assert found[1].offsets[4:7].tolist() == [[4, 5], [6, 7], [8, 9]]
-    assert found[1].word_ids[4:7].tolist() == [2, 3, 4]
-    assert found[1].token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert text_windows[1].offsets[4:7].tolist() == [[4, 5], [6, 7], [8, 9]]
+    assert text_windows[1].word_ids[4:7].tolist() == [2, 3, 4]
+    assert text_windows[1].token_type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_of_words():
-    found = windows(["ad", "b", "cd"], max_length=5, stride=3)
-    assert [window.word_ids.tolist() for window in found] == [[-1, 0, 0, 1, -1], [-1, 2, 2, -1]]
-    assert found[1].offsets.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
+def test_words_are_split_into_windows():
+    text_windows = windows(["ad", "b", "cd"], max_length=5, stride=3)
+    assert [window.word_ids.tolist() for window in text_windows] == [
+        [-1, 0, 0, 1, -1],
+        [-1, 2, 2, -1],
+    ]
+    assert text_windows[1].offsets.tolist() == [[0, 0], [0, 1], [1, 2], [0, 0]]
 
 
 def test_an_empty_text_is_one_window():
@@ -87,11 +90,13 @@ def test_impossible_windows(pair, max_length, stride, message):
 def test_each_part_is_seen_by_the_window_with_the_most_context(given_windows):
     """By the definition, part by part; of equals the first window."""
     total = max((start + len(context) for start, context in given_windows), default=0)
-    found = most_context([(start, np.array(context)) for start, context in given_windows], total)
+    window_of_part = most_context(
+        [(start, np.array(context)) for start, context in given_windows], total
+    )
     for part in range(total):
-        seen = [
+        candidates = [
             (-context[part - start], number)
             for number, (start, context) in enumerate(given_windows)
             if start <= part < start + len(context)
         ]
-        assert found[part] == (min(seen)[1] if seen else 0)
+        assert window_of_part[part] == (min(candidates)[1] if candidates else 0)

@@ -20,7 +20,7 @@ from bertworks.errors import BertworksError, DataError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.word_splitters import compose
 
-from .test_tokenizer_classes import assert_same_again, assert_same_tokens, open_elsewhere
+from .test_tokenizer_classes import assert_same_again, assert_same_tokens, open_in_transformers
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 JAPANESE = [
@@ -85,7 +85,7 @@ def pieces_of(texts: list[str], *, lowercase: bool = False) -> list[str]:
 @pytest.mark.parametrize("subword", ["wordpiece", "character"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("mecab", [None, {"mecab_dic": "ipadic", "normalize_text": False}])
-def test_japanese_bert_is_read_as_elsewhere(tmp_path, splitters, subword, lowercase, mecab):
+def test_japanese_bert_is_read_as_in_transformers(tmp_path, splitters, subword, lowercase, mecab):
     write_files(
         tmp_path,
         pieces_of(JAPANESE),
@@ -96,7 +96,7 @@ def test_japanese_bert_is_read_as_elsewhere(tmp_path, splitters, subword, lowerc
         mecab_kwargs=mecab,
     )
     tokenizer = Tokenizer.load(tmp_path)
-    theirs = open_elsewhere(tmp_path)
+    theirs = open_in_transformers(tmp_path)
     options = {"texts": JAPANESE, "pairs": [(JAPANESE[0], JAPANESE[1])]}
     assert_same_tokens(tokenizer, theirs, **options)
     assert_same_again(tokenizer, "bert", tmp_path / "again", **options)
@@ -116,7 +116,7 @@ def test_japanese_bert_is_read_as_elsewhere(tmp_path, splitters, subword, lowerc
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"strip_accents": False}])
-def test_roformer_is_read_as_elsewhere(tmp_path, splitters, settings):
+def test_roformer_is_read_as_in_transformers(tmp_path, splitters, settings):
     write_files(tmp_path, pieces_of(CHINESE), tokenizer_class="RoFormerTokenizer", **settings)
     tokenizer = Tokenizer.load(tmp_path)
     options = {"texts": CHINESE, "pairs": [(CHINESE[0], CHINESE[1])]}
