@@ -34,13 +34,13 @@ Bertworks = Callable[..., Result]
 
 @dataclass(frozen=True)
 class World:
-    """Where everything lies."""
+    """The files and directories that the tests of the command line share."""
 
     corpus: Path
     vocab: Path
-    prepared: Path
+    data: Path
     pretrained: Path
-    finetuned: Path
+    classifier: Path
     train: Path
     dev: Path
 
@@ -52,7 +52,7 @@ def invoke(*words: object, stdin: str | bytes | None = None) -> Result:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The cache, which has records of finished commands, is the tests' own."""
+    """Give the tests a cache of their own: it has records of finished commands."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -71,21 +71,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def world_at(root: Path) -> World:
-    """The world that `make_world` made in a folder."""
+    """The paths of what `make_world` made in a folder."""
     return World(
         corpus=root / "corpus.txt",
         vocab=root / "vocab",
-        prepared=root / "prepared",
+        data=root / "prepared",
         pretrained=root / "pretrained",
-        finetuned=root / "finetuned",
+        classifier=root / "finetuned",
         train=root / "train.jsonl",
         dev=root / "dev.jsonl",
     )
 
 
 def make_world(root: Path) -> None:
-    """Make everything with the command line."""
-    made = world_at(root)
+    """Make a corpus, tables and models with the command line."""
+    world = world_at(root)
     nouns = ("door", "window", "train", "river", "letter", "garden")
     verbs = ("opened", "closed", "followed", "painted", "forgot")
     documents = [
@@ -95,21 +95,21 @@ def make_world(root: Path) -> None:
         )
         for i in range(12)
     ]
-    made.corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    world.corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     rows = [
         json.dumps({"text": f"the {noun} was {verb}", "label": "wet" if noun == "river" else "dry"})
         for noun in nouns
         for verb in verbs
     ]
-    made.train.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    made.dev.write_text("\n".join(rows[::3]) + "\n", encoding="utf-8")
+    world.train.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    world.dev.write_text("\n".join(rows[::3]) + "\n", encoding="utf-8")
     for words in (
-        ("vocab", made.corpus, "--out", made.vocab, "--size", 250),
-        ("prepare", made.corpus, "--tokenizer", made.vocab, "--out", made.prepared, "--workers", 1),
-        ("pretrain", "tiny", *SMALL, f"data={made.prepared}", *CPU, "--out", made.pretrained),
+        ("vocab", world.corpus, "--out", world.vocab, "--size", 250),
+        ("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.data, "--workers", 1),
+        ("pretrain", "tiny", *SMALL, f"data={world.data}", *CPU, "--out", world.pretrained),
         (
-            *("finetune", "classification", "--model", made.pretrained, "--train", made.train),
-            *("--dev", made.dev, "--out", made.finetuned, *CPU, "epochs=1", "max_seq_length=32"),
+            *("finetune", "classification", "--model", world.pretrained, "--train", world.train),
+            *("--dev", world.dev, "--out", world.classifier, *CPU, "epochs=1", "max_seq_length=32"),
         ),
     ):
         result = invoke(*words)

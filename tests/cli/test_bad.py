@@ -78,7 +78,7 @@ def test_a_verb_alone_says_its_usage_and_an_example(
 
 
 @pytest.mark.long
-def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_corpora_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "v"
     (tmp_path / "empty.txt").touch()
     (tmp_path / "utf16.txt").write_bytes("text".encode("utf-16"))
@@ -109,7 +109,7 @@ def test_bad_corpora(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     assert not out.exists()
 
 
-def test_encodings_and_formats_are_said_everywhere(
+def test_encoding_and_format_are_options_of_every_verb(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     table = tmp_path / "table.csv"
@@ -117,12 +117,12 @@ def test_encodings_and_formats_are_said_everywhere(
     out = tmp_path / "out"
     options = ("--encoding", "latin-1", "--format", "tsv")
     for words in (
-        ("predict", world.finetuned, "--data", table, "--out", out / "a.csv"),
-        ("evaluate", world.finetuned, "--data", table),
-        ("embed", world.finetuned, "--data", table, "--out", out / "a.npy"),
-        ("features", world.finetuned, "--data", table, "--out", out / "a.parquet"),
-        ("search", world.finetuned, table, "a"),
-        ("probe", "--model", world.finetuned, "--train", table, "--dev", table),
+        ("predict", world.classifier, "--data", table, "--out", out / "a.csv"),
+        ("evaluate", world.classifier, "--data", table),
+        ("embed", world.classifier, "--data", table, "--out", out / "a.npy"),
+        ("features", world.classifier, "--data", table, "--out", out / "a.parquet"),
+        ("search", world.classifier, table, "a"),
+        ("probe", "--model", world.classifier, "--train", table, "--dev", table),
     ):
         out.mkdir(exist_ok=True)
         _fails(bertworks, *words, says="--encoding latin-1")
@@ -131,12 +131,15 @@ def test_encodings_and_formats_are_said_everywhere(
     assert "Grüße,dry,".encode() in (out / "a.csv").read_bytes()
     _fails(bertworks, *words, "--encoding", "latin-17", says="nearest valid name")
     _fails(
-        *(bertworks, "predict", world.finetuned, "--data", world.dev, "--out", tmp_path / "a.xlsx"),
+        *(bertworks, "predict", world.classifier, "--data", world.dev),
+        *("--out", tmp_path / "a.xlsx"),
         says="cannot be written as .xlsx. Name it .tsv, .csv or .jsonl",
     )
 
 
-def test_nothing_is_overwritten(bertworks: Bertworks, world: World) -> None:
+def test_existing_outputs_and_inputs_are_not_overwritten(
+    bertworks: Bertworks, world: World
+) -> None:
     for out in (world.vocab, world.pretrained / "model"):
         _fails(bertworks, "vocab", world.corpus, "--out", out, says="already")
     _fails(bertworks, "vocab", world.corpus, "--out", world.corpus, says="is an input")
@@ -145,8 +148,8 @@ def test_nothing_is_overwritten(bertworks: Bertworks, world: World) -> None:
     )
     words = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out")
     _fails(bertworks, *words, world.vocab, says="is an input")
-    _fails(bertworks, *words, world.finetuned, says="not empty")
-    words = ("pretrain", "tiny", f"data={world.prepared}", *SMALL, *CPU, "--out")
+    _fails(bertworks, *words, world.classifier, says="not empty")
+    words = ("pretrain", "tiny", f"data={world.data}", *SMALL, *CPU, "--out")
     _fails(bertworks, *words, world.vocab, says="not empty and holds no run")
     _fails(bertworks, *words, world.pretrained, "seed=9", says="seed=0, not 9")
 
@@ -157,13 +160,15 @@ def test_bad_preparations(bertworks: Bertworks, world: World, tmp_path: Path) ->
     _fails(bertworks, "prepare", world.vocab, "--tokenizer", world.corpus, *out, says="corpus.txt")
 
 
-def test_bad_pretraining(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_pretraining_settings_are_refused(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     end = (*SMALL, *CPU, "--out", tmp_path / "run")
-    data = f"data={world.prepared}"
+    data = f"data={world.data}"
     _fails(bertworks, "pretrain", "tini", data, *end, says="'tiny'")
     _fails(bertworks, "pretrain", tmp_path / "my.yaml", data, *end, says="my.yaml")
     _fails(bertworks, "pretrain", "tiny", *end, says="data=VALUE")
-    _fails(bertworks, "pretrain", "tiny", world.prepared, *end, says="key=value")
+    _fails(bertworks, "pretrain", "tiny", world.data, *end, says="key=value")
     _fails(bertworks, "pretrain", "tiny", f"data={world.vocab}", *end, says="bertworks prepare")
     _fails(bertworks, "pretrain", "tiny", data, *end, "stesp=5", says="'steps'")
     _fails(bertworks, "pretrain", "tiny", data, *end, "learning_rate=fast", says="learning_rate")
@@ -172,7 +177,9 @@ def test_bad_pretraining(bertworks: Bertworks, world: World, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_finetuning_settings_are_refused(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     files = {
         "fields.tsv": "text\tlabel\na\tx\nb\n",
         "empty.tsv": "text\tlabel\na\tx\nb\t\n",
@@ -232,40 +239,40 @@ def test_bad_finetuning(bertworks: Bertworks, world: World, tmp_path: Path) -> N
 def test_models_that_are_none_or_of_another_task(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
-    gone = tmp_path / "gone"
-    _fails(bertworks, "predict", gone, "text", says="no such directory")
-    _fails(bertworks, "predict", "the text first", world.finetuned, says="no such directory")
-    _fails(bertworks, "evaluate", world.dev, "--data", world.finetuned, says="is a file")
+    missing_path = tmp_path / "gone"
+    _fails(bertworks, "predict", missing_path, "text", says="no such directory")
+    _fails(bertworks, "predict", "the text first", world.classifier, says="no such directory")
+    _fails(bertworks, "evaluate", world.dev, "--data", world.classifier, says="is a file")
     missing = world.dev.parent / "missing" / "page.html"
     _fails(
-        *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", missing),
+        *(bertworks, "evaluate", world.classifier, "--data", world.dev, "--report", missing),
         says="page.html: cannot be written (No such file or directory)",
     )
     sheet = world.dev.parent / "page.xlsx"
     _fails(
-        *(bertworks, "evaluate", world.finetuned, "--data", world.dev, "--report", sheet),
+        *(bertworks, "evaluate", world.classifier, "--data", world.dev, "--report", sheet),
         says="page.xlsx: a report is an HTML page. Name it .html.",
     )
     assert not sheet.exists()
     bare = tmp_path / "noext"
     _fails(
-        *(bertworks, "explain", world.finetuned, "the river", "--out", bare),
+        *(bertworks, "explain", world.classifier, "the river", "--out", bare),
         says="noext: a report is an HTML page. Name it .html.",
     )
     assert not bare.exists()
-    _fails(bertworks, "fill-mask", world.finetuned, "a [MASK]", says="trained for classification")
-    _fails(bertworks, "next-sentence", world.finetuned, "a", "b", says="classification")
-    _fails(bertworks, "tokenize", gone, "text", says="no such directory")
+    _fails(bertworks, "fill-mask", world.classifier, "a [MASK]", says="trained for classification")
+    _fails(bertworks, "next-sentence", world.classifier, "a", "b", says="classification")
+    _fails(bertworks, "tokenize", missing_path, "text", says="no such directory")
     weights = tmp_path / "damaged" / "model.safetensors"
     weights.parent.mkdir()
-    for file in (world.finetuned / "model").iterdir():
+    for file in (world.classifier / "model").iterdir():
         (weights.parent / file.name).write_bytes(file.read_bytes())
     weights.write_bytes(weights.read_bytes()[:-100])
     _fails(bertworks, "predict", weights.parent, "text", says="damaged")
 
 
 def test_a_recipe_says_what_it_needs(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    words = ("pretrain", "adapt", f"data={world.prepared}", *CPU, "--out", tmp_path / "run")
+    words = ("pretrain", "adapt", f"data={world.data}", *CPU, "--out", tmp_path / "run")
     _fails(bertworks, *words, says="the setting 'init_checkpoint' (model to start from")
     _fails(bertworks, *words, says="Give it as init_checkpoint=VALUE")
     assert not (tmp_path / "run").exists()
@@ -291,7 +298,7 @@ def test_a_mistake_on_the_command_line_is_not_the_recipe_s(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     start = ("pretrain", "tiny", *CPU, "--out", tmp_path / "run")
-    data = f"data={world.prepared}"
+    data = f"data={world.data}"
     _fails(bertworks, *start, data, "step=3", says="error: unknown setting 'step'")
     _fails(bertworks, *start, data, "steps=0", says="error: steps=0")
     _fails(bertworks, *start, data, "model.hiden_size=3", says="error: unknown setting 'model.hid")
@@ -329,17 +336,17 @@ def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: 
     says = "x\\udcff: the name is not UTF-8"
     _fails(bertworks, "predict", out, "text", says=says)
     _fails(bertworks, "prepare", folder, "--tokenizer", world.vocab, "--out", out, says=says)
-    model = ("--model", world.finetuned, "--train", table, "--dev", table, "max_seq_length=32")
+    model = ("--model", world.classifier, "--train", table, "--dev", table, "max_seq_length=32")
     _fails(bertworks, "finetune", "classification", *model, *CPU, "--out", out, says=says)
-    _fails(bertworks, "convert", world.finetuned, out, says=says)
-    words = ("embed", world.finetuned, "text", *CPU, "--out", f"{out}.parquet")
+    _fails(bertworks, "convert", world.classifier, out, says=says)
+    words = ("embed", world.classifier, "text", *CPU, "--out", f"{out}.parquet")
     _fails(bertworks, *words, says="x\\udcff.parquet: the name is not UTF-8")
     assert not out.exists()
 
     for words in (
         ("prepare", folder, "--tokenizer", world.vocab, "--out", tmp_path / "p", "--workers", 1),
-        ("predict", world.finetuned, "--data", table, "--out", f"{out}.tsv", *CPU),
-        ("evaluate", world.finetuned, "--data", table, "--report", f"{out}.html", *CPU),
+        ("predict", world.classifier, "--data", table, "--out", f"{out}.tsv", *CPU),
+        ("evaluate", world.classifier, "--data", table, "--report", f"{out}.html", *CPU),
         ("finetune", "classification", *model, *CPU, "epochs=0.1", "--out", tmp_path / "run"),
     ):
         result = bertworks(*words)
@@ -350,17 +357,17 @@ def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: 
 
 
 def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    _fails(bertworks, "predict", world.finetuned, " ", says="empty text")
-    _fails(bertworks, "predict", world.finetuned, "a", "--pair", "b", says="single texts")
-    _fails(bertworks, "predict", world.finetuned, "\udcff", says="surrogate")
+    _fails(bertworks, "predict", world.classifier, " ", says="empty text")
+    _fails(bertworks, "predict", world.classifier, "a", "--pair", "b", says="single texts")
+    _fails(bertworks, "predict", world.classifier, "\udcff", says="surrogate")
     _fails(bertworks, "fill-mask", world.pretrained, "", says="empty text")
     _fails(bertworks, "fill-mask", world.pretrained, "no mask", says="no [MASK] in the text")
     long = "door " * 100
     _fails(bertworks, "fill-mask", world.pretrained, f"{long} [MASK]", says="64")
     _fails(bertworks, "next-sentence", world.pretrained, "a", "", says="empty text")
-    table = ("predict", world.finetuned, "--data", world.dev)
+    table = ("predict", world.classifier, "--data", world.dev)
     _fails(bertworks, *table, "--out", tmp_path / "no" / "out.tsv", says="out.tsv")
-    result = bertworks("predict", world.finetuned, "-", stdin=b"fine\n\xff\n")
+    result = bertworks("predict", world.classifier, "-", stdin=b"fine\n\xff\n")
     assert result.exit_code == 1
     assert "standard input:2" in result.stderr
 
@@ -377,7 +384,7 @@ def _start(*words: object, **options: object) -> subprocess.Popen[str]:
 def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     own = [word for word in SMALL if not word.startswith("steps=")]
-    words = (*own, f"data={world.prepared}", "steps=1000000", "log_every=1", *CPU)
+    words = (*own, f"data={world.data}", "steps=1000000", "log_every=1", *CPU)
     process = _start("pretrain", "tiny", *words, "--out", run)
     try:
         deadline = time.monotonic() + 120
@@ -417,7 +424,7 @@ def test_ctrl_c_elsewhere_is_one_line(world: World) -> None:
 
 @pytest.mark.long
 def test_a_reader_that_has_seen_enough_is_no_error(world: World) -> None:
-    process = _start("predict", world.finetuned, "-", *CPU, stdin=subprocess.PIPE)
+    process = _start("predict", world.classifier, "-", *CPU, stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdout.close()
@@ -435,7 +442,7 @@ def test_a_full_disk_is_one_line(world: World) -> None:
     assert errors.strip() == "error: No space left on device"
 
 
-def test_little_memory_is_said_before_a_library_ends_the_process(
+def test_little_memory_gives_a_warning(
     bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "warning" not in bertworks("settings", "vocab").output
@@ -460,7 +467,7 @@ PanicException = type("PanicException", (BaseException,), {})  # as Rust's libra
         (PanicException("no thread:\nout of memory"), "out of memory (no thread: out of"),
     ],
 )
-def test_memory_that_is_short_is_said_in_a_line(
+def test_out_of_memory_is_an_error_of_one_line(
     bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch, error: BaseException, says: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:

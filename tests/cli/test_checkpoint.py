@@ -14,24 +14,26 @@ import bertworks as bw
 from .conftest import Bertworks, World
 
 
-def test_inspect_tells_what_is_there(bertworks: Bertworks, world: World) -> None:
-    text = bertworks("inspect", world.finetuned).stdout
+def test_inspect_shows_the_model_and_its_tensors(bertworks: Bertworks, world: World) -> None:
+    text = bertworks("inspect", world.classifier).stdout
     assert "family      bert" in text
     assert "task        classification" in text
     assert "heads       pooler, classifier" in text
     assert "16 wide, 2 heads" in text
     assert max(map(len, text.splitlines())) <= 80
-    found = json.loads(bertworks("inspect", world.pretrained, "--json").stdout)
+    values = json.loads(bertworks("inspect", world.pretrained, "--json").stdout)
     model = bw.load(world.pretrained, device="cpu")
-    assert found["parameters"]["total"] == sum(p.numel() for p in model.network.parameters())
-    assert found["vocabulary"]["size"] == model.tokenizer.vocab_size
-    assert found["dropped_tensors"] == {}
-    assert set(found["used_tensors"]) <= set(model.network.state_dict())
+    assert values["parameters"]["total"] == sum(p.numel() for p in model.network.parameters())
+    assert values["vocabulary"]["size"] == model.tokenizer.vocab_size
+    assert values["dropped_tensors"] == {}
+    assert set(values["used_tensors"]) <= set(model.network.state_dict())
     assert "used     encoder.pooler" in bertworks("inspect", world.pretrained, "--tensors").stdout
 
 
 @pytest.mark.parametrize("layout", ["hf", "safetensors", "tensorflow"])
-def test_convert(bertworks: Bertworks, world: World, tmp_path, layout: str) -> None:
+def test_convert_keeps_every_weight(
+    bertworks: Bertworks, world: World, tmp_path, layout: str
+) -> None:
     result = bertworks("convert", world.pretrained, tmp_path / "m", "--to", layout)
     assert result.exit_code == 0, result.output
     one, two = (bw.load(path, device="cpu") for path in (world.pretrained, tmp_path / "m"))
@@ -67,7 +69,7 @@ def test_add_tokens_reads_tables(bertworks: Bertworks, world: World, tmp_path) -
     assert "table.txt:1: 'zyzzyva\\t3' has a tab. Read it as a table" in result.output
 
 
-def test_shrink(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_shrink_keeps_the_vectors_of_the_text(bertworks: Bertworks, world: World, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The door was opened.\n\nA river.\n", encoding="utf-8")
     result = bertworks("shrink", world.pretrained, text, "--out", tmp_path / "m")
@@ -80,7 +82,9 @@ def test_shrink(bertworks: Bertworks, world: World, tmp_path) -> None:
     assert np.array_equal(before, after)
 
 
-def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_extend_adds_positions_and_keeps_vectors(
+    bertworks: Bertworks, world: World, tmp_path
+) -> None:
     result = bertworks("extend", world.pretrained, "--positions", 100, "--out", tmp_path / "m")
     assert result.exit_code == 0, result.output
     assert "100, before 64" in result.stdout
@@ -89,32 +93,34 @@ def test_extend(bertworks: Bertworks, world: World, tmp_path) -> None:
     before = bw.load(world.pretrained, device="cpu").embed(["The door was opened."])
     assert np.array_equal(before, model.embed(["The door was opened."]))
     assert "max_seq_length" not in result.stdout
-    result = bertworks("extend", world.finetuned, "--positions", 100, "--out", tmp_path / "n")
+    result = bertworks("extend", world.classifier, "--positions", 100, "--out", tmp_path / "n")
     assert "limit       32 tokens of a text, as before" in result.stdout
 
 
-@pytest.mark.parametrize("calibrated", [False, True])
-def test_quantize(bertworks: Bertworks, world: World, calibrated: bool, tmp_path) -> None:
+@pytest.mark.parametrize("is_calibrated", [False, True])
+def test_quantize_changes_vectors_little(
+    bertworks: Bertworks, world: World, is_calibrated: bool, tmp_path
+) -> None:
     (tmp_path / "some.txt").write_text("The door was opened.\nA river\n")
-    words = ["quantize", world.finetuned, "--out", tmp_path / "m"]
-    words += ["--calibrate", tmp_path / "some.txt"] * calibrated
+    words = ["quantize", world.classifier, "--out", tmp_path / "m"]
+    words += ["--calibrate", tmp_path / "some.txt"] * is_calibrated
     result = bertworks(*words, "--texts", tmp_path / "some.txt", "--data", world.dev)
     assert result.exit_code == 0, result.output
     worst = re.search(r"cosine +(\S+) at worst, (\S+) on average", result.stdout)
     assert worst is not None and 0.9 < float(worst[1]) <= float(worst[2]) <= 1
-    was = bw.load(world.finetuned, device="cpu").evaluate(world.dev, precision="fp32").metrics
+    was = bw.load(world.classifier, device="cpu").evaluate(world.dev, precision="fp32").metrics
     assert f"before {was['accuracy']:.4f}" in result.stdout
-    before, after = (
+    full, quantized = (
         bw.load(path, device="cpu").embed(["The door was opened."], precision="int8")
-        for path in (world.finetuned, tmp_path / "m")
+        for path in (world.classifier, tmp_path / "m")
     )
-    assert np.abs(before - after).max() < 0.05
+    assert np.abs(full - quantized).max() < 0.05
     assert any(
         name.endswith(".calibrated_shift") for name in load_file(tmp_path / "m/model.safetensors")
-    ) == (calibrated)
+    ) == (is_calibrated)
 
 
-def test_mistakes(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_invalid_arguments_are_refused(bertworks: Bertworks, world: World, tmp_path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
     (tmp_path / "pieces.txt").write_text("fine\n\n##ing\n")

@@ -56,7 +56,7 @@ def test_options_of_the_examples_exist(bertworks: Bertworks) -> None:
         assert used <= set(heading.split()), verb
 
 
-def test_vocab(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_vocab_is_reproducible(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     result = bertworks("vocab", world.corpus, "--out", tmp_path / "v", "--size", 250)
     assert result.exit_code == 0
     assert "250" in result.stdout
@@ -64,7 +64,7 @@ def test_vocab(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     assert again == (world.vocab / "vocab.txt").read_bytes()
 
 
-def test_vocab_with_less_to_learn_than_asked_for(
+def test_vocab_reports_a_smaller_vocabulary(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     result = bertworks("vocab", world.corpus, "--out", tmp_path / "v", "--size", 9000, "--cased")
@@ -85,7 +85,9 @@ def test_vocab_leaves_out_rare_characters(
     assert sizes[0] < sizes[1]
 
 
-def test_what_is_skipped_is_told(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_vocab_reports_skipped_lines_and_duplicates(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(
         world.corpus.read_bytes() + b"a broken \xff line\n\n" + world.corpus.read_bytes()
@@ -99,19 +101,19 @@ def test_what_is_skipped_is_told(bertworks: Bertworks, world: World, tmp_path: P
 
 
 def test_prepare_again_has_nothing_to_do(bertworks: Bertworks, world: World) -> None:
-    result = bertworks("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.prepared)
+    result = bertworks("prepare", world.corpus, "--tokenizer", world.vocab, "--out", world.data)
     assert result.exit_code == 0
     assert "documents   12" in result.stdout
     assert "nothing to do" in result.stdout
 
 
 def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    corpus, found = tmp_path / "corpus.jsonl", ("--tokenizer", world.vocab, "--workers", 1)
+    corpus, options = tmp_path / "corpus.jsonl", ("--tokenizer", world.vocab, "--workers", 1)
     texts = [" ".join(part.split("\n")) for part in world.corpus.read_text().strip().split("\n\n")]
     rows = [{"text": text, "spans": [[0, 8], [text.index("by"), len(text)]]} for text in texts]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "prepared"
-    result = bertworks("prepare", corpus, *found, "--out", out, "--spans", "given")
+    result = bertworks("prepare", corpus, *options, "--out", out, "--spans", "given")
     assert result.exit_code == 0, result.output
     assert "spans       24" in result.stdout
     words = (*SMALL, f"data={out}", "masking.unit=knowledge", *CPU, "--out", tmp_path / "run")
@@ -120,7 +122,7 @@ def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path:
     assert "mlm_loss" in result.stdout
     rows[3]["spans"] = [[5, 1]]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = bertworks("prepare", corpus, *found, "--out", tmp_path / "bad", "--spans", "given")
+    result = bertworks("prepare", corpus, *options, "--out", tmp_path / "bad", "--spans", "given")
     assert result.exit_code != 0
     assert "corpus.jsonl:4: the span [5, 1] ends before it begins" in " ".join(
         result.output.split()
@@ -128,24 +130,24 @@ def test_spans_are_masked_as_units(bertworks: Bertworks, world: World, tmp_path:
 
 
 @pytest.mark.long
-def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
+def test_pretraining_continues_with_domain_text_and_added_words(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     (tmp_path / "words.txt").write_text("zebu\n")
-    grown, data = tmp_path / "grown", tmp_path / "data"
+    extended_model, data = tmp_path / "grown", tmp_path / "data"
     assert not bertworks(
-        "add-tokens", world.pretrained, tmp_path / "words.txt", "--out", grown
+        "add-tokens", world.pretrained, tmp_path / "words.txt", "--out", extended_model
     ).exit_code
     assert not bertworks(
-        *("prepare", world.corpus, "--tokenizer", grown, "--out", data, "--workers", 1)
+        *("prepare", world.corpus, "--tokenizer", extended_model, "--out", data, "--workers", 1)
     ).exit_code
     own = [word for word in SMALL if not word.startswith("model.")]
     words = ("pretrain", "adapt", *own, f"data={data}", *CPU, "--out", tmp_path / "run")
-    result = bertworks(*words, f"init_checkpoint={grown}")
+    result = bertworks(*words, f"init_checkpoint={extended_model}")
     assert result.exit_code == 0, result.output
     assert "starts from" in result.stderr
     assert "not used: cls.seq_relationship.bias" in result.stderr
-    assert "starts from" not in bertworks(*words, f"init_checkpoint={grown}").stderr
+    assert "starts from" not in bertworks(*words, f"init_checkpoint={extended_model}").stderr
     wrong = bertworks(*words[:-1], tmp_path / "other", f"init_checkpoint={world.pretrained}")
     assert wrong.exit_code
     assert "was prepared with another tokenizer" in wrong.stderr.replace("\n", " ")
@@ -153,7 +155,7 @@ def test_a_model_goes_on_with_the_text_and_the_words_of_a_domain(
 
 def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> None:
     journal = (world.pretrained / "journal.jsonl").read_bytes()
-    words = ("pretrain", "tiny", *SMALL, f"data={world.prepared}", *CPU, "--out", world.pretrained)
+    words = ("pretrain", "tiny", *SMALL, f"data={world.data}", *CPU, "--out", world.pretrained)
     result = bertworks(*words)
     assert result.exit_code == 0
     assert "mlm_loss" in result.stdout
@@ -161,13 +163,15 @@ def test_pretrain_again_is_done_at_once(bertworks: Bertworks, world: World) -> N
     assert (world.pretrained / "journal.jsonl").read_bytes() == journal
 
 
-def test_finetune_left_a_model_and_a_report(world: World) -> None:
-    assert (world.finetuned / "model" / "model.safetensors").is_file()
-    assert (world.finetuned / "report.html").is_file()
+def test_finetune_writes_a_model_and_a_report(world: World) -> None:
+    assert (world.classifier / "model" / "model.safetensors").is_file()
+    assert (world.classifier / "report.html").is_file()
 
 
 @pytest.mark.long
-def test_finetune_a_grid(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_finetune_trains_every_run_of_a_grid_once(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     out = tmp_path / "grid"
     words = (
         *("finetune", "classification", "--model", world.pretrained, "--train", world.train),
@@ -189,7 +193,9 @@ def test_finetune_a_grid(bertworks: Bertworks, world: World, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_glue_scores_the_tasks_of_a_folder(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     data, out = tmp_path / "glue", tmp_path / "out"
     (data / "RTE").mkdir(parents=True)
     lines = ["index\tsentence1\tsentence2\tlabel"]
@@ -208,12 +214,12 @@ def test_glue(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     assert "| RTE | accuracy | 50.0 |" in (out / "glue.md").read_text()
 
 
-def test_evaluate(bertworks: Bertworks, world: World) -> None:
-    table = bertworks("evaluate", world.finetuned, "--data", world.dev)
+def test_evaluate_shows_metrics_as_table_and_json(bertworks: Bertworks, world: World) -> None:
+    table = bertworks("evaluate", world.classifier, "--data", world.dev)
     assert table.exit_code == 0
     assert "accuracy" in table.stdout
     values = json.loads(
-        bertworks("evaluate", world.finetuned, "--data", world.dev, "--json").stdout
+        bertworks("evaluate", world.classifier, "--data", world.dev, "--json").stdout
     )
     assert values["rows"] == 10
     assert f"{values['accuracy']:.4f}" in table.stdout
@@ -221,25 +227,25 @@ def test_evaluate(bertworks: Bertworks, world: World) -> None:
 
 def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     page = tmp_path / "errors.html"
-    printed = bertworks("evaluate", world.finetuned, "--data", world.dev, "--report", page)
-    assert printed.exit_code == 0
-    assert re.search(r"calibration +error \d+\.\d% \(mean confidence", printed.stdout)
-    assert "report" in printed.stdout
-    lines = [line for line in printed.stdout.splitlines() if str(page) not in line]
+    result = bertworks("evaluate", world.classifier, "--data", world.dev, "--report", page)
+    assert result.exit_code == 0
+    assert re.search(r"calibration +error \d+\.\d% \(mean confidence", result.stdout)
+    assert "report" in result.stdout
+    lines = [line for line in result.stdout.splitlines() if str(page) not in line]
     assert max(map(len, lines)) <= 80
     assert "Calibration" in page.read_text(encoding="utf-8")
 
 
 def test_predict_texts(bertworks: Bertworks, world: World) -> None:
-    result = bertworks("predict", world.finetuned, "the river rose", "a door", "--json")
+    result = bertworks("predict", world.classifier, "the river rose", "a door", "--json")
     first, second = map(json.loads, result.stdout.splitlines())
     assert (first["text"], second["text"]) == ("the river rose", "a door")
     assert set(first["prediction"]["probabilities"]) == {"dry", "wet"}
     assert sum(first["prediction"]["probabilities"].values()) == pytest.approx(1)
 
 
-def test_predict_tells_what_it_cuts_off(bertworks: Bertworks, world: World) -> None:
-    result = bertworks("predict", world.finetuned, "the river rose", "door " * 200, "--json")
+def test_predict_warns_of_truncated_rows(bertworks: Bertworks, world: World) -> None:
+    result = bertworks("predict", world.classifier, "the river rose", "door " * 200, "--json")
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 2
     (printed,) = result.stderr.splitlines()
@@ -247,7 +253,7 @@ def test_predict_tells_what_it_cuts_off(bertworks: Bertworks, world: World) -> N
 
 
 def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:
-    result = bertworks("predict", world.finetuned, "-", "--json", stdin="one\n\nthree é\n")
+    result = bertworks("predict", world.classifier, "-", "--json", stdin="one\n\nthree é\n")
     assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [
         "one",
         "",
@@ -255,15 +261,17 @@ def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> 
     ]
 
 
-def test_predict_a_table(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_predict_keeps_the_rows_of_a_table(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     out = tmp_path / "out.jsonl"
-    result = bertworks("predict", world.finetuned, "--data", world.dev, "--out", out)
+    result = bertworks("predict", world.classifier, "--data", world.dev, "--out", out)
     assert result.exit_code == 0
     assert "10 rows written" in result.stderr
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     wanted = [json.loads(line) for line in world.dev.read_text(encoding="utf-8").splitlines()]
     assert [row["text"] for row in rows] == [row["text"] for row in wanted]
-    table = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
+    table = bertworks("predict", world.classifier, "--data", world.dev).stdout.splitlines()
     assert table[0].split("\t")[:3] == ["text", "label", "prediction.label"]
     assert len(table) == 11
 
@@ -273,9 +281,9 @@ def test_predict_a_table_on_a_terminal_fits_into_80_columns(
 ) -> None:
     monkeypatch.setattr("bertworks.cli.prediction.sys", _Terminal())
     monkeypatch.setenv("COLUMNS", "80")
-    lines = bertworks("predict", world.finetuned, "--data", world.dev).stdout.splitlines()
+    lines = bertworks("predict", world.classifier, "--data", world.dev).stdout.splitlines()
     assert lines[0].split() == ["prediction", "probability", "text"]
-    assert len(lines) == 2 + len(list(bw.load(world.finetuned).predict(data=world.dev)))
+    assert len(lines) == 2 + len(list(bw.load(world.classifier).predict(data=world.dev)))
     assert max(map(len, lines)) <= 80
 
 
@@ -286,8 +294,10 @@ class _Terminal:
         isatty = staticmethod(lambda: True)
 
 
-def test_predict_a_table_from_standard_input(bertworks: Bertworks, world: World) -> None:
-    result = bertworks("predict", world.finetuned, "--data", "-", stdin="text\nthe river\na door\n")
+def test_predict_reads_a_table_from_standard_input(bertworks: Bertworks, world: World) -> None:
+    result = bertworks(
+        "predict", world.classifier, "--data", "-", stdin="text\nthe river\na door\n"
+    )
     assert result.exit_code == 0, result.stderr
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == [
         "text",
@@ -296,12 +306,12 @@ def test_predict_a_table_from_standard_input(bertworks: Bertworks, world: World)
     ]
 
 
-def test_a_table_without_names_is_asked_about(
+def test_doubtful_header_of_a_table_gives_a_warning(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
     table = tmp_path / "new.tsv"
     table.write_text("row\tprose\n1\tthe river, it rose\n2\ta door; a window\n")
-    words = ("predict", world.finetuned, "--data", table)
+    words = ("predict", world.classifier, "--data", table)
     result = bertworks(*words)
     assert result.exit_code == 0, result.output
     assert "'row', 'prose' are read as column names" in result.stderr
@@ -310,11 +320,11 @@ def test_a_table_without_names_is_asked_about(
     named = bertworks(*words, "--header")
     assert named.stderr == ""
     assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")
-    assert bertworks("predict", world.finetuned, "text", "--header").exit_code == 2
+    assert bertworks("predict", world.classifier, "text", "--header").exit_code == 2
     assert "--pair is only for texts" in bertworks(*words, "--pair", "a").stderr
 
 
-def test_tokenize_tells_both_texts_apart(bertworks: Bertworks, tmp_path: Path) -> None:
+def test_tokenize_separates_both_texts(bertworks: Bertworks, tmp_path: Path) -> None:
     """Also where both are of one token type, as RoBERTa's are."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     for text in ("ab", "cd"):
@@ -329,7 +339,7 @@ def test_tokenize_tells_both_texts_apart(bertworks: Bertworks, tmp_path: Path) -
     assert shown == ["a", "b", "c", "d"]
 
 
-def test_fill_mask(bertworks: Bertworks, world: World) -> None:
+def test_fill_mask_shows_top_k_pieces_of_each_mask(bertworks: Bertworks, world: World) -> None:
     text = "the [MASK] was [MASK]"
     values = json.loads(
         bertworks("fill-mask", world.pretrained, text, "--top-k", 3, "--json").stdout
@@ -340,7 +350,7 @@ def test_fill_mask(bertworks: Bertworks, world: World) -> None:
     assert f"{values[0][0]['probability']:.4f}" in table
 
 
-def test_next_sentence(bertworks: Bertworks, world: World) -> None:
+def test_next_sentence_shows_a_probability(bertworks: Bertworks, world: World) -> None:
     words = ("next-sentence", world.pretrained, "the door was opened", "the train followed")
     chance = json.loads(bertworks(*words, "--json").stdout)["next_sentence_probability"]
     assert 0 < chance < 1
@@ -368,7 +378,7 @@ def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model.save(tmp_path_factory.mktemp("causal") / "m")
 
 
-def test_generate(bertworks: Bertworks, causal: Path) -> None:
+def test_generate_continues_each_text(bertworks: Bertworks, causal: Path) -> None:
     words = ("generate", causal, "the door", "a river", *CPU, "--max-new-tokens", 5)
     rows = [json.loads(line) for line in bertworks(*words, "--json").stdout.splitlines()]
     expected = bw.load(causal, device="cpu").generate(["the door", "a river"], max_new_tokens=5)
@@ -378,16 +388,16 @@ def test_generate(bertworks: Bertworks, causal: Path) -> None:
     ]
     shown = bertworks(*words).stdout
     assert "the door …\n  … " in shown
-    drawn = (*words, "--temperature", 1, "--top-k", 50, "--top-p", 0.9)
-    outcomes = {seed: bertworks(*drawn, "--seed", seed).stdout for seed in (1, 2)}
+    sampling_words = (*words, "--temperature", 1, "--top-k", 50, "--top-p", 0.9)
+    outcomes = {seed: bertworks(*sampling_words, "--seed", seed).stdout for seed in (1, 2)}
     assert outcomes[1] != outcomes[2]
-    assert bertworks(*drawn, "--seed", 1).stdout == outcomes[1]
+    assert bertworks(*sampling_words, "--seed", 1).stdout == outcomes[1]
 
 
 def test_generate_says_what_it_cannot(bertworks: Bertworks, world: World, causal: Path) -> None:
     for words, says in (
         ((world.pretrained, "the door"), "sees both sides"),
-        ((world.finetuned, "the door"), "trained for classification"),
+        ((world.classifier, "the door"), "trained for classification"),
         ((causal, " "), "empty text"),
         ((causal, "door " * 30), "prompt 1: 30 tokens"),
         ((causal, "door", "--top-p", 2), "top_p=2"),
@@ -406,7 +416,7 @@ def test_a_causal_model_fills_no_masks(bertworks: Bertworks, causal: Path) -> No
     assert line.endswith("Use generate.")
 
 
-def test_tokenize(bertworks: Bertworks, world: World) -> None:
+def test_tokenize_shows_pieces_and_offsets(bertworks: Bertworks, world: World) -> None:
     shown = bertworks("tokenize", world.vocab, "The DOOR", "--pair", "a river")
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines()[2:]]
@@ -424,28 +434,28 @@ def test_tokenize(bertworks: Bertworks, world: World) -> None:
     )
 
 
-def test_a_tokenizer_of_the_hub(
+def test_tokenizer_of_the_hub_is_downloaded_without_weights(
     bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name is taken where a directory is, and no weights are fetched for it."""
-    asked: list[tuple[str, list[str]]] = []
+    downloads: list[tuple[str, list[str]]] = []
 
-    def fetched(name: str, *, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+    def download(name: str, *, allow_patterns: list[str]) -> str:
+        downloads.append((name, allow_patterns))
         return str(world.vocab)
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     words = ("prepare", world.corpus, "--tokenizer", "some/bert", "--out", out, "--workers", 1)
     result = bertworks(*words)
     assert result.exit_code == 0, result.output
-    here, there = (path / "shard-00000.arrow" for path in (out, world.prepared))
+    here, there = (path / "shard-00000.arrow" for path in (out, world.data))
     assert here.read_bytes() == there.read_bytes()
     assert "door" in bertworks("tokenize", "bert", "door").stdout
-    assert [name for name, _ in asked] == ["some/bert", "bert"]
-    assert all("*.txt" in wanted and "*.safetensors" not in wanted for _, wanted in asked)
+    assert [name for name, _ in downloads] == ["some/bert", "bert"]
+    assert all("*.txt" in wanted and "*.safetensors" not in wanted for _, wanted in downloads)
 
 
-def test_version(bertworks: Bertworks) -> None:
+def test_version_is_printed(bertworks: Bertworks) -> None:
     assert bertworks("--version").stdout.startswith("bertworks 0.")

@@ -30,26 +30,26 @@ def test_texts_are_counted_alike(
     file = tmp_path / ("texts.tsv" if form == "tsv" else "texts.csv")
     file.write_bytes(table(header, form))
     options = ("--encoding", "utf-16") if form == "utf-16" else ()
-    said = []
+    messages = []
     vectors = tmp_path / "vectors.npy"
     result = bertworks("embed", world.pretrained, "--data", file, "--out", vectors, *CPU, *options)
     assert result.exit_code == 0, result.output
     assert len(np.load(vectors)) == len(TEXTS)
-    said.append(result.stderr)
+    messages.append(result.stderr)
     result = bertworks("search", world.pretrained, file, "a river", "--json", *CPU, *options)
     assert result.exit_code == 0, result.output
     hits = json.loads(result.stdout)["hits"]
     assert {hit["text"] for hit in hits} == set(TEXTS)
-    said.append(result.stderr)
+    messages.append(result.stderr)
     predicted = tmp_path / "predicted.jsonl"
     result = bertworks(
-        "predict", world.finetuned, "--data", file, "--out", predicted, *CPU, *options
+        "predict", world.classifier, "--data", file, "--out", predicted, *CPU, *options
     )
     assert result.exit_code == 0, result.output
     assert len(predicted.read_text().splitlines()) == len(TEXTS)
-    said.append(result.stderr)
+    messages.append(result.stderr)
     is_clear = header != "Customer Feedback"  # a text might say that
-    assert [("--no-header" not in one) == is_clear for one in said] == [True] * 3
+    assert [("--no-header" not in one) == is_clear for one in messages] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_labelled_rows_are_counted_alike(
     lines = [f"{row['text']}, slowly\t{row['label']}" for row in rows]
     file = tmp_path / "rows.tsv"
     file.write_text("\n".join([*([] if names is None else ["\t".join(names)]), *lines]) + "\n")
-    result = bertworks("evaluate", world.finetuned, "--data", file, "--json", *CPU)
+    result = bertworks("evaluate", world.classifier, "--data", file, "--json", *CPU)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["rows"] == len(rows)
     assert "header" not in result.stderr
@@ -80,7 +80,7 @@ def test_rows_without_labels_are_left_out_by_every_verb(
     file = tmp_path / "rows.csv"
     file.write_text("text,label,prediction\na,wet,wet\nb,,wet\nc,dry,wet\nd, ,dry\n")
     words = (
-        ("evaluate", world.finetuned, "--data", file, *CPU),
+        ("evaluate", world.classifier, "--data", file, *CPU),
         ("score", "classification", "--data", file),
         (
             *("finetune", "classification", "--model", world.pretrained, "--train", file),

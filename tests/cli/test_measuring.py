@@ -10,7 +10,7 @@ import pytest
 from .conftest import CPU, Bertworks, World
 
 
-def test_probe(bertworks: Bertworks, world: World) -> None:
+def test_probe_shows_the_accuracy(bertworks: Bertworks, world: World) -> None:
     words = ("probe", "--model", world.pretrained, "--train", world.train, "--dev", world.dev, *CPU)
     result = bertworks(*words, "pooling=cls", "layers=[0,-1]")
     assert result.exit_code == 0, result.output
@@ -23,7 +23,7 @@ def test_probe(bertworks: Bertworks, world: World) -> None:
 
 
 @pytest.fixture
-def tagged(world: World, tmp_path: Path) -> Path:
+def tagging_file(world: World, tmp_path: Path) -> Path:
     """Every noun is one, and nothing else."""
     rows = [json.loads(line)["text"].split() for line in world.train.read_text().splitlines()]
     sentences = [
@@ -36,10 +36,11 @@ def tagged(world: World, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_ablate_features(
-    bertworks: Bertworks, world: World, tagged: Path, tmp_path: Path, monkeypatch
+    bertworks: Bertworks, world: World, tagging_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ("ablate", "features", "--model", world.pretrained, "--train", tagged, "--dev", tagged)
+    words = ("ablate", "features", "--model", world.pretrained, "--train", tagging_file)
+    words += ("--dev", tagging_file)
     more = ("max_seq_length=32", "probe.lstm_hidden_size=4", "probe.epochs=1", "finetune.epochs=1")
     result = bertworks(*words, *more, *CPU, "--out", "out")
     assert result.exit_code == 0, result.output

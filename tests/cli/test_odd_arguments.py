@@ -76,14 +76,16 @@ def settings_classes() -> list[type[Settings]]:
     for module in pkgutil.walk_packages(bw.__path__, "bertworks."):
         if module.name.rpartition(".")[2] in ("settings", "recipe", "config", "features"):
             importlib.import_module(module.name)
-    found, todo = set[type[Settings]](), [Settings]
+    classes, todo = set[type[Settings]](), [Settings]
     while todo:
         for one in todo.pop().__subclasses__():
             todo.append(one)
             if one.__module__.startswith("bertworks."):
-                found.add(one)
+                classes.add(one)
     complete = [
-        one for one in found if not any(field.is_required() for field in one.model_fields.values())
+        one
+        for one in classes
+        if not any(field.is_required() for field in one.model_fields.values())
     ]
     return sorted(complete, key=lambda one: one.__qualname__)
 
@@ -160,7 +162,7 @@ def test_settings_and_keys_are_read_from_regular_files(
     paragraphs = [{"context": "Ada left.", "qas": [answered]}]
     questions.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
     for words in (
-        ("predict", world.finetuned, "a", "--settings", file),
+        ("predict", world.classifier, "a", "--settings", file),
         ("pretrain", file, "--out", tmp_path / "run"),
         ("serve", "mini", "--api-keys", file, "--port", 0),
         ("score", "answering", "--data", questions, "--predictions", file),
@@ -199,14 +201,14 @@ def test_checks_come_before_work(
     monkeypatch.setattr("bertworks.loading.load", load)
     out = ("--out", tmp_path / "out")
     for words in (
-        ("quantize", world.finetuned, *out, "--data", missing),
-        ("quantize", world.finetuned, *out, "--texts", missing),
-        ("quantize", world.finetuned, *out, "--calibrate", missing),
-        ("evaluate", world.finetuned, "--data", world.dev, "--data", missing),
-        ("predict", world.finetuned, "--data", missing),
-        ("embed", world.finetuned, "--data", missing, "--out", tmp_path / "v.npy"),
-        ("distil", "static", world.finetuned, *out, "--words", missing),
-        ("add-tokens", world.finetuned, missing, *out),
+        ("quantize", world.classifier, *out, "--data", missing),
+        ("quantize", world.classifier, *out, "--texts", missing),
+        ("quantize", world.classifier, *out, "--calibrate", missing),
+        ("evaluate", world.classifier, "--data", world.dev, "--data", missing),
+        ("predict", world.classifier, "--data", missing),
+        ("embed", world.classifier, "--data", missing, "--out", tmp_path / "v.npy"),
+        ("distil", "static", world.classifier, *out, "--words", missing),
+        ("add-tokens", world.classifier, missing, *out),
         ("lab", "compare", "mini", "--data", missing),
         ("probe", "--model", "mini", "--train", world.train, "--dev", missing),
     ):

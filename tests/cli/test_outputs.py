@@ -27,13 +27,13 @@ def words_file(world: World) -> Path:
     return file
 
 
-def scored(world: World) -> Path:
+def scored_table(world: World) -> Path:
     file = world.corpus.with_name("scored.tsv")
     file.write_text("label\tprediction\nwet\twet\ndry\twet\n", encoding="utf-8")
     return file
 
 
-def tagged(world: World) -> Path:
+def tagged_file(world: World) -> Path:
     file = world.corpus.with_name("tagged.conll")
     file.write_text("the O\nriver B-PLACE\n\na O\ndoor O\n\n" * 4, encoding="utf-8")
     return file
@@ -86,7 +86,7 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
     "pretrain": (
         "run",
         "directory",
-        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.prepared}", *CPU, "--out", out),
+        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.data}", *CPU, "--out", out),
     ),
     "finetune": ("run", "directory", lambda w, out: (*finetune(w), *CPU, "--out", out)),
     "grid": (
@@ -106,8 +106,8 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
         "table",
         "directory",
         lambda w, out: (
-            *("ablate", "features", "--model", w.pretrained, "--train", tagged(w)),
-            *("--dev", tagged(w), "--out", out, *CPU),
+            *("ablate", "features", "--model", w.pretrained, "--train", tagged_file(w)),
+            *("--dev", tagged_file(w), "--out", out, *CPU),
             *("probe.epochs=1", "probe.lstm_hidden_size=4", "finetune.epochs=1"),
             "max_seq_length=32",
         ),
@@ -115,22 +115,22 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
     "evaluate": (
         "page.html",
         "file",
-        lambda w, out: ("evaluate", w.finetuned, "--data", w.dev, "--report", out, *CPU),
+        lambda w, out: ("evaluate", w.classifier, "--data", w.dev, "--report", out, *CPU),
     ),
     "predict": (
         "answers.tsv",
         "file",
-        lambda w, out: ("predict", w.finetuned, "--data", w.dev, "--out", out, *CPU),
+        lambda w, out: ("predict", w.classifier, "--data", w.dev, "--out", out, *CPU),
     ),
     "score": (
         "page.html",
         "file",
-        lambda w, out: ("score", "classification", "--data", scored(w), "--report", out),
+        lambda w, out: ("score", "classification", "--data", scored_table(w), "--report", out),
     ),
     "explain": (
         "page.html",
         "file",
-        lambda w, out: ("explain", w.finetuned, "the river", "--out", out, *CPU),
+        lambda w, out: ("explain", w.classifier, "the river", "--out", out, *CPU),
     ),
     "embed": (
         "vectors.npy",
@@ -173,7 +173,7 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
     "quantize": (
         "model",
         "whole directory",
-        lambda w, out: ("quantize", w.finetuned, "--out", out),
+        lambda w, out: ("quantize", w.classifier, "--out", out),
     ),
     "distil": (
         "model",
@@ -215,12 +215,12 @@ def same_bytes(folder: Path) -> dict[str, bytes]:
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """As a full disk: no file may grow beyond a size, and a real write fails half-way."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.long
@@ -254,22 +254,22 @@ def test_a_full_disk_names_the_file_and_the_next_run_is_whole(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_second_writer_is_told_of_the_first_and_touches_nothing(
+def test_second_writer_is_refused_and_changes_nothing(
     bertworks: Bertworks, world: World, tmp_path: Path, verb: str
 ) -> None:
     name, kind, words = VERBS[verb]
     with locked_output(tmp_path / name, kind=kind):
-        before = contents(tmp_path)
+        files_before = contents(tmp_path)
         result = bertworks(*words(world, tmp_path / name))
         assert result.exit_code == 1, (result.output, result.exception)
         assert f"{name}: is being written by process " in result.stderr
         assert len(result.stderr.splitlines()) == 1, result.stderr
-        assert contents(tmp_path) == before
+        assert contents(tmp_path) == files_before
     assert not list(tmp_path.iterdir())
 
 
 # Outputs that are inputs, contain one, or are inside of one.
-LOST: dict[str, Callable[[World], Words]] = {
+INPUT_OVERWRITES: dict[str, Callable[[World], Words]] = {
     "vocab into its corpus": lambda w: ("vocab", w.corpus.parent, "--out", w.corpus.parent / "new"),
     "vocab over its corpus": lambda w: ("vocab", w.corpus, "--out", w.corpus.parent),
     "prepare into its corpus": lambda w: (
@@ -280,16 +280,16 @@ LOST: dict[str, Callable[[World], Words]] = {
         *("prepare", w.corpus, "--tokenizer", w.vocab, "--out", w.vocab),
     ),
     "pretrain into its corpus": lambda w: (
-        *("pretrain", "tiny", *SMALL, f"data={w.prepared}", "--out", w.prepared / "run"),
+        *("pretrain", "tiny", *SMALL, f"data={w.data}", "--out", w.data / "run"),
     ),
     "finetune over its model": lambda w: (*(*finetune(w), *CPU, "--out", w.pretrained / "model"),),
     "grid over its rows": lambda w: (*(*finetune(w), *CPU, "--out", w.train.parent, "--seeds", 2),),
     "evaluate over its rows": lambda w: (
-        *("evaluate", w.finetuned, "--data", w.dev, "--report", w.dev),
+        *("evaluate", w.classifier, "--data", w.dev, "--report", w.dev),
     ),
-    "predict over its rows": lambda w: ("predict", w.finetuned, "--data", w.dev, "--out", w.dev),
+    "predict over its rows": lambda w: ("predict", w.classifier, "--data", w.dev, "--out", w.dev),
     "predict over its model": lambda w: (
-        *("predict", w.finetuned, "a", "--out", w.finetuned / "model" / "config.json"),
+        *("predict", w.classifier, "a", "--out", w.classifier / "model" / "config.json"),
     ),
     "embed over its texts": lambda w: ("embed", w.pretrained, "--data", w.dev, "--out", w.dev),
     "features into its model": lambda w: (
@@ -315,8 +315,8 @@ LOST: dict[str, Callable[[World], Words]] = {
         *("extend", w.pretrained, "--positions", 100, "--out", w.pretrained / "model"),
     ),
     "ablate over its rows": lambda w: (
-        *("ablate", "features", "--model", w.pretrained, "--train", tagged(w)),
-        *("--dev", tagged(w), "--out", w.corpus.parent, *CPU, "max_seq_length=32"),
+        *("ablate", "features", "--model", w.pretrained, "--train", tagged_file(w)),
+        *("--dev", tagged_file(w), "--out", w.corpus.parent, *CPU, "max_seq_length=32"),
     ),
     "glue over its data": lambda w: (
         *("glue", "--model", w.pretrained, "--data", glue_data(w), "--out", glue_data(w) / "CoLA"),
@@ -326,19 +326,19 @@ LOST: dict[str, Callable[[World], Words]] = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", LOST)
+@pytest.mark.parametrize("case", INPUT_OVERWRITES)
 def test_no_input_is_written_over(bertworks: Bertworks, world: World, case: str) -> None:
-    words = LOST[case](world)
-    before = contents(world.corpus.parent)
+    words = INPUT_OVERWRITES[case](world)
+    files_before = contents(world.corpus.parent)
     result = bertworks(*words)
     assert result.exit_code == 1, (result.output, result.exception)
     assert " input" in result.stderr
     assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert contents(world.corpus.parent) == before
+    assert contents(world.corpus.parent) == files_before
 
 
 # Refusals that come when a verb has begun already.
-REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
+REFUSALS: dict[str, tuple[Callable[[World, Path], Words], str]] = {
     "prepare a bad file": (
         lambda w, t: ("prepare", t / "bad.txt", "--tokenizer", w.vocab, "--out", t / "new" / "x"),
         "bad.txt:1: not UTF-8",
@@ -363,7 +363,7 @@ REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
     ),
     "pretrain from no teacher": (
         lambda w, t: (
-            *("pretrain", "tiny", *SMALL, *CPU, f"data={w.prepared}", "--out", t / "new"),
+            *("pretrain", "tiny", *SMALL, *CPU, f"data={w.data}", "--out", t / "new"),
             "objective=distillation",
             "distillation={teacher: nowhere/at/all}",
         ),
@@ -400,7 +400,7 @@ REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
         "standard input:2",
     ),
     "predict a bad row": (
-        lambda w, t: ("predict", w.finetuned, "--data", t / "half.jsonl", "--out", t / "p.tsv"),
+        lambda w, t: ("predict", w.classifier, "--data", t / "half.jsonl", "--out", t / "p.tsv"),
         "half.jsonl:2",
     ),
     "search a bad file": (
@@ -418,7 +418,7 @@ REFUSED: dict[str, tuple[Callable[[World, Path], Words], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_leaves_nothing(
     bertworks: Bertworks, world: World, tmp_path: Path, case: str
 ) -> None:
@@ -429,12 +429,12 @@ def test_a_refusal_leaves_nothing(
     (tmp_path / "unseen.jsonl").write_text('{"text": "a", "label": "unseen"}\n')
     pairs = [json.dumps({"query": f"a {at}", "passage": f"b {at}"}) for at in range(8)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(pairs))
-    before = sorted(tmp_path.rglob("*"))
-    words, says = REFUSED[case]
+    files_before = sorted(tmp_path.rglob("*"))
+    words, says = REFUSALS[case]
     result = bertworks(*words(world, tmp_path), stdin=b"fine\n\xff\n")
     assert result.exit_code == 1, (result.output, result.exception)
     assert says in result.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == files_before
 
 
 @pytest.mark.long

@@ -58,12 +58,12 @@ def existing(title: str, out: Path, world: World) -> None:
 
 def test_every_verb_with_an_output_is_tested(world: World) -> None:
     verbs: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-    tested = {str(command(title, world, Path("out"))[0]) for title in TITLES}
-    assert tested == verbs.keys() - WITHOUT_OUTPUT
+    tested_verbs = {str(command(title, world, Path("out"))[0]) for title in TITLES}
+    assert tested_verbs == verbs.keys() - WITHOUT_OUTPUT
     for name, verb in verbs.items():
         parameters = {parameter.name for parameter in verb.params}
-        assert bool(parameters & OUTPUTS) == (name in tested), name
-        assert ("overwrite" in parameters) == (name in tested), name
+        assert bool(parameters & OUTPUTS) == (name in tested_verbs), name
+        assert ("overwrite" in parameters) == (name in tested_verbs), name
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -76,7 +76,7 @@ def test_output_of_others_is_refused(
     else:
         (out / "docs").mkdir(parents=True)
         (out / "docs" / "precious.txt").write_bytes(b"precious")
-    before = contents(tmp_path)
+    files_before = contents(tmp_path)
     ways = [()] if is_file(title) else [(), ("--overwrite",)]
     for way in ways:
         result = bertworks(*command(title, world, out), *way)
@@ -84,7 +84,7 @@ def test_output_of_others_is_refused(
         (line,) = result.stderr.splitlines()
         assert line.startswith("error: "), line
         assert str(out) in line
-        assert contents(tmp_path) == before
+        assert contents(tmp_path) == files_before
 
 
 @pytest.mark.long
@@ -104,24 +104,24 @@ def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
     out = output_of(title, folder)
     words = command(title, world, out)
     existing(title, out, world)
-    before = contents(folder)
+    files_before = contents(folder)
     result = bertworks(*words)
     assert result.exit_code == 1, (result.output, result.exception)
     assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert contents(folder) == before
+    assert contents(folder) == files_before
     result = bertworks(*words, "--overwrite")
     assert result.exit_code == 0, (result.output, result.exception)
-    replaced = same_bytes(folder)
-    assert replaced == same_bytes(fresh)
+    new_files = same_bytes(folder)
+    assert new_files == same_bytes(fresh)
     result = bertworks(*words)
     assert result.exit_code == 0, (result.output, result.exception)
-    assert same_bytes(folder) == replaced
+    assert same_bytes(folder) == new_files
     if VERBS[title][1] != "directory":
-        changed = out if is_file(title) else min(one for one in out.iterdir() if one.is_file())
-        changed.write_bytes(b"changed")
+        changed_file = out if is_file(title) else min(one for one in out.iterdir() if one.is_file())
+        changed_file.write_bytes(b"changed")
         result = bertworks(*words)
         assert result.exit_code == 1, (result.output, result.exception)
-        assert changed.read_bytes() == b"changed"
+        assert changed_file.read_bytes() == b"changed"
 
 
 @pytest.mark.parametrize("title", ["predict", "convert", "vocab", "merge", "merge of vectors"])
@@ -152,7 +152,7 @@ def test_changed_input_makes_another_command(
 ) -> None:
     table = tmp_path / "table.tsv"
     table.write_text("text\na river\n")
-    words = ("predict", world.finetuned, "--data", table, "--out", tmp_path / "a.tsv", *CPU)
+    words = ("predict", world.classifier, "--data", table, "--out", tmp_path / "a.tsv", *CPU)
     assert bertworks(*words).exit_code == 0
     assert bertworks(*words).exit_code == 0
     table.write_text("text\na door\n")
@@ -200,19 +200,19 @@ def test_overwriting_empties_the_demo_and_the_lab(
 def test_model_is_saved_over_its_own_files_only_with_overwrite(
     tmp_path: Path, world: World
 ) -> None:
-    model = bw.load(world.finetuned, device="cpu")
+    model = bw.load(world.classifier, device="cpu")
     model.save(tmp_path / "m")
-    before = contents(tmp_path / "m")
-    again = bw.load(tmp_path / "m", device="cpu")
+    files_before = contents(tmp_path / "m")
+    model_copy = bw.load(tmp_path / "m", device="cpu")
     with pytest.raises(OutputError, match=r"m: already exists\. .* \(overwrite=True\)"):
-        again.save(tmp_path / "m")
-    again.save(tmp_path / "m", overwrite=True)
-    assert contents(tmp_path / "m") == before
+        model_copy.save(tmp_path / "m")
+    model_copy.save(tmp_path / "m", overwrite=True)
+    assert contents(tmp_path / "m") == files_before
     (tmp_path / "m" / "notes.txt").write_text("mine")
     with pytest.raises(OutputError, match=r"m: holds 'notes\.txt'"):
-        again.save(tmp_path / "m", overwrite=True)
-    again.save(tmp_path / "m", overwrite=True, keep_others=True)
-    assert contents(tmp_path / "m") == before | {"notes.txt": b"mine"}
+        model_copy.save(tmp_path / "m", overwrite=True)
+    model_copy.save(tmp_path / "m", overwrite=True, keep_others=True)
+    assert contents(tmp_path / "m") == files_before | {"notes.txt": b"mine"}
 
 
 def test_a_run_is_not_overwritten_by_several_processes(
@@ -233,15 +233,15 @@ def test_foreign_directories_are_refused_before_they_are_listed(
     (foreign / "folder" / "file.txt").write_text("a")
     walk = Path.rglob
 
-    def listed(path: Path, pattern: str) -> Any:
+    def fail_if_listed(path: Path, pattern: str) -> Any:
         assert not path.is_relative_to(foreign), "the directory is listed"
         return walk(path, pattern)
 
-    monkeypatch.setattr(Path, "rglob", listed)
+    monkeypatch.setattr(Path, "rglob", fail_if_listed)
     monkeypatch.setattr(os, "walk", lambda *_, **__: pytest.fail("a directory is listed"))
     for words, message in [
         (("extend", foreign, "--positions", 64, "--out", out), "there is no config.json"),
-        (("predict", world.finetuned, "--data", foreign, "--out", out), "a folder, not a table"),
+        (("predict", world.classifier, "--data", foreign, "--out", out), "a folder, not a table"),
         (("extend", world.pretrained, "--positions", 64, "--out", foreign), "already exists"),
     ]:
         result = bertworks(*words)
@@ -249,7 +249,7 @@ def test_foreign_directories_are_refused_before_they_are_listed(
         assert message in result.stderr
 
 
-def test_no_verb_overwrites_unless_it_is_told_to() -> None:
+def test_overwrite_is_false_by_default() -> None:
     def parameters(group: Any) -> Iterator[Any]:
         for verb in group.commands.values():
             yield from parameters(verb) if hasattr(verb, "commands") else verb.params

@@ -31,7 +31,9 @@ def squad(tmp_path: Path) -> Path:
     return file
 
 
-def test_answers(bertworks: Bertworks, squad: Path, tmp_path: Path) -> None:
+def test_answers_are_scored_with_and_without_probabilities(
+    bertworks: Bertworks, squad: Path, tmp_path: Path
+) -> None:
     answers, chances = tmp_path / "answers.json", tmp_path / "chances.json"
     answers.write_text(json.dumps({"q0": "a black cat", "q1": "cat"}))
     chances.write_text(json.dumps({"q0": 0.1, "q1": 0.9}))
@@ -85,15 +87,15 @@ assert "torch" not in sys.modules
 def test_the_predictions_of_a_model_score_as_it_evaluates(
     bertworks: Bertworks, world: World, tmp_path: Path
 ) -> None:
-    evaluated = json.loads(
-        bertworks("evaluate", world.finetuned, "--data", world.dev, *CPU, "--json").stdout
+    metrics = json.loads(
+        bertworks("evaluate", world.classifier, "--data", world.dev, *CPU, "--json").stdout
     )
     for name in ("out.tsv", "out.jsonl"):
         out = tmp_path / name
-        result = bertworks("predict", world.finetuned, "--data", world.dev, "--out", out, *CPU)
+        result = bertworks("predict", world.classifier, "--data", world.dev, "--out", out, *CPU)
         assert result.exit_code == 0, result.output
         scored = json.loads(bertworks("score", "classification", "--data", out, "--json").stdout)
-        assert scored == {key: value for key, value in evaluated.items() if key != "loss"}
+        assert scored == {key: value for key, value in metrics.items() if key != "loss"}
 
 
 def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
         (("tagging", "--data", "x", "--report", "no/page.html"), "no/page.html: cannot be written"),
     ],
 )
-def test_bad(
+def test_invalid_arguments_are_refused(
     bertworks: Bertworks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -35,29 +35,29 @@ def test_search_shows_the_nearest_texts(bertworks: Bertworks, world: World, text
     assert max(map(len, every)) <= 80
     assert any(line.endswith("…") for line in every)  # the long text is cut
     asked = bertworks(*words[:3], "-", *CPU, "--json", stdin="the river was open\n")
-    (printed,) = map(json.loads, asked.stdout.splitlines())
-    assert printed["query"] == "the river was open"
-    best = printed["hits"][0]
-    assert (best["row"], best["where"], best["text"]) == (2, f"{texts}:3", printed["query"])
+    (answer,) = map(json.loads, asked.stdout.splitlines())
+    assert answer["query"] == "the river was open"
+    best = answer["hits"][0]
+    assert (best["row"], best["where"], best["text"]) == (2, f"{texts}:3", answer["query"])
     assert best["score"] == best["similarity"] == pytest.approx(1, abs=1e-6)
 
 
 def test_an_index_is_kept(bertworks: Bertworks, world: World, texts: Path, tmp_path: Path) -> None:
-    file, kept = tmp_path / "texts.txt", tmp_path / "kept"
+    file, index_dir = tmp_path / "texts.txt", tmp_path / "kept"
     file.write_text(texts.read_text())
-    words = ("search", world.pretrained, file, "a river", *CPU, "--index", kept, "--json")
+    words = ("search", world.pretrained, file, "a river", *CPU, "--index", index_dir, "--json")
     first, again = bertworks(*words), bertworks(*words)
     assert first.exit_code == 0, first.output
     assert first.stdout == again.stdout
-    assert np.load(kept / "vectors.npy").shape == (5, 16)
+    assert np.load(index_dir / "vectors.npy").shape == (5, 16)
     file.write_text("another text\n")
-    changed = bertworks(*words)
-    assert (changed.exit_code, changed.stdout) == (1, "")
-    assert "started with other texts" in changed.stderr
-    assert len(changed.stderr.splitlines()) == 1
+    result = bertworks(*words)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "started with other texts" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
-def test_what_cannot_be_searched_is_one_line(
+def test_impossible_search_is_refused_in_one_line(
     bertworks: Bertworks, world: World, texts: Path, tmp_path: Path
 ) -> None:
     for words, says in (
@@ -66,7 +66,7 @@ def test_what_cannot_be_searched_is_one_line(
         ((world.pretrained, texts, "a " * 99), "at most 64 fit"),
         ((world.pretrained, texts, "a", "--column", "x"), "lines of text have no columns"),
         ((world.pretrained, texts, "a", "--rerank", world.pretrained), "trained for pretraining"),
-        ((world.pretrained, texts, "a", "--rerank", world.finetuned), "takes single texts"),
+        ((world.pretrained, texts, "a", "--rerank", world.classifier), "takes single texts"),
     ):
         result = bertworks("search", *words, *CPU)
         assert (result.exit_code, result.stdout) == (1, ""), result.output

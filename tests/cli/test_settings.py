@@ -72,7 +72,7 @@ def test_finetune_s_help_is_under_two_screens(bertworks: Bertworks) -> None:
 def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("no_such_setting: 1")
-    needed = {
+    arguments = {
         "finetune": ["tagging", "--model", "m", "--train", "f", "--out", tmp_path / "out"],
         "glue": ["--model", "m", "--data", tmp_path, "--out", tmp_path / "out"],
         "probe": ["--model", "m", "--train", "f", "--dev", "f"],
@@ -87,13 +87,13 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
     }.get(verb, ["m", "a text"])
     writes = verb in ("embed", "features", "vocab", "prepare", "distil")
     out = ["--out", tmp_path / "out.npy"] if writes else []
-    result = bertworks(verb, *needed, *out, "--settings", file)
+    result = bertworks(verb, *arguments, *out, "--settings", file)
     assert result.exit_code == 1
     assert "unknown setting 'no_such_setting'" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("typed", "others", "words"),
+    ("command_line", "others", "words"),
     [
         ("m --pooling cls", "m", "pooling=cls"),
         ("m --pooling=cls --layers -2", "m", "pooling=cls layers=-2"),
@@ -105,8 +105,8 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
         ("m -- pooling=cls --pooling x", "m -- pooling=cls --pooling x", ""),
     ],
 )
-def test_a_setting_has_several_spellings(typed: str, others: str, words: str) -> None:
-    found = split_settings("embed", typed.split(), OPTIONS, takes_texts=True)
+def test_a_setting_has_several_spellings(command_line: str, others: str, words: str) -> None:
+    found = split_settings("embed", command_line.split(), OPTIONS, takes_texts=True)
     assert found == (others.split(), words.split())
 
 
@@ -125,7 +125,7 @@ def test_the_task_may_come_after_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
+    ("command_line", "says"),
     [
         (["--poolin", "cls"], "no option or setting '--poolin'. The nearest valid name is"),
         (["poolin=cls"], "unknown setting 'poolin=cls'. The nearest valid name is 'pooling'"),
@@ -136,9 +136,9 @@ def test_the_task_may_come_after_options() -> None:
         (["--pooling"], "--pooling needs a value"),
     ],
 )
-def test_misspelt_settings_are_named(typed: list[str], says: str) -> None:
+def test_misspelt_settings_are_named(command_line: list[str], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
-        split_settings("embed", typed, OPTIONS, takes_texts=True)
+        split_settings("embed", command_line, OPTIONS, takes_texts=True)
 
 
 def test_a_text_may_have_an_equals_sign() -> None:
@@ -213,8 +213,8 @@ def test_verb_without_settings_says_so(bertworks: Bertworks, words: tuple[str, .
 
 def test_masked_words_follow_the_precision(bertworks: Bertworks) -> None:
     words = ("fill-mask", "mini", "she opened the [MASK] .", "--json", "--device", "cpu")
-    exact, rounded = (
+    exact, quantized = (
         json.loads(bertworks(*words, f"precision={name}").stdout) for name in ("fp32", "int8")
     )
-    assert exact != rounded
-    assert [one["token"] for one in exact[0]][:1] == [one["token"] for one in rounded[0]][:1]
+    assert exact != quantized
+    assert [one["token"] for one in exact[0]][:1] == [one["token"] for one in quantized[0]][:1]

@@ -35,19 +35,19 @@ def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None
 
 def test_embed_lines_and_tables(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     rows = [json.loads(line)["text"] for line in world.dev.read_text().splitlines()]
-    expected = bw.load(world.finetuned, device="cpu").embed(rows)
+    expected = bw.load(world.classifier, device="cpu").embed(rows)
     one, two = tmp_path / "one.parquet", tmp_path / "two.npy"
-    result = bertworks("embed", world.finetuned, "--data", world.dev, *CPU, "--out", one)
+    result = bertworks("embed", world.classifier, "--data", world.dev, *CPU, "--out", one)
     assert result.exit_code == 0, result.output
     table = pq.read_table(one)
     assert table["text"].to_pylist() == rows
     np.testing.assert_allclose(np.stack(table["vector"].to_pylist()), expected, atol=1e-6)
-    words = ("embed", world.finetuned, "-", *CPU, "--out", two)
+    words = ("embed", world.classifier, "-", *CPU, "--out", two)
     assert bertworks(*words, stdin="".join(f"{row}\n" for row in rows)).exit_code == 0
     np.testing.assert_allclose(np.load(two), expected, atol=1e-6)
 
 
-def test_what_is_cut_is_told(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_truncated_texts_are_counted(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     result = bertworks(
         *("embed", world.pretrained, "door " * 9, "door", *CPU, "--max-seq-length", 8),
         *("--out", tmp_path / "v.npy"),
@@ -55,7 +55,9 @@ def test_what_is_cut_is_told(bertworks: Bertworks, world: World, tmp_path: Path)
     assert "1 texts were too long" in result.stdout
 
 
-def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_features_are_written_for_each_word(
+    bertworks: Bertworks, world: World, tmp_path: Path
+) -> None:
     out = tmp_path / "f.parquet"
     words = ("features", world.pretrained, "the doors", "a river", *CPU, "--out", out)
     result = bertworks(*words, "--unit", "words", "--pieces", "mean", "--layers", "-2,-1")
@@ -83,7 +85,7 @@ def test_features(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
         (["text", "--out", "v.npy", "--max-seq-length", "100"], 1, "more than the encoder's 64"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments_are_refused(
     bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch, words, status, says
 ) -> None:
     monkeypatch.chdir(tmp_path)

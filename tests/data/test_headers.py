@@ -105,19 +105,19 @@ def test_texts_begin_below_a_known_name(
     tmp_path_factory: pytest.TempPathFactory, name: str, texts: list[str], suffix, file
 ) -> None:
     path = write(tmp_path_factory, [[name], *([text] for text in texts)], suffix, **file)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         assert [text for _, text in read_texts(path, **options_of(file))] == texts
     is_clear = 2 * sum(" " in text or "京" in text for text in texts) > len(texts)
-    assert not (is_clear and caught)
+    assert not (is_clear and caught_warnings)
 
 
 def is_reported(path: Path, **options: str) -> tuple[int, bool]:
     """The number of rows, and whether a doubt about the first line was reported."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         count = sum(1 for _ in read_rows(path, **options))
-    says = [str(one.message) for one in caught if "header" in str(one.message)]
+    says = [str(one.message) for one in caught_warnings if "header" in str(one.message)]
     return count, bool(says)
 
 

@@ -72,11 +72,11 @@ def test_pairs_of_texts_and_words_with_tags() -> None:
 def test_cells_hold_plain_values() -> None:
     frame = pd.DataFrame({"words": [np.array(["Ada", "left"])], "tags": [np.array(["B", "O"])]})
     assert values(frame) == [{"words": ["Ada", "left"], "tags": ["B", "O"]}]
-    nested = [
+    nested_rows = [
         {"answers": {"text": np.array(["x"]), "answer_start": np.array([3])}, "n": np.int64(1)}
     ]
-    assert values(nested) == [{"answers": {"text": ["x"], "answer_start": [3]}, "n": 1}]
-    assert type(values(nested)[0]["n"]) is int
+    assert values(nested_rows) == [{"answers": {"text": ["x"], "answer_start": [3]}, "n": 1}]
+    assert type(values(nested_rows)[0]["n"]) is int
     assert values([{0: "a", 1: "b"}]) == [{"0": "a", "1": "b"}]
 
 
@@ -98,7 +98,7 @@ def test_cells_hold_plain_values() -> None:
         (pa.table([["a"], ["b"]], ["text", "text"]), "2 columns are called 'text'"),
     ],
 )
-def test_what_is_no_table_is_said(table: Any, says: str) -> None:
+def test_values_other_than_tables_are_refused(table: Any, says: str) -> None:
     with pytest.raises(DataError, match=says):
         list(read_rows(table))
 

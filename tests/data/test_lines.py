@@ -17,7 +17,7 @@ from bertworks.data.lines import ReadCounts, Reading, read_lines, text_encoding
 from bertworks.errors import DataError
 
 TEXT = "Grüße\r\nzwei\n\nvier ohne Ende"
-NUMBERED = list(enumerate(["Grüße\r\n", "zwei\n", "\n", "vier ohne Ende"], 1))
+NUMBERED_LINES = list(enumerate(["Grüße\r\n", "zwei\n", "\n", "vier ohne Ende"], 1))
 
 
 def reading(**settings: object) -> Reading:
@@ -45,10 +45,10 @@ def zstd(content: bytes) -> bytes:
         "gb18030",
     ],
 )
-def test_every_encoding_of_python(tmp_path: Path, encoding: str) -> None:
+def test_lines_are_decoded_in_every_encoding(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "f.gz"
     file.write_bytes(gzip.compress(TEXT.encode(encoding)))
-    assert list(read_lines(str(file), reading(encoding=encoding))) == NUMBERED
+    assert list(read_lines(str(file), reading(encoding=encoding))) == NUMBERED_LINES
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_lines_of_encodings_with_states(tmp_path: Path, text: str, encodings: li
         ),
     ],
 )
-def test_what_is_not_utf_8_leads_on(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bytes_that_are_not_utf_8_give_a_hint(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "f"
     file.write_bytes(content)
     with pytest.raises(DataError, match=f"f{message}"):
@@ -113,17 +113,19 @@ NOTATIONS = ["idna", "punycode", "unicode_escape", "raw_unicode_escape", "charma
 
 
 @pytest.mark.parametrize("name", ["latin-7777", "base64", "", "\0", "IDNA", *NOTATIONS])
-def test_no_such_encoding(name: str) -> None:
-    with pytest.raises(DataError, match="unknown text encoding") as caught:
+def test_unknown_encoding_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="unknown text encoding") as error:
         text_encoding(name)
-    assert caught.value.fix is not None
-    suggested = re.search(r"nearest valid name is '(.*)'", caught.value.fix)
+    assert error.value.fix is not None
+    suggested = re.search(r"nearest valid name is '(.*)'", error.value.fix)
     assert suggested is None or text_encoding(suggested[1])
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
-def test_a_line_beyond_the_limit(tmp_path: Path, compress: object, encoding: str) -> None:
+def test_line_beyond_the_limit_is_refused_or_skipped(
+    tmp_path: Path, compress: object, encoding: str
+) -> None:
     file = tmp_path / "f"
     text = "x" * 10 + "\n" + "y" * 11 + "\n" + "z\n" + "w" * 500
     file.write_bytes(compress(text.encode(encoding)))  # type: ignore[operator]
@@ -155,11 +157,11 @@ def test_a_line_without_an_end_takes_little_memory(tmp_path: Path, compress: obj
     file = tmp_path / "f"
     file.write_bytes(compress(bytes(b"a" * (300 << 20))))  # type: ignore[operator]
     assert file.stat().st_size < 1 << 20
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LINE_WITHOUT_END, file], capture_output=True, text=True, check=True
     )
-    assert "f:1: the line is longer than 67,108,864 bytes" in done.stdout
-    peak = int(done.stdout.rsplit("VmHWM:", 1)[1].split()[0])
+    assert "f:1: the line is longer than 67,108,864 bytes" in process.stdout
+    peak = int(process.stdout.rsplit("VmHWM:", 1)[1].split()[0])
     assert peak < 400 << 10  # kB
 
 
@@ -167,17 +169,17 @@ def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     from bertworks.cli.texts import lines_of
     from bertworks.data.tables import read_rows
 
-    def given(content: bytes) -> None:
+    def set_stdin(content: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
-    given("Grüße\n".encode("latin-1"))
+    set_stdin("Grüße\n".encode("latin-1"))
     assert list(lines_of(["-"], encoding="latin-1")) == ["Grüße"]
-    given(b"x" * 20)
+    set_stdin(b"x" * 20)
     with pytest.raises(DataError, match="standard input:1: the line is longer than 10 bytes"):
         list(lines_of(["-"], max_line_bytes=10))
-    given("text\tlabel\nGrüße\t1\n".encode("latin-1"))
+    set_stdin("text\tlabel\nGrüße\t1\n".encode("latin-1"))
     (row,) = read_rows("-", encoding="latin-1")
     assert row.values == {"text": "Grüße", "label": "1"}
-    given(b"x" * 20)
+    set_stdin(b"x" * 20)
     with pytest.raises(DataError, match="standard input:1: the line is longer than 10 bytes"):
         read_rows("-", max_line_bytes=10)

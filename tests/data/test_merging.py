@@ -49,8 +49,8 @@ def sources(text: Path, tmp_path: Path) -> list[str]:
 def test_parts_together_are_one_runs_bytes(
     tokenizer: Tokenizer, sources: list[str], tmp_path: Path, count: int
 ) -> None:
-    how = {**HARD, "tokenizer": tokenizer, "exclude": [tmp_path / "held.txt"]}
-    whole = prepare(sources, out=tmp_path / "whole", **how)
+    options = {**HARD, "tokenizer": tokenizer, "exclude": [tmp_path / "held.txt"]}
+    whole = prepare(sources, out=tmp_path / "whole", **options)
     assert 5 < len(whole.shards) < 40
     assert (
         min(whole.duplicate_documents, whole.empty_documents, sum(whole.num_skipped.values())) > 0
@@ -58,7 +58,7 @@ def test_parts_together_are_one_runs_bytes(
     parts = []
     for number in range(1, count + 1):
         parts.append(tmp_path / f"part{number}")
-        made = prepare(sources, out=parts[-1], part=f"{number}/{count}", **how)
+        made = prepare(sources, out=parts[-1], part=f"{number}/{count}", **options)
         assert len(made.shards) == len(whole.shards[number - 1 :: count])
     merged = bw.merge(parts[::-1], tmp_path / "merged")
     assert merged == whole
@@ -76,51 +76,53 @@ def test_a_part_is_resumed_and_again_has_nothing_to_do(
         if now.shards == 3:
             raise StopError
 
-    how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 4000}
-    prepare(text, out=tmp_path / "whole", **how)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 4000}
+    prepare(text, out=tmp_path / "whole", **options)
     parts = [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(StopError):
-        prepare(text, out=parts[0], part="1/2", progress=stop, **how)
+        prepare(text, out=parts[0], part="1/2", progress=stop, **options)
     with pytest.raises(DataError, match="not finished"):
         bw.merge(parts[:1], tmp_path / "merged")
     assert Journal.path(parts[0]).exists()
-    seen: list[PrepareProgress] = []
-    prepare(text, out=parts[0], part="1/2", progress=seen.append, **how)
-    assert seen[-1].reused_shards == 3
-    assert seen[-1].bytes_read == text.stat().st_size
+    reports: list[PrepareProgress] = []
+    prepare(text, out=parts[0], part="1/2", progress=reports.append, **options)
+    assert reports[-1].reused_shards == 3
+    assert reports[-1].bytes_read == text.stat().st_size
     with pytest.raises(BertworksError, match="part was '1/2' and is now '2/2'"):
-        prepare(text, out=parts[0], part="2/2", **how)
-    prepare(text, out=parts[1], part="2/2", workers=2, **how)
+        prepare(text, out=parts[0], part="2/2", **options)
+    prepare(text, out=parts[1], part="2/2", workers=2, **options)
     before = contents(parts[1])
-    prepare(text, out=parts[1], part="2/2", **how)
+    prepare(text, out=parts[1], part="2/2", **options)
     assert contents(parts[1]) == before
     bw.merge(parts, tmp_path / "merged")
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
-    merged = contents(tmp_path / "merged")
+    merged_files = contents(tmp_path / "merged")
     assert bw.merge(parts, tmp_path / "merged") == bw.Corpus.open(tmp_path / "merged").manifest
-    assert contents(tmp_path / "merged") == merged
+    assert contents(tmp_path / "merged") == merged_files
     shard = next((tmp_path / "merged").glob("*.arrow"))
     shard.unlink()  # it is linked to a part's
     shard.write_bytes(b"damaged")
     with pytest.raises(OutputError, match="merged: already exists"):
         bw.merge(parts, tmp_path / "merged")
     bw.merge(parts, tmp_path / "merged", overwrite=True)
-    assert contents(tmp_path / "merged") == merged
+    assert contents(tmp_path / "merged") == merged_files
 
 
 @pytest.mark.long
-def test_what_does_not_belong_together(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+def test_parts_of_different_preparations_are_refused(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
     def make(name: str, part: str | None, source: Path = text, **settings: Any) -> Path:
-        how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000, **settings}
-        prepare(source, out=tmp_path / name, part=part, **how)
+        options: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000, **settings}
+        prepare(source, out=tmp_path / name, part=part, **options)
         return tmp_path / name
 
     one, two, three = (make(f"p{number}", f"{number}/3") for number in (1, 2, 3))
     other = make("other", "2/3", sentences="lines")
-    changed = tmp_path / "changed" / text.name
-    changed.parent.mkdir()
-    changed.write_text(text.read_text("utf-8").replace("a", "b"), encoding="utf-8")
-    letters = make("letters", "3/3", changed)
+    changed_file = tmp_path / "changed" / text.name
+    changed_file.parent.mkdir()
+    changed_file.write_text(text.read_text("utf-8").replace("a", "b"), encoding="utf-8")
+    letters = make("letters", "3/3", changed_file)
     whole, half = make("whole", None), make("half", "1/2")
     pieces = [tokenizer.id_to_token(number) for number in range(tokenizer.vocab_size)]
     larger = Tokenizer.from_vocabulary([*pieces, "zz"])
@@ -158,19 +160,19 @@ def test_shards_are_sorted_by_number_beyond_five_digits(
 ) -> None:
     """By name, shard 100,000 would come before shard 99,999."""
 
-    def later(*given: Any) -> Iterator[TextBatch]:
-        for batch in batches(*given):
+    def renumber(*arguments: Any) -> Iterator[TextBatch]:
+        for batch in batches(*arguments):
             yield replace(batch, number=batch.number + 99_997)
 
-    monkeypatch.setattr("bertworks.data.prepare.batches", later)
-    how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000}
-    whole = prepare(text, out=tmp_path / "whole", **how)
+    monkeypatch.setattr("bertworks.data.prepare.batches", renumber)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000}
+    whole = prepare(text, out=tmp_path / "whole", **options)
     numbers = [int(shard.file.removeprefix("shard-").split(".")[0]) for shard in whole.shards]
     assert numbers == list(range(99_997, 99_997 + len(numbers)))
     assert numbers[-1] > 100_000
     parts = [tmp_path / "a", tmp_path / "b"]
     for number, part in enumerate(parts, 1):
-        prepare(text, out=part, part=f"{number}/2", **how)
+        prepare(text, out=part, part=f"{number}/2", **options)
     assert bw.merge(parts, tmp_path / "merged") == whole
 
 
@@ -188,15 +190,19 @@ def test_a_part_whose_corpus_has_changed_since(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copy(text, tmp_path / "text.txt"))
-    how: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "part", "shard_bytes": 9000}
-    prepare(source, part="2/2", **how)
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "out": tmp_path / "part",
+        "shard_bytes": 9000,
+    }
+    prepare(source, part="2/2", **options)
     content = source.read_text("utf-8")
     source.write_text(content[:100].swapcase() + content[100:], encoding="utf-8")  # of part 1
     with pytest.raises(DataError, match="its text has changed since"):
-        prepare(source, part="2/2", **how)
+        prepare(source, part="2/2", **options)
 
 
-def test_a_full_disk_is_said_in_a_line(
+def test_full_disk_is_an_error_of_one_line(
     sources: list[str], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = tmp_path / "part"

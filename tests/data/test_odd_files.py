@@ -146,7 +146,7 @@ def test_messages_lead_on(tmp_path: Path, name: str, content: str, message: str)
     assert len(str(caught.value)) < 500
 
 
-def test_formats_that_are_said(tmp_path: Path) -> None:
+def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
     assert values_of(read_rows(write(tmp_path / "a.csv", TSV), format="tsv")) == ROWS
     (row, *_) = read_rows(write(tmp_path / "a.bin", CONLL), format="conll")
     assert row.values["2"] == ["B-ORG", "O", "B-MISC", "O"]
@@ -183,7 +183,7 @@ def test_formats_that_are_said(tmp_path: Path) -> None:
         read_rows(tmp_path / "a.en", encoding="latin-17")
 
 
-def test_what_takes_several_lines_is_bounded_too(tmp_path: Path) -> None:
+def test_max_line_bytes_limits_records_sentences_and_documents(tmp_path: Path) -> None:
     record = write(tmp_path / "a.csv", 'text,label\na,b\n"' + '","\n' * 1000)
     with pytest.raises(DataError, match=r"a\.csv:3: the record .* longer than 6,400 characters"):
         read_rows(record, max_line_bytes=6400)
@@ -222,7 +222,7 @@ def test_values_in_messages_are_short() -> None:
     assert did_you_mean("colour", ["color" + "x" * 10_000, "colours"]).endswith("'colours'")
 
 
-def test_parquet_with_a_huge_value(tmp_path: Path) -> None:
+def test_huge_parquet_value_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x", "y" * 5000], "label": ["a", "b"]}), file)
     with pytest.raises(DataError, match=r"a value of 'text' is longer than 1,000 bytes"):

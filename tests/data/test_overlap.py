@@ -27,25 +27,25 @@ def sequences(text: str) -> set[tuple[str, ...]]:
     return {tuple(words[start : start + 13]) for start in range(len(words) - 12)}
 
 
-def test_it_finds_what_a_comparison_of_all_sequences_finds(tmp_path: Path) -> None:
+def test_shared_sequences_are_those_of_a_full_comparison(tmp_path: Path) -> None:
     draw = random.Random(5)
     evaluation = [" ".join(draw.choices("abcdefg", k=40)) for _ in range(5)]
     (tmp_path / "dev.txt").write_text("\n\n".join(evaluation))
-    shared = SharedSequences([tmp_path / "dev.txt"])
-    known = set().union(*map(sequences, evaluation))
-    assert len(shared) == len(known)
-    found = []
+    shared_sequences = SharedSequences([tmp_path / "dev.txt"])
+    all_sequences = set().union(*map(sequences, evaluation))
+    assert len(shared_sequences) == len(all_sequences)
+    outcomes = []
     for _ in range(300):
         taken, start = draw.choice(evaluation).split(), draw.randrange(28)
         length = draw.choice((11, 12, 13, 14, 20))
         text = " ".join(["x", *taken[start : start + length], "y, Z!"])
-        count = sum(one in known for one in sequences(text))
-        overlap = shared.find(text)
+        count = sum(one in all_sequences for one in sequences(text))
+        overlap = shared_sequences.find(text)
         assert (overlap.sequences if overlap else 0) == count, text
         if overlap:
-            assert tuple(overlap.words.split()) in known
-        found.append(bool(overlap))
-    assert 50 < sum(found) < 250
+            assert tuple(overlap.words.split()) in all_sequences
+        outcomes.append(bool(overlap))
+    assert 50 < sum(outcomes) < 250
 
 
 def squad(text: str) -> str:
@@ -84,13 +84,16 @@ def test_evaluation_files_of_every_kind_are_read(tmp_path: Path, name: str, cont
     with gzip.open(tmp_path / f"{name}.gz", "wt") as file:
         file.write(content)
     for path in (tmp_path / name, tmp_path / f"{name}.gz"):
-        shared = SharedSequences([path])
-        overlap = shared.find(f"Once upon a time, {SENTENCE.upper()}")
+        shared_sequences = SharedSequences([path])
+        overlap = shared_sequences.find(f"Once upon a time, {SENTENCE.upper()}")
         assert overlap is not None
         assert overlap.sequences == 4
         assert overlap.words.startswith("the old woman went")
         assert (
-            shared.find("Once upon a time there was something else, and it was quite long.") is None
+            shared_sequences.find(
+                "Once upon a time there was something else, and it was quite long."
+            )
+            is None
         )
 
 
@@ -118,7 +121,7 @@ def test_evaluation_files_in_other_encodings_are_read(
             SharedSequences([tmp_path / name])
 
 
-def test_an_evaluation_file_in_utf_8_is_read_beside_a_corpus_in_another(tmp_path: Path) -> None:
+def test_utf_8_evaluation_file_is_read_with_a_corpus_in_another_encoding(tmp_path: Path) -> None:
     text = SENTENCE.replace("old", "ölde")
     (tmp_path / "dev.txt").write_text(text, encoding="utf-8")
     assert SharedSequences([tmp_path / "dev.txt"], encoding="latin-1").find(text)

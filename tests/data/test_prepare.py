@@ -73,23 +73,25 @@ def test_ids_are_the_tokenizers(
     folder = tmp_path_factory.mktemp("prepare")
     path = folder / "f.jsonl"
     path.write_text("".join(json.dumps({"text": "\n".join(d)}) + "\n" for d in documents))
-    wanted = expected(tokenizer, path, rule)
+    expected_ids = expected(tokenizer, path, rule)
     settings: dict[str, Any] = {"tokenizer": tokenizer, "out": folder / "out", "sentences": rule}
-    if not wanted:
+    if not expected_ids:
         with pytest.raises(DataError, match="no text"):
             prepare(path, shard_bytes=shard_bytes, **settings)
         return
     manifest = prepare(path, shard_bytes=shard_bytes, **settings)
     corpus = Corpus.open(folder / "out", verify=True)
-    assert as_lists(corpus) == wanted
+    assert as_lists(corpus) == expected_ids
     assert corpus.manifest == manifest
-    assert manifest.documents == corpus.num_documents == len(wanted)
+    assert manifest.documents == corpus.num_documents == len(expected_ids)
     assert manifest.documents + manifest.empty_documents == len(documents)
-    assert manifest.sentences == sum(map(len, wanted))
+    assert manifest.sentences == sum(map(len, expected_ids))
     assert manifest.tokens == corpus.document_lengths.sum()
-    flat = [piece for document in wanted for sentence in document for piece in sentence]
+    flat = [piece for document in expected_ids for sentence in document for piece in sentence]
     assert manifest.unknown_tokens == flat.count(tokenizer.unk_id)
-    assert corpus.document_lengths.tolist() == [sum(map(len, document)) for document in wanted]
+    assert corpus.document_lengths.tolist() == [
+        sum(map(len, document)) for document in expected_ids
+    ]
 
 
 def test_a_damaged_tokenizer_of_a_finished_corpus_is_mended(
@@ -143,7 +145,7 @@ prepare(text, tokenizer=tokenizer, out=out, workers=int(workers), shard_bytes=20
 
 @pytest.mark.long
 @pytest.mark.parametrize(("workers", "kills"), [(1, 4), (2, 2)])
-def test_killed_and_run_again(
+def test_killed_preparation_resumes_with_the_same_bytes(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, workers: int, kills: int
 ) -> None:
     prepare(text, tokenizer=tokenizer, out=tmp_path / "unbroken", shard_bytes=2000)
@@ -164,15 +166,15 @@ def test_killed_and_run_again(
     if not (out / "manifest.json").exists():
         with pytest.raises(DataError, match="not finished"):
             Corpus.open(out)
-    reused = []
+    reports = []
     prepare(
         text,
         tokenizer=tokenizer,
         out=out,
         shard_bytes=2000,
-        progress=lambda now: reused.append(now.reused_shards),
+        progress=lambda now: reports.append(now.reused_shards),
     )
-    assert reused[-1] >= lines - 1 > 0
+    assert reports[-1] >= lines - 1 > 0
     assert contents(out) == contents(tmp_path / "unbroken")
 
 
@@ -180,7 +182,7 @@ class StopError(Exception):
     pass
 
 
-def stopped_after(shards: int) -> Any:
+def stop_after(shards: int) -> Any:
     def stop(now: PrepareProgress) -> None:
         if now.shards == shards:
             raise StopError
@@ -188,13 +190,15 @@ def stopped_after(shards: int) -> Any:
     return stop
 
 
-def test_every_way_to_go_on(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+def test_shards_that_are_damaged_or_unfinished_are_prepared_again(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 9000}
     prepare(text, out=tmp_path / "unbroken", **settings)
     unbroken = contents(tmp_path / "unbroken")
     out = tmp_path / "out"
     with pytest.raises(StopError):
-        prepare(text, out=out, progress=stopped_after(3), **settings)
+        prepare(text, out=out, progress=stop_after(3), **settings)
     # A line cut short, a damaged shard, a missing one, and files half written.
     with open(Journal.path(out), "ab") as journal:
         journal.write(b'{"file": "shard-0')
@@ -214,32 +218,36 @@ def test_every_way_to_go_on(tokenizer: Tokenizer, text: Path, tmp_path: Path) ->
     assert contents(out) == unbroken
 
 
-def test_goes_on_after_the_text_was_mended(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_preparation_resumes_after_the_text_is_corrected(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     path, settings = tmp_path / "f", {"tokenizer": tokenizer, "shard_bytes": 50}
     good = b"\n\n".join(b"Abc def %d." % n for n in range(40))
     path.write_bytes(good + b"\n\n\xff more text.")
     with pytest.raises(DataError, match="f:81: not UTF-8"):
         prepare(path, out=tmp_path / "out", **settings)
     path.write_bytes(good)
-    reused: list[int] = []
+    reports: list[int] = []
     prepare(
-        path, out=tmp_path / "out", progress=lambda n: reused.append(n.reused_shards), **settings
+        path, out=tmp_path / "out", progress=lambda n: reports.append(n.reused_shards), **settings
     )
-    assert reused[-1] > 5
+    assert reports[-1] > 5
     prepare(path, out=tmp_path / "unbroken", **settings)
     assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
 
 
-def test_something_else_in_the_directory(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+def test_directory_with_another_preparation_is_refused(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     settings: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "shard_bytes": 9000}
-    for stop in (stopped_after(2), None):  # an unfinished and a finished one
+    for stop in (stop_after(2), None):  # an unfinished and a finished one
         if stop:
             with pytest.raises(StopError):
                 prepare(text, progress=stop, **settings)
         else:
             prepare(text, **settings)
-        before = contents(out)
+        files_before = contents(out)
         for other, message in (
             ({"sentences": "lines"}, "sentences was 'split' and is now 'lines'"),
             ({"shard_bytes": 1}, "shard_bytes was 9000"),
@@ -256,12 +264,12 @@ def test_something_else_in_the_directory(tokenizer: Tokenizer, text: Path, tmp_p
                 prepare(text, **{**settings, **other})
         with pytest.raises(BertworksError, match=r"another preparation.*the corpus differs"):
             prepare([text, text], **settings)
-        assert contents(out) == before
-    changed = text.with_name("other") / text.name
-    changed.parent.mkdir()
-    changed.write_text(text.read_text(encoding="utf-8").replace("a", "b"), encoding="utf-8")
+        assert contents(out) == files_before
+    changed_file = text.with_name("other") / text.name
+    changed_file.parent.mkdir()
+    changed_file.write_text(text.read_text(encoding="utf-8").replace("a", "b"), encoding="utf-8")
     with pytest.raises(DataError, match="its text has changed"):
-        prepare(changed, **settings)
+        prepare(changed_file, **settings)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").write_text("x")
     for place, message in (("full", "not empty"), ("full/precious", "not a directory")):
@@ -280,7 +288,7 @@ def test_two_runs_at_once(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> N
     prepare(text, tokenizer=tokenizer, out=tmp_path / "out")
 
 
-def test_counts(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_manifest_counts_documents_and_skipped_lines(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text(
         "\n".join(
             json.dumps({"text": text}) for text in ["Ab. \x07", "Ab. \x07", "\x07", "", "Zz!"]
@@ -324,7 +332,7 @@ def test_errors_of_readers_and_settings(tokenizer: Tokenizer, tmp_path: Path) ->
         prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=0)
 
 
-def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+def test_full_disk_keeps_finished_shards(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     """Files may not grow beyond a limit that a later shard needs: as a full disk, an OSError."""
     settings: dict[str, Any] = {
         "tokenizer": tokenizer,
@@ -333,17 +341,17 @@ def test_full_disk(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     }
     longer = tmp_path / "f"
     longer.write_bytes(text.read_bytes() + b"\n\n" + b"abcdefghi " * 9_000)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
         written = r"out/shard-\d+\.arrow: cannot be written .*\d finished shards"
         with pytest.raises(OutputError, match=written):
             prepare(longer, **settings)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    reused: list[int] = []
-    prepare(longer, progress=lambda now: reused.append(now.reused_shards), **settings)
-    assert reused[-1] > 3
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    reports: list[int] = []
+    prepare(longer, progress=lambda now: reports.append(now.reused_shards), **settings)
+    assert reports[-1] > 3
 
 
 def test_a_disk_that_is_full_after_the_first_shard(
@@ -352,7 +360,7 @@ def test_a_disk_that_is_full_after_the_first_shard(
     """The shard is not in the journal: it is removed with it, and the command can run again."""
     append, lines = LineFile.append, 0
 
-    def limited(file: LineFile, line: bytes) -> None:
+    def append_or_fail(file: LineFile, line: bytes) -> None:
         nonlocal lines
         lines += 1
         if lines == 2:  # after the job
@@ -360,7 +368,7 @@ def test_a_disk_that_is_full_after_the_first_shard(
         append(file, line)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LineFile, "append", limited)
+        patched.setattr(LineFile, "append", append_or_fail)
         with pytest.raises(OutputError, match="No space left"):
             prepare(text, tokenizer=tokenizer, out=tmp_path / "out", shard_bytes=9000)
     assert not (tmp_path / "out").exists()
@@ -375,33 +383,33 @@ def test_a_disk_that_is_full_in_the_middle_of_a_journal_s_line(
     settings: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "out"}
     append, lines = LineFile.append, 0
 
-    def limited(file: LineFile, line: bytes) -> None:
+    def append_with_limit(file: LineFile, line: bytes) -> None:
         nonlocal lines
         lines += 1
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         if lines == 4:  # the job and two shards are there
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file.size + room, before[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file.size + room, limits[1]))
         try:
             append(file, line)
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LineFile, "append", limited)
+        patched.setattr(LineFile, "append", append_with_limit)
         with pytest.raises(
             OutputError, match=r"journal\.jsonl: cannot .* 2 finished shards are kept"
         ):
             prepare(text, shard_bytes=9000, **settings)
-    reused: list[int] = []
+    reports: list[int] = []
     prepare(
-        text, shard_bytes=9000, progress=lambda now: reused.append(now.reused_shards), **settings
+        text, shard_bytes=9000, progress=lambda now: reports.append(now.reused_shards), **settings
     )
-    assert reused[-1] == 2
+    assert reports[-1] == 2
 
 
 @pytest.mark.long
 @needs_proc
-def test_after_any_crash_of_the_machine_the_bytes_are_the_same(
+def test_machine_crash_at_any_write_is_resumed_with_the_same_bytes(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 40_000}
@@ -424,25 +432,25 @@ def test_a_changed_number_in_the_journal_is_found(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
     """Of what an unfinished `prepare` has done."""
-    made = prepare(text, tokenizer=tokenizer, out=tmp_path / "data")
-    whole = made.job, list(made.shards)
+    manifest = prepare(text, tokenizer=tokenizer, out=tmp_path / "data")
+    whole = manifest.job, list(manifest.shards)
 
     def read() -> Any:
         with closing(Journal(tmp_path)) as journal:
             return journal.read()
 
     with closing(Journal(tmp_path)) as journal:
-        journal.restart(made.job)
-        for shard in made.shards:
+        journal.restart(manifest.job)
+        for shard in manifest.shards:
             journal.append(shard)
     assert read() == whole
     file = Journal.path(tmp_path)
     content = file.read_bytes()
-    for changed in (
+    for changed_content in (
         content.replace(b'"unknown_tokens":', b'"unknown_tokens":1', 1),
         re.sub(rb',"crc32":"\w{8}"', b"", content),
     ):
-        file.write_bytes(changed)
+        file.write_bytes(changed_content)
         with pytest.raises(CheckpointError, match="the checksum of a line is wrong"):
             read()
 
@@ -459,32 +467,36 @@ def test_a_corpus_in_another_format_is_refused(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "data"
-    how: dict[str, Any] = {"tokenizer": tokenizer, "out": out}
-    prepare(text, **how)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "out": out}
+    prepare(text, **options)
     whole = contents(out)
     path = out / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
-    for read in (lambda: Corpus.open(out), lambda: prepare(text, **how)):
+    for read in (lambda: Corpus.open(out), lambda: prepare(text, **options)):
         with pytest.raises(CheckpointError) as error:
             read()
         assert is_refused_in_one_line(error.value, path)
-    prepare(text, **how, overwrite=True)
+    prepare(text, **options, overwrite=True)
     assert contents(out) == whole
 
 
 def test_an_unfinished_corpus_in_another_format_is_refused(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "data", "shard_bytes": 3000}
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "out": tmp_path / "data",
+        "shard_bytes": 3000,
+    }
     prepare(text, tokenizer=tokenizer, out=tmp_path / "whole", shard_bytes=3000)
     with monkeypatch.context() as patched:
         patched.setattr("bertworks.data.manifest.FORMAT_VERSION", 2)
         with pytest.raises(StopError):
-            prepare(text, progress=stopped_after(2), **how)
+            prepare(text, progress=stop_after(2), **options)
     with pytest.raises(CheckpointError) as error:
-        prepare(text, **how)
+        prepare(text, **options)
     assert is_refused_in_one_line(error.value, tmp_path / "data" / "journal.jsonl")
-    prepare(text, **how, overwrite=True)
+    prepare(text, **options, overwrite=True)
     assert contents(tmp_path / "data") == contents(tmp_path / "whole")
 
 
@@ -497,11 +509,15 @@ def test_a_resumed_preparation_has_a_whole_tokenizer(
         if progress.shards == 2:
             raise KeyboardInterrupt
 
-    how: dict[str, Any] = {"tokenizer": tokenizer, "out": tmp_path / "data", "shard_bytes": 3000}
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "out": tmp_path / "data",
+        "shard_bytes": 3000,
+    }
     with pytest.raises(KeyboardInterrupt):
-        prepare(text, progress=stop, **how)
+        prepare(text, progress=stop, **options)
     (tmp_path / "data" / "tokenizer" / "vocab.txt").write_bytes(b"damaged")
-    prepare(text, **how)
+    prepare(text, **options)
     assert contents(tmp_path / "data") == contents(tmp_path / "whole")
 
 

@@ -75,7 +75,7 @@ some_documents = st.lists(st.lists(line, min_size=1, max_size=4), min_size=1, ma
 @pytest.mark.long
 @pytest.mark.parametrize("format", WRITERS)
 @given(documents=some_documents)
-def test_round_trip(
+def test_documents_are_read_back_in_every_format(
     tmp_path_factory: pytest.TempPathFactory, format: str, documents: list[list[str]]
 ) -> None:
     path = tmp_path_factory.mktemp("corpus") / "file"
@@ -88,7 +88,7 @@ def test_round_trip(
 
 @pytest.mark.parametrize("format", ["text", "wiki", "jsonl"])
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstd)])
-def test_compressed(
+def test_compressed_files_are_read(
     tmp_path: Path, format: str, suffix: str, compress: Callable[[bytes], bytes]
 ) -> None:
     content = WRITERS[format](DOCUMENTS)
@@ -102,26 +102,26 @@ def test_compressed(
         assert counts.bytes_read == len(packed)
 
 
-def test_places(tmp_path: Path) -> None:
+def test_documents_have_their_location(tmp_path: Path) -> None:
     places = {
         "text": ["file:1", "file:4", "file:6"],
         "wiki": ["file:1", "file:7", "file:12"],
         "jsonl": ["file:1", "file:2", "file:3"],
         "parquet": ["file, row 1", "file, row 2", "file, row 3"],
     }
-    for format, wanted in places.items():
+    for format, locations in places.items():
         path = tmp_path / "file"
         path.write_bytes(WRITERS[format](DOCUMENTS))
-        assert [d.where for d in read_documents(path)] == [f"{tmp_path}/{at}" for at in wanted]
+        assert [d.where for d in read_documents(path)] == [f"{tmp_path}/{at}" for at in locations]
 
 
-def test_original_sample(data_dir: Path) -> None:
+def test_original_sample_has_three_documents(data_dir: Path) -> None:
     documents = list(read_documents(data_dir / "google-bert" / "sample_text.txt"))
     assert [len(document.paragraphs) for document in documents] == [3, 13, 15]
     assert "力加勝北区" in documents[0].text
 
 
-def test_wikipedia_file(data_dir: Path) -> None:
+def test_wikipedia_file_has_its_documents(data_dir: Path) -> None:
     counts = ReadCounts()
     path = data_dir / "wiki" / "wiki_00"
     first, *others = read_documents(path, counts=counts)
@@ -130,7 +130,7 @@ def test_wikipedia_file(data_dir: Path) -> None:
     assert counts.documents + counts.empty == 1 + len(others) + counts.empty == text.count("<doc ")
 
 
-def test_folder_glob_and_order(tmp_path: Path) -> None:
+def test_folders_and_globs_are_read_in_order(tmp_path: Path) -> None:
     for name in ("b.txt", "a/c.txt", "a/b.txt", ".hidden", "a/.git/x"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -140,7 +140,7 @@ def test_folder_glob_and_order(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "b.txt", tmp_path / "a") == [["b.txt"], ["a/b.txt"], ["a/c.txt"]]
 
 
-def test_what_is_no_file_in_a_folder(tmp_path: Path) -> None:
+def test_special_files_in_a_folder_are_refused_or_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A")
     os.mkfifo(tmp_path / "b.txt")
     (tmp_path / "c.txt").symlink_to("nothing")
@@ -201,13 +201,13 @@ def test_a_long_first_line_of_many_bytes_a_character_is_json(tmp_path: Path, enc
     assert paragraphs(tmp_path / "file", encoding=encoding) == [[text]]
 
 
-def test_weights(tmp_path: Path) -> None:
+def test_weights_repeat_or_omit_documents(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("\n\n".join(map(str, range(2000))))
     (tmp_path / "g@2").write_text("g")
-    once = paragraphs(tmp_path / "f")
+    originals = paragraphs(tmp_path / "f")
     counts = ReadCounts()
     twice = list(read_documents(f"{tmp_path}/f@2", counts=counts))
-    assert [list(d.paragraphs) for d in twice] == [text for text in once for _ in range(2)]
+    assert [list(d.paragraphs) for d in twice] == [text for text in originals for _ in range(2)]
     assert [document.copy for document in twice] == [0, 1] * 2000
     half = paragraphs(f"{tmp_path}/f@0.5", counts=counts)
     assert counts.left_out == 2000 - len(half)
@@ -249,7 +249,7 @@ def test_an_at_sign_in_a_name_that_exists_is_no_weight(
     assert paragraphs(f"{tmp_path}/*@2") == [["four"]]
 
 
-def test_what_a_source_says_itself_goes_before_what_is_said_of_all():
+def test_settings_of_a_source_override_general_settings():
     own = CorpusSource("f", 2.0, "wiki", "body")
     assert CorpusSource.parse(own, format="text", column="text") == own
     given = CorpusSource.parse(CorpusSource("f", 2.0), format="text", column="text")
@@ -257,7 +257,7 @@ def test_what_a_source_says_itself_goes_before_what_is_said_of_all():
     assert CorpusSource.parse("f@2", format="text", column="text") == given
 
 
-def test_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicates_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.data.overlap._FEW", 7)  # so that the array is merged into
     texts = [str(number % 300) for number in range(1000)]
     (tmp_path / "f").write_text("\n\n".join(texts))
@@ -311,18 +311,18 @@ BAD = {
 def test_bad_files(tmp_path: Path, case: str) -> None:
     name, content, message, rest = BAD[case]
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as error:
         paragraphs(tmp_path / name)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
     counts = ReadCounts()
-    found = paragraphs(tmp_path / name, skip_bad=True, counts=counts)
+    documents = paragraphs(tmp_path / name, skip_bad=True, counts=counts)
     assert counts.num_skipped >= 1
-    assert str(caught.value) in counts.first_skipped.values()
-    assert rest is None or found == rest
+    assert str(error.value) in counts.first_skipped.values()
+    assert rest is None or documents == rest
 
 
 @pytest.mark.long
-def test_late_damage_in_gzip(tmp_path: Path) -> None:
+def test_late_damage_in_gzip_is_refused_or_skipped(tmp_path: Path) -> None:
     content = b"".join(b"%d %s\n\n" % (n, os.urandom(40).hex().encode()) for n in range(50_000))
     (tmp_path / "f.gz").write_bytes(gzip.compress(content, 1)[:-1_000_000])
     with pytest.raises(DataError, match=r"f\.gz:\d+: cannot be read further"):
@@ -346,10 +346,10 @@ def test_missing_sources(tmp_path: Path) -> None:
 
 
 def test_parquet_values(tmp_path: Path) -> None:
-    broken = pa.Array.from_buffers(
+    invalid_strings = pa.Array.from_buffers(
         pa.string(), 2, [None, *pa.array([b"ok", b"\xff\xfe"]).buffers()[1:]]
     )
-    pq.write_table(pa.table({"a": broken}), tmp_path / "broken.parquet")
+    pq.write_table(pa.table({"a": invalid_strings}), tmp_path / "broken.parquet")
     pq.write_table(pa.table({"a": ["A", None, "B"]}), tmp_path / "null.parquet")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "number.parquet")
     pq.write_table(pa.table({"a": ["A"], "b": ["B"]}), tmp_path / "two.parquet")
@@ -381,7 +381,7 @@ def test_only_string_column_is_chosen(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "f.jsonl") == [["A"], ["B"]]
 
 
-def test_data_set(tmp_path: Path) -> None:
+def test_data_sets_of_the_hub_are_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     table = {"id": [1, 2], "text": ["A\nB", "C"]}
     one = datasets.Dataset.from_dict(table)
@@ -396,7 +396,7 @@ def test_data_set(tmp_path: Path) -> None:
         paragraphs(f"hf:{tmp_path}/one", column="x")
 
 
-def test_data_set_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datasets_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(module: str, extra: str, what: str) -> None:
         raise BertworksError("not installed", fix=f"bertworks[{extra}]")
 

@@ -138,7 +138,7 @@ def test_numbers_of_named_labels_that_name_none_are_not_known() -> None:
     assert row.values["tags"] == ["B-X", None, None, None]
 
 
-def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
+def test_iterators_are_read_repeatedly(tmp_path: Path) -> None:
     rows = [{"text": "a"}, {"text": "b"}]
     table = read_rows(reiterable(row for row in rows))
     for _ in range(3):
@@ -147,7 +147,7 @@ def test_what_can_be_read_once_is_made_replayable(tmp_path: Path) -> None:
     assert reiterable(tmp_path) is tmp_path
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "text\tlabel\n" + "".join(f"a text {i}\t{i % 3}\n" for i in range(2000))
 
     class Input:
@@ -222,7 +222,7 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
         (["warm (very)", "cold", "cool [1]"], None),
     ],
 )
-def test_a_first_line_that_may_be_names_is_told(
+def test_doubtful_first_line_gives_a_warning(
     tmp_path: Path, lines: list[str], read_as: str | None
 ) -> None:
     path = write(tmp_path / "a.tsv", "\n".join(lines) + "\n")
@@ -235,10 +235,10 @@ def test_a_first_line_that_may_be_names_is_told(
 
 
 def test_a_first_text_with_a_rare_label_is_no_header(tmp_path: Path) -> None:
-    below = "".join(f"some words, and the number {at}\t{'ab'[at % 2]}\n" for at in range(12))
-    text = write(tmp_path / "a.tsv", f"a text, the only one of its class\tc\n{below}")
+    other_rows = "".join(f"some words, and the number {at}\t{'ab'[at % 2]}\n" for at in range(12))
+    text = write(tmp_path / "a.tsv", f"a text, the only one of its class\tc\n{other_rows}")
     assert len(list(read_rows(text))) == 13
-    names = write(tmp_path / "b.tsv", f"What they wrote\tc\n{below}")
+    names = write(tmp_path / "b.tsv", f"What they wrote\tc\n{other_rows}")
     with pytest.warns(BertworksWarning, match="are read as column names"):
         assert read_rows(names).columns == ("What they wrote", "c")
 
@@ -324,7 +324,7 @@ def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, tab
 @pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(tables, st.sampled_from(["tsv", "csv", "jsonl"]))
-def test_what_is_written_is_read_again(
+def test_written_predictions_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, table: list, suffix: str
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"round-trip.{suffix}"

@@ -18,14 +18,14 @@ from bertworks.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def prepared(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> Path:
+def corpus_dir(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> Path:
     prepare(text, tokenizer=tokenizer, out=tmp_path / "out", shard_bytes=9000)
     return tmp_path / "out"
 
 
-def test_documents_are_views_of_the_files(prepared: Path) -> None:
+def test_documents_are_views_of_the_files(corpus_dir: Path) -> None:
     files = len(os.listdir("/proc/self/fd"))
-    corpus = Corpus.open(prepared)
+    corpus = Corpus.open(corpus_dir)
     assert len(os.listdir("/proc/self/fd")) == files  # thousands of shards need no open file
     ids, offsets = corpus.document(299)
     assert ids.dtype == np.uint8  # 40 pieces
@@ -39,13 +39,13 @@ def test_documents_are_views_of_the_files(prepared: Path) -> None:
             corpus.document(number)
 
 
-def test_pickled_by_path(prepared: Path) -> None:
-    corpus = Corpus.open(prepared)
-    sent = pickle.dumps(corpus)
-    assert len(sent) < 1000
+def test_pickled_corpus_is_small_and_opens_again(corpus_dir: Path) -> None:
+    corpus = Corpus.open(corpus_dir)
+    pickled_corpus = pickle.dumps(corpus)
+    assert len(pickled_corpus) < 1000
     for number in (0, 100, 299):
         for mine, other in zip(
-            corpus.document(number), pickle.loads(sent).document(number), strict=True
+            corpus.document(number), pickle.loads(pickled_corpus).document(number), strict=True
         ):
             np.testing.assert_array_equal(mine, other)
     assert corpus.originals.tolist() == list(range(300))
@@ -62,23 +62,23 @@ def test_more_copies_than_16_bits_count(
     assert set(Corpus.open(out).originals.tolist()) == {0, 65538}
 
 
-def test_tokenizer_travels_with_the_corpus(prepared: Path, tokenizer: Tokenizer) -> None:
-    assert Corpus.open(prepared).load_tokenizer().fingerprint == tokenizer.fingerprint
+def test_tokenizer_travels_with_the_corpus(corpus_dir: Path, tokenizer: Tokenizer) -> None:
+    assert Corpus.open(corpus_dir).load_tokenizer().fingerprint == tokenizer.fingerprint
     Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]).save(
-        prepared / "tokenizer", overwrite=True
+        corpus_dir / "tokenizer", overwrite=True
     )
     with pytest.raises(CheckpointError, match="was prepared with another tokenizer than this one"):
-        Corpus.open(prepared).load_tokenizer()
+        Corpus.open(corpus_dir).load_tokenizer()
 
 
-def test_token_type() -> None:
+def test_token_type_is_the_smallest_for_the_vocabulary() -> None:
     sizes = {256: "uint8", 257: "uint16", 30_522: "uint16", 65_536: "uint16", 65_537: "uint32"}
     assert {size: token_type(size).name for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "zeros", "footer"])
-def test_damaged_shard(prepared: Path, damage: str) -> None:
-    path = prepared / "shard-00001.arrow"
+def test_damaged_shard_is_refused(corpus_dir: Path, damage: str) -> None:
+    path = corpus_dir / "shard-00001.arrow"
     content = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -89,23 +89,23 @@ def test_damaged_shard(prepared: Path, damage: str) -> None:
     else:
         path.write_bytes(content[:-40] + bytes(40))
     with pytest.raises(CheckpointError, match=r"shard-00001.arrow: .*damaged.*again"):
-        Corpus.open(prepared)
+        Corpus.open(corpus_dir)
 
 
-def test_flipped_bit_is_found_by_verify(prepared: Path) -> None:
-    path = prepared / "shard-00000.arrow"
+def test_flipped_bit_is_found_by_verify(corpus_dir: Path) -> None:
+    path = corpus_dir / "shard-00000.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    Corpus.open(prepared)
+    Corpus.open(corpus_dir)
     with pytest.raises(CheckpointError, match="checksum"):
-        Corpus.open(prepared, verify=True)
+        Corpus.open(corpus_dir, verify=True)
 
 
-def test_bad_manifest(prepared: Path, tmp_path: Path) -> None:
+def test_bad_manifest_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a prepared corpus"):
         Corpus.open(tmp_path)
-    path = prepared / "manifest.json"
+    path = corpus_dir / "manifest.json"
     tree = json.loads(path.read_text())
     for content, message in (
         ("{", "damaged"),
@@ -116,14 +116,14 @@ def test_bad_manifest(prepared: Path, tmp_path: Path) -> None:
     ):
         path.write_text(content)
         with pytest.raises(CheckpointError, match=message):
-            Corpus.open(prepared)
+            Corpus.open(corpus_dir)
 
 
 def test_seen_texts_against_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.data.overlap._FEW", 3)
-    seen, plain = SeenTexts(), set[str]()
+    seen_texts, plain = SeenTexts(), set[str]()
     for number in np.random.default_rng(0).integers(0, 500, 2000):
         text = str(number)
-        assert seen.add(text) == (text not in plain)
+        assert seen_texts.add(text) == (text not in plain)
         plain.add(text)
-        assert len(seen) == len(plain)
+        assert len(seen_texts) == len(plain)

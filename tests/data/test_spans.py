@@ -39,17 +39,19 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def units(corpus: Corpus, tokenizer: Tokenizer, number: int = 0) -> list[str]:
     """The document's units, each as the text of its tokens."""
     ids, continues_unit = corpus.document(number)[0], corpus.continues_unit(number)
-    found: list[str] = []
+    texts: list[str] = []
     for piece, more in zip(tokenizer.tokens(ids), continues_unit.tolist(), strict=True):
         text = piece.removeprefix("##")
         if more:
-            found[-1] += text
+            texts[-1] += text
         else:
-            found.append(text)
-    return found
+            texts.append(text)
+    return texts
 
 
-def prepared(tokenizer: Tokenizer, folder: Path, rows: list[dict[str, Any]], **values: Any) -> Any:
+def prepare_rows(
+    tokenizer: Tokenizer, folder: Path, rows: list[dict[str, Any]], **values: Any
+) -> Any:
     path = write(folder / "f.jsonl", rows)
     values = {"spans": "given", **values}
     prepare(path, tokenizer=tokenizer, out=folder / "out", **values)
@@ -76,7 +78,7 @@ def prepared(tokenizer: Tokenizer, folder: Path, rows: list[dict[str, Any]], **v
 def test_units_of_given_spans(
     letters: Tokenizer, tmp_path: Path, text: str, spans: list[Any], expected: list[str]
 ) -> None:
-    corpus = prepared(letters, tmp_path, [{"text": text, "spans": spans}])
+    corpus = prepare_rows(letters, tmp_path, [{"text": text, "spans": spans}])
     assert units(corpus, letters) == expected
 
 
@@ -87,13 +89,13 @@ def test_accents_and_emoji_that_are_taken_away(tmp_path: Path) -> None:
     text = "\u0301É\x07A e\u0301a 中中 aa"
     at = text.index("e\u0301a")
     spans = [[at, at + 5]]  # "éa 中" with the accent as a character of its own
-    corpus = prepared(tokenizer, tmp_path, [{"text": text, "spans": spans}])
+    corpus = prepare_rows(tokenizer, tmp_path, [{"text": text, "spans": spans}])
     assert units(corpus, tokenizer) == ["ea", "ea中", "中", "aa"]
 
 
 def test_a_span_over_sentences_is_one_unit(letters: Tokenizer, tmp_path: Path) -> None:
     rows = [{"text": "ab. cd\nxe a", "spans": [[4, 9]]}, {"text": "b a"}, {"text": "b a"}]
-    corpus = prepared(letters, tmp_path, rows, sentences="lines")
+    corpus = prepare_rows(letters, tmp_path, rows, sentences="lines")
     assert units(corpus, letters) == ["ab", ".", "cdxe", "a"]
     assert units(corpus, letters, 1) == ["b", "a"]
     assert corpus.has_units
@@ -118,15 +120,15 @@ def test_tokens_of_a_span_are_one_unit(
     text = "".join(word + ("\n " if at in breaks else " ") for at, word in enumerate(words))
     edges = sorted({cut for cut in cuts if cut <= len(text)})
     spans = [[a, b] for a, b in zip(edges[::2], edges[1::2], strict=False)]
-    corpus = prepared(letters, tmp_path_factory.mktemp("s"), [{"text": text, "spans": spans}])
+    corpus = prepare_rows(letters, tmp_path_factory.mktemp("s"), [{"text": text, "spans": spans}])
     expected: list[str] = []
     span_before, word, char_before = -1, 0, " "
-    for at, char in enumerate(text):
+    for position, char in enumerate(text):
         word_before, word = word, word + (char in "中力" or char_before in "中力 \n")
         char_before = char
         if char.isspace():
             continue
-        span = next((n for n, (start, end) in enumerate(spans) if start <= at < end), -1)
+        span = next((n for n, (start, end) in enumerate(spans) if start <= position < end), -1)
         same_span, same_word = span == span_before, word == word_before
         if expected and same_span and (span >= 0 or same_word):
             expected[-1] += char
@@ -157,16 +159,16 @@ def test_a_space_of_its_own_goes_with_what_follows() -> None:
 def test_spans_move_with_their_paragraphs(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
-    moved = of_paragraphs(((start, end),), text)
-    joined = "\n".join(split_paragraphs(text))
+    moved_spans = of_paragraphs(((start, end),), text)
+    joined_text = "\n".join(split_paragraphs(text))
     letters_before = text[:start].count("a")
     letters_inside = text[start:end].count("a")
     if not letters_inside:
-        assert all(not joined[a:b].strip() for a, b in moved)
+        assert all(not joined_text[a:b].strip() for a, b in moved_spans)
         return
-    ((a, b),) = moved
-    assert joined[:a].count("a") == letters_before
-    assert joined[a:b].count("a") == letters_inside
+    ((a, b),) = moved_spans
+    assert joined_text[:a].count("a") == letters_before
+    assert joined_text[a:b].count("a") == letters_inside
 
 
 # -------------------------------------------------------------------------------------- what is bad
@@ -213,17 +215,17 @@ def test_parquet_and_data_sets_carry_spans(letters: Tokenizer, tmp_path: Path) -
 
 def test_no_spans_no_column(letters: Tokenizer, tmp_path: Path) -> None:
     rows = [{"text": "ab cd", "spans": [[0, 5]]}]
-    corpus = prepared(letters, tmp_path, rows, spans="none")
+    corpus = prepare_rows(letters, tmp_path, rows, spans="none")
     assert not corpus.has_units
     with pytest.raises(BertworksError, match="spans was 'none' and is now 'given'"):
-        prepared(letters, tmp_path, rows)
+        prepare_rows(letters, tmp_path, rows)
 
 
 def test_other_spans_are_another_text(letters: Tokenizer, tmp_path: Path) -> None:
     rows = [{"text": "ab cd", "spans": [[0, 5]]}]
-    prepared(letters, tmp_path, rows)
+    prepare_rows(letters, tmp_path, rows)
     with pytest.raises(DataError, match="its text has changed"):
-        prepared(letters, tmp_path, [{"text": "ab cd", "spans": [[0, 2]]}])
+        prepare_rows(letters, tmp_path, [{"text": "ab cd", "spans": [[0, 2]]}])
 
 
 @pytest.mark.long
@@ -266,11 +268,13 @@ def test_bytes_do_not_depend_on_workers(letters: Tokenizer, tmp_path: Path) -> N
         ([""], [[]]),
     ],
 )
-def test_chunks(sentences: list[str], expected: list[list[str]]) -> None:
-    found = find_chunks(sentences)
+def test_chunks_are_names_quantities_and_titles(
+    sentences: list[str], expected: list[list[str]]
+) -> None:
+    chunks = find_chunks(sentences)
     assert [
         [sentence[start:end] for start, end in own]
-        for sentence, own in zip(sentences, found, strict=True)
+        for sentence, own in zip(sentences, chunks, strict=True)
     ] == expected
 
 
@@ -284,7 +288,7 @@ def test_chunks_are_spans(sentences: list[str]) -> None:
 def test_rules_fill_in_for_documents_without_spans(tokenizer: Tokenizer, tmp_path: Path) -> None:
     text = "Ab met Cd Ef in Gh. Then Cd Ef."
     rows: list[dict[str, Any]] = [{"text": text}, {"text": text, "spans": [[3, 9]]}]
-    corpus = prepared(tokenizer, tmp_path, [*rows, {"text": text, "spans": []}], spans="rules")
+    corpus = prepare_rows(tokenizer, tmp_path, [*rows, {"text": text, "spans": []}], spans="rules")
     assert "cdef" in units(corpus, tokenizer)
     assert "cdef" not in units(corpus, tokenizer, 1)
     assert "cdef" not in units(corpus, tokenizer, 2)

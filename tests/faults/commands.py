@@ -45,7 +45,7 @@ def _parts(world: World, kind: str) -> list[Path]:
         for number, path in enumerate(paths, 1):
             words = {
                 "corpus": ("prepare", world.corpus, "--tokenizer", world.vocab, "--workers", 1),
-                "tsv": ("predict", world.finetuned, "--data", world.train, *CPU, "window_rows=4"),
+                "tsv": ("predict", world.classifier, "--data", world.train, *CPU, "window_rows=4"),
             }.get(kind, (*_vectors("embed")(world, path)[:4], *CPU, "window_rows=4"))
             part = ("--out", new / path.name, "--part", f"{number}/2")
             ended = processes.run((*words, *part), world.vocab.with_name("log"))
@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
     ),
     "pretrain": (
         "run",
-        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.prepared}", *CPU, "--out", out),
+        lambda w, out: ("pretrain", "tiny", *SMALL, f"data={w.data}", *CPU, "--out", out),
     ),
     "finetune": ("run", _finetune),
     "grid": ("grid", lambda w, out: (*_finetune(w, out), "--grid", "learning_rate=1e-3,1e-4")),
@@ -79,14 +79,14 @@ COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
     "predict": (
         "answers.tsv",
         lambda w, out: (
-            *("predict", w.finetuned, "--data", w.train, "--out", out, *CPU),
+            *("predict", w.classifier, "--data", w.train, "--out", out, *CPU),
             "precision=fp32",
         ),
     ),
     "part of predictions": (
         "answers.tsv",
         lambda w, out: (
-            *("predict", w.finetuned, "--data", w.train, "--out", out, *CPU, "--part", "2/2"),
+            *("predict", w.classifier, "--data", w.train, "--out", out, *CPU, "--part", "2/2"),
             *("precision=fp32", "window_rows=4"),
         ),
     ),

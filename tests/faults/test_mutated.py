@@ -198,13 +198,13 @@ def made(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
     add("a.jsonl", "excluded", f"{long}\n" * 3)
     add("a.yaml", "recipe", (Path(__file__).parents[2] / "recipes" / "tiny.yaml").read_bytes())
     for source, reader in (
-        *((world.prepared, "prepared"), (world.finetuned, "run_directory")),
-        *((world.vocab.with_name("grid"), "grid"), (world.finetuned / "model", "model")),
+        *((world.data, "prepared"), (world.classifier, "run_directory")),
+        *((world.vocab.with_name("grid"), "grid"), (world.classifier / "model", "model")),
         *((FAMILIES / name, "model") for name in _FAMILIES),
         (world.vocab.with_name("other formats"), "model"),
         (world.vocab.with_name("tensorflow"), "model"),
         *((_without_json(FAMILIES / name, root), "model") for name in _FAMILIES[:2]),
-        (_without_json(world.finetuned / "model", root), "model"),
+        (_without_json(world.classifier / "model", root), "model"),
     ):
         files = sorted(path for path in source.rglob("*") if path.is_file())
         for file in files:

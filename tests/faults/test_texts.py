@@ -95,7 +95,7 @@ def use_many(world: World, seed: str, first: int, last: int, faults: Path) -> No
     import bertworks as bw
 
     warnings.simplefilter("ignore")  # of texts that are cut
-    found = bw.load(world.finetuned, device="cpu")
+    found = bw.load(world.classifier, device="cpu")
     size = 32
     with faults.open("w") as file:
         for start in range(first, last, size):
