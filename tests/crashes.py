@@ -28,7 +28,7 @@ class Disk:
     """
 
     def __init__(self, root: Path, is_whole: Callable[[Path], bool]) -> None:
-        self.crashes, self.damaged = 0, 0
+        self.crashes, self.num_damaged = 0, 0
         self._root, self._is_whole, self._is_simulated = root, is_whole, True
         self._fsync, self._replace = os.fsync, os.replace
         self._contents: dict[int, bytes] = {}
@@ -59,13 +59,13 @@ class Disk:
             return
         self.crash()
         self._replace(source, target)
-        before = self._names
-        self._names = {number: dict(names) for number, names in before.items()}
+        names_before = self._names
+        self._names = {number: dict(names) for number, names in names_before.items()}
         for folder in (source.parent, target.parent):
             self._names.setdefault(folder.stat().st_ino, {}).pop(source.name, None)
         self._names[target.parent.stat().st_ino][target.name] = _number(target)
         self.crash()
-        self._names = before
+        self._names = names_before
 
     def crash(self) -> None:
         """See what a crash now would leave."""
@@ -73,7 +73,7 @@ class Disk:
         self._write(_number(self._root), left)
         self.crashes += 1
         self._is_simulated = False
-        self.damaged += not self._is_whole(left)
+        self.num_damaged += not self._is_whole(left)
         self._is_simulated = True
         shutil.rmtree(left)
 

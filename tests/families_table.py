@@ -103,11 +103,11 @@ def _journeys(family: str) -> list[Journey]:
 
 
 def load(family: str) -> Figures:
-    found = _journeys(family)
+    journeys = _journeys(family)
     return (
-        sum(journey.num_used for journey in found),
-        sum(journey.in_file for journey in found),
-        sum(journey.new for journey in found),
+        sum(journey.num_used for journey in journeys),
+        sum(journey.in_file for journey in journeys),
+        sum(journey.new for journey in journeys),
     )
 
 
@@ -250,7 +250,7 @@ The independent tokenizers and their vocabularies:
 """
 
 
-def write_page(rows: Mapping[str, Sequence[Figures]], measured_with: str) -> str:
+def write_page(rows: Mapping[str, Sequence[Figures]], versions: str) -> str:
     """The page: a row for each family, with the figures of each column."""
     headings = ["family", *(column.heading for column in COLUMNS)]
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
@@ -258,7 +258,7 @@ def write_page(rows: Mapping[str, Sequence[Figures]], measured_with: str) -> str
         cells = [column.write(own) for column, own in zip(COLUMNS, figures, strict=True)]
         lines.append(f"| {TITLES[family]} | " + " | ".join(cells) + " |")
     table = "\n".join(lines)
-    return f"{HEAD}\n{table}\n\nMeasured with {measured_with}.\n"
+    return f"{HEAD}\n{table}\n\nMeasured with {versions}.\n"
 
 
 def read_page(page: str) -> tuple[dict[str, list[Figures]], str]:
@@ -275,19 +275,19 @@ def read_page(page: str) -> tuple[dict[str, list[Figures]], str]:
 
 
 def main() -> None:
-    measured_with = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
-    wanted = sys.argv[1:] or list(FAMILIES)
+    versions = ", ".join(f"{package} {version(package)}" for package in PACKAGES)
+    families = sys.argv[1:] or list(FAMILIES)
     rows: dict[str, list[Figures]] = {}
-    if len(wanted) < len(FAMILIES):
+    if len(families) < len(FAMILIES):
         rows, earlier = read_page(PAGE.read_text(encoding="utf-8"))
-        if earlier != measured_with:
+        if earlier != versions:
             sys.exit(f"the page was measured with {earlier}: measure all families")
-    for family in wanted:
+    for family in families:
         rows[family] = []
         for column in COLUMNS:
             rows[family].append(column.measure(family))
             print(f"{family}: {column.heading}: {column.write(rows[family][-1])}", file=sys.stderr)
-    page = write_page({family: rows[family] for family in FAMILIES}, measured_with)
+    page = write_page({family: rows[family] for family in FAMILIES}, versions)
     PAGE.write_text(page, encoding="utf-8")
 
 

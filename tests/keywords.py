@@ -90,36 +90,36 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
 """Each dictionary: its docstring, its bases, and the settings that it has beside theirs."""
 
 
-def written() -> str:
+def module_text() -> str:
     """The text of the module."""
-    known: dict[str, dict[str, str]] = {}
+    kinds_by_class: dict[str, dict[str, str]] = {}
     parts = [HEAD]
     for name, (title, bases, classes) in KEYWORDS.items():
-        parts += _declared(name, title, bases, _fields(classes), known)
+        parts += _declare(name, title, bases, _fields(classes), kinds_by_class)
     return "\n\n".join(parts)
 
 
-def _declared(
+def _declare(
     name: str,
     title: str,
     bases: tuple[str, ...],
     fields: list[tuple[str, FieldInfo]],
-    known: dict[str, dict[str, str]],
+    kinds_by_class: dict[str, dict[str, str]],
 ) -> Iterator[str]:
     """The class of a dictionary, after those that its values are of."""
-    inherited = {key: kind for base in bases for key, kind in known[base].items()}
+    inherited_kinds = {key: kind for base in bases for key, kind in kinds_by_class[base].items()}
     kinds: dict[str, list[str]] = {}
     for key, info in fields:
         for inner in _groups(info.annotation):
-            if (group := _name(inner)) not in known:
+            if (group := _name(inner)) not in kinds_by_class:
                 inner_fields = list(inner.model_fields.items())
                 bases_of = ("EncoderKeywords",) if issubclass(inner, EncoderConfig) else ()
                 title_of = f"Settings of the group `{key}`."
-                yield from _declared(group, title_of, bases_of, inner_fields, known)
-        if key not in inherited:
+                yield from _declare(group, title_of, bases_of, inner_fields, kinds_by_class)
+        if key not in inherited_kinds:
             kinds.setdefault(key, []).append(_kind(info.annotation))
-    own = {key: _joined(each) for key, each in kinds.items()}
-    known[name] = inherited | own
+    own = {key: _join(each) for key, each in kinds.items()}
+    kinds_by_class[name] = inherited_kinds | own
     lines = [
         f"class {name}({', '.join(bases or ('TypedDict',))}, total=False):",
         f'    """{title}"""',
@@ -141,7 +141,7 @@ def _fields(classes: Iterable[type[BaseModel]]) -> list[tuple[str, FieldInfo]]:
     return [item for each in classes for item in each.model_fields.items()]
 
 
-def _joined(kinds: list[str]) -> str:
+def _join(kinds: list[str]) -> str:
     """The types of a setting that several classes have: either."""
     parts = dict.fromkeys(part for kind in kinds for part in kind.split(" | "))
     literals = [part[8:-1] for part in parts if part.startswith("Literal[")]
@@ -182,4 +182,4 @@ def _kind(annotation: Any) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(written(), encoding="utf-8")
+    FILE.write_text(module_text(), encoding="utf-8")

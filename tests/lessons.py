@@ -45,8 +45,8 @@ class Block:
     line: int
     span: tuple[int, int]  # of the body, in the page
     indent: str = ""
-    printed: str | None = None  # below `python`
-    printed_span: tuple[int, int] = field(default=(0, 0))
+    output: str | None = None  # below `python`
+    output_span: tuple[int, int] = field(default=(0, 0))
 
     @property
     def mark(self) -> str:
@@ -57,30 +57,30 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """The fences of a page; a bare `text` below `python` belongs to it."""
-    found: list[Block] = []
+    blocks_of_page: list[Block] = []
     last_end = -1
     for match in _FENCE.finditer(page):
         language, title, body = match[2], match[3] or "", textwrap.dedent(match[4])
         follows = page[last_end : match.start()].strip() == "" and last_end >= 0
-        if language == "text" and not title and follows and found[-1].language == "python":
-            found[-1].printed, found[-1].printed_span = body, match.span(4)
+        if language == "text" and not title and follows and blocks_of_page[-1].language == "python":
+            blocks_of_page[-1].output, blocks_of_page[-1].output_span = body, match.span(4)
         else:
             line = page.count("\n", 0, match.start()) + 1
-            found.append(Block(language, title, body, line, match.span(4), match[1]))
+            blocks_of_page.append(Block(language, title, body, line, match.span(4), match[1]))
         last_end = match.end()
     fences = len(re.findall(r"^ *```", page, re.M))
     assert fences == 2 * len(_FENCE.findall(page)), "a fence is not of the form that is read"
-    return found
+    return blocks_of_page
 
 
 def commands(body: str) -> list[tuple[str, str]]:
     """The commands of a console, each with what is shown below it."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         lines = part.splitlines(keepends=True)
         at = next(i for i, line in enumerate(lines) if not line.endswith("\\\n"))
-        found.append(("".join(lines[: at + 1]).rstrip("\n"), "".join(lines[at + 1 :])))
-    return found
+        pairs.append(("".join(lines[: at + 1]).rstrip("\n"), "".join(lines[at + 1 :])))
+    return pairs
 
 
 def run(block: Block, names: dict[str, Any]) -> list[str]:
@@ -90,15 +90,15 @@ def run(block: Block, names: dict[str, Any]) -> list[str]:
         AssertionError: a command failed.
     """
     if block.language == "python":
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             exec(compile(block.body, f"lesson, line {block.line}", "exec"), names)
-        return [printed.getvalue()]
+        return [output.getvalue()]
     if block.language == "console":
-        asked = [command for command, _ in commands(block.body)]
-        if any(command.endswith("&") for command in asked):
-            return [in_a_shell(asked)]
-        return [in_process(command) for command in asked]
+        lines = [command for command, _ in commands(block.body)]
+        if any(command.endswith("&") for command in lines):
+            return [in_a_shell(lines)]
+        return [in_process(command) for command in lines]
     assert re.fullmatch(r"[\w.-]+\.\w+", block.title), f"{block.language} is neither run nor a file"
     Path(block.title).write_text(block.body, encoding="utf-8")
     return []
@@ -114,30 +114,30 @@ def in_process(command: str) -> str:
     return result.stdout
 
 
-def in_a_shell(asked: Sequence[str]) -> str:
+def in_a_shell(lines: Sequence[str]) -> str:
     """Commands of which one stays in the background until the others are done."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
-    script = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *asked]).replace(_SERVER, port)
+    script = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines]).replace(_SERVER, port)
     script = script.replace("bertworks ", f"{shlex.quote(sys.executable)} -m bertworks ")
-    made = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False
     )
-    assert made.returncode == 0, made.stderr
-    return made.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @contextlib.contextmanager
-def elsewhere(directory: Path) -> Iterator[None]:
+def in_directory(directory: Path) -> Iterator[None]:
     with contextlib.chdir(directory):
         yield
 
 
-def skeleton(block: Block, printed: str) -> tuple[int, list[str]]:
+def skeleton(block: Block, output: str) -> tuple[int, list[str]]:
     """What no other weights change: how many lines there are, and of a verb's output the words of
     the first."""
-    lines = [line for line in printed.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     is_table = block.language == "console" and lines
     return len(lines), re.sub(r"[-\d.,]+", "#", lines[0]).split() if is_table else []
 
@@ -147,25 +147,25 @@ def write_outputs(file: Path) -> None:
     page = file.read_text(encoding="utf-8")
     changes: list[tuple[tuple[int, int], str]] = []
     names: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as place, elsewhere(Path(place)):
+    with tempfile.TemporaryDirectory() as place, in_directory(Path(place)):
         for block in blocks(page):
-            printed = run(block, names)
-            if block.printed is not None:
-                new = textwrap.indent(tidy(printed[0]), block.indent)
-                changes.append((block.printed_span, new))
+            outputs = run(block, names)
+            if block.output is not None:
+                new = textwrap.indent(tidy(outputs[0]), block.indent)
+                changes.append((block.output_span, new))
             if block.language == "console" and not block.body.rstrip().endswith("&"):
                 new = ""
-                for (command, shown), text in zip(commands(block.body), printed, strict=False):
+                for (command, shown), text in zip(commands(block.body), outputs, strict=False):
                     new += f"$ {command}\n{tidy(text) if shown.strip() else ''}"
-                if len(printed) == len(commands(block.body)):
+                if len(outputs) == len(commands(block.body)):
                     changes.append((block.span, textwrap.indent(new, block.indent)))
     for (start, end), new in reversed(changes):
         page = page[:start] + new + page[end:]
     file.write_text(page, encoding="utf-8")
 
 
-def tidy(printed: str) -> str:
-    return "".join(line.rstrip() + "\n" for line in printed.splitlines() if line.strip())
+def tidy(output: str) -> str:
+    return "".join(line.rstrip() + "\n" for line in output.splitlines() if line.strip())
 
 
 if __name__ == "__main__":

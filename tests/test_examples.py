@@ -36,15 +36,15 @@ def by_hand(texts: list[str]) -> dict[str, np.ndarray]:
 
     tokenizer = AutoTokenizer.from_pretrained(DIRECTORY)
     model = AutoModel.from_pretrained(DIRECTORY).eval()
-    found: dict[str, list[torch.Tensor]] = {"cls": [], "mean": []}
+    vectors_by_pooling: dict[str, list[torch.Tensor]] = {"cls": [], "mean": []}
     for start in range(0, len(texts), 50):
         batch = tokenizer(texts[start : start + 50], padding=True, return_tensors="pt")
         with torch.no_grad():
             hidden = model(**batch).last_hidden_state
         mask = batch["attention_mask"][:, :, None]
-        found["cls"].append(hidden[:, 0])
-        found["mean"].append((hidden * mask).sum(1) / mask.sum(1))
-    return {name: torch.cat(parts).numpy() for name, parts in found.items()}
+        vectors_by_pooling["cls"].append(hidden[:, 0])
+        vectors_by_pooling["mean"].append((hidden * mask).sum(1) / mask.sum(1))
+    return {name: torch.cat(parts).numpy() for name, parts in vectors_by_pooling.items()}
 
 
 @pytest.mark.long
@@ -65,15 +65,15 @@ def test_the_tutorial_is_the_same_steps_by_hand(tutorial, data_dir, count, means
     for pooling, expected in by_hand(texts).items():
         vectors = model.embed(texts, pooling=pooling, normalize=False)
         assert np.abs(vectors - expected).max() < 1e-4
-        wanted = []
+        expected_scores = []
         for seed in range(5):
             split = train_test_split(expected, labels, random_state=seed)
             classifier = LogisticRegression(solver="newton-cholesky").fit(split[0], split[2])
-            wanted.append(classifier.score(split[1], split[3]))
-        found = tutorial.accuracies(vectors, labels)
-        assert found == wanted  # to the last row
+            expected_scores.append(classifier.score(split[1], split[3]))
+        scores = tutorial.accuracies(vectors, labels)
+        assert scores == expected_scores  # to the last row
         if means is not None:
-            assert round(np.mean(found), 2) == means[pooling]
+            assert round(np.mean(scores), 2) == means[pooling]
 
 
 def test_the_tutorial_prints_its_table(tutorial, tmp_path, capsys):

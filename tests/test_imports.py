@@ -140,10 +140,10 @@ def test_type_checkers_see_every_public_name():
     tree = ast.parse(Path(bertworks.__file__).read_text(encoding="utf-8"))
     blocks = (node for node in tree.body if isinstance(node, ast.If))
     (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
-    seen = {
+    modules_by_name = {
         alias.asname: node.module
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == bertworks._HOMES
+    assert modules_by_name == bertworks._HOMES

@@ -24,40 +24,45 @@ def marks(file: Path) -> set[str]:
 
 def cases() -> list[Any]:
     """Each lesson's quick blocks; and all of them, marked as its longest is."""
-    found = []
+    parameters = []
     for file in LESSONS:
-        found.append(pytest.param(file, {""}, id=file.stem))
-        if marked := marks(file):
-            mark = "slow" if "slow" in marked else "long"
-            found.append(
+        parameters.append(pytest.param(file, {""}, id=file.stem))
+        if block_marks := marks(file):
+            mark = "slow" if "slow" in block_marks else "long"
+            parameters.append(
                 pytest.param(
-                    file, {"", *marked}, id=f"{file.stem}-all", marks=getattr(pytest.mark, mark)
+                    file,
+                    {"", *block_marks},
+                    id=f"{file.stem}-all",
+                    marks=getattr(pytest.mark, mark),
                 )
             )
-    return found
+    return parameters
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::bertworks.errors.BertworksWarning")  # a lesson may have some
-@pytest.mark.parametrize(("file", "wanted"), cases())
+@pytest.mark.parametrize(("file", "included_marks"), cases())
 def test_the_blocks_of_a_lesson_run(
-    file: Path, wanted: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, included_marks: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in lessons.blocks(file.read_text(encoding="utf-8")):
-        if block.mark in wanted:
+        if block.mark in included_marks:
             printed = lessons.run(block, names)
-            for shown, text in zip(expected(block), printed, strict=False):
-                if shown and shown.strip():
+            for expected_output, text in zip(expected(block), printed, strict=False):
+                if expected_output and expected_output.strip():
                     place = f"{file.name}, line {block.line}: python -m tests.lessons"
-                    assert lessons.skeleton(block, text) == lessons.skeleton(block, shown), place
+                    assert lessons.skeleton(block, text) == lessons.skeleton(
+                        block, expected_output
+                    ), place
 
 
 def expected(block: Block) -> list[str | None]:
     if block.language == "console":
         return [shown for _, shown in lessons.commands(block.body)]
-    return [block.printed]
+    return [block.output]
 
 
 def test_a_block_that_fails_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +73,7 @@ def test_a_block_that_fails_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     first, second = lessons.blocks(page)
     assert lessons.run(first, {}) == ["1\n"]
-    assert (first.printed, first.mark, second.mark) == ("1\n", "", "long")
+    assert (first.output, first.mark, second.mark) == ("1\n", "", "long")
     assert lessons.commands(second.body) == [("bertworks tokenize nowhere \\\n    text", "shown\n")]
     with pytest.raises(AssertionError, match="no such directory"):
         lessons.run(second, {})
@@ -92,12 +97,12 @@ def test_each_picture_is_drawn_by_the_script_and_shown() -> None:
     pages = [file.read_text(encoding="utf-8") for file in LESSONS]
     shown = {name for page in pages for name in re.findall(r"images/([\w-]+)\.svg", page)}
     assert shown == {file.stem for file in IMAGES.glob("*.svg")}
-    assert shown == set(drawn())
+    assert shown == set(lesson_pictures())
     for file in IMAGES.glob("*.svg"):
         assert ElementTree.parse(file).getroot().get("viewBox"), file
 
 
-def drawn() -> dict[str, Any]:
+def lesson_pictures() -> dict[str, Any]:
     """The pictures that `docs/learn/pictures.py` draws."""
     folder = ROOT / "docs" / "learn"
     sys.path.insert(0, str(folder))
@@ -119,7 +124,7 @@ def test_pictures_are_drawn_again(tmp_path: Path) -> None:
 
     with browsers():
         pass  # or the test is skipped
-    drawn()
+    lesson_pictures()
     module = sys.modules["drawing"]
     data = {"rows": ["a"], "columns": ["b", "c"], "values": [[0.0, 1.0]], "showsNumbers": True}
     with module.explorer() as draw:

@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long  # the whole documentation
-def test_nothing_is_loaded_from_another_host(site: Path) -> None:
+def test_pages_load_no_file_from_another_host(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert {page.stem for page in pages} >= {
         file.stem for file in (ROOT / "docs").rglob("*.md") if file.stem != "README"
@@ -61,12 +61,12 @@ def test_pages_fit_and_ask_no_other_host(site: Path, width: int, colours: str) -
             viewport={"width": width, "height": 800}, color_scheme=colours
         )
         page = context.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         page.set_default_timeout(60_000)
         for name in ("index", "01-words-as-vectors", "07-four-shapes", "which-model"):
             file = site / "learn" / f"{name}.html"
             page.goto(file.as_uri(), wait_until="load")
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{file.name} is {wide} wide"
-        assert all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in urls), urls

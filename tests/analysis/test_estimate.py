@@ -40,14 +40,16 @@ SMALL = (
     "size", ["tiny", *(pytest.param(size, marks=pytest.mark.long) for size in ("base", "large"))]
 )
 def test_parameters_are_those_of_the_published_model(size: str) -> None:
-    found = bw.estimate("paper", [f"model.size={size}"], machine="a100")
+    estimate = bw.estimate("paper", [f"model.size={size}"], machine="a100")
     geometry = bw.EncoderConfig.from_size(size).model_dump(include={"hidden_size"} | _GEOMETRY)
     with torch.device("meta"):
         theirs = transformers.BertForPreTraining(transformers.BertConfig(**geometry))
-    assert found.parameters == found.num_trained == sum(p.numel() for p in theirs.parameters())
-    assert found.memory["weights"] == found.memory["gradients"] == 4 * found.parameters
-    assert found.memory["optimizer"] == 8 * found.parameters
-    assert size == "tiny" or found.flops == module.paper_flops(size)
+    assert (
+        estimate.parameters == estimate.num_trained == sum(p.numel() for p in theirs.parameters())
+    )
+    assert estimate.memory["weights"] == estimate.memory["gradients"] == 4 * estimate.parameters
+    assert estimate.memory["optimizer"] == 8 * estimate.parameters
+    assert size == "tiny" or estimate.flops == module.paper_flops(size)
 
 
 _GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
@@ -64,34 +66,36 @@ _GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
 )
 def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ...]) -> None:
     """PyTorch counts the matrix products of a forward and backward pass."""
-    found = bw.estimate("tiny", [*SMALL, *words], machine="a100")
+    estimate = bw.estimate("tiny", [*SMALL, *words], machine="a100")
     settings = module._settings("tiny", [*SMALL, *words])
     objective: Objective = module._objective(settings, on_meta=False)
     network = objective.network.train()
-    assert found.parameters == sum(p.numel() for p in network.parameters())
+    assert estimate.parameters == sum(p.numel() for p in network.parameters())
     batch = module._batch(objective, settings, settings.phases[0], 8)
-    assert batch.packed.num_tokens == found.batch == 8 * settings.phases[0].max_seq_length
-    assert found.tokens == settings.steps * found.batch
+    assert batch.packed.num_tokens == estimate.batch == 8 * settings.phases[0].max_seq_length
+    assert estimate.tokens == settings.steps * estimate.batch
     if objective.network is not objective.models["model"].network:
         return  # PyTorch cannot count where one network's output has no gradient
     with FlopCounterMode(display=False) as counter:
         torch.stack(list(network(batch.to(torch.device("cpu"))).values())).sum().backward()
-    assert found.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
+    assert estimate.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
 
 
 def test_a_student_and_its_teacher() -> None:
     words = ("model.size=tiny", "distillation.initialize=false", "distillation.cosine_weight=0")
     words += ("objective=distillation", "distillation.teacher=mini", "batch_size=2")
-    found = bw.estimate("tiny", words, machine="a100")
+    estimate = bw.estimate("tiny", words, machine="a100")
     objective = module._objective(module._settings("tiny", words), on_meta=False)
     children = objective.network.named_children()
     sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in children}
     assert sizes["teacher"] == sum(p.numel() for p in bw.load("mini").network.parameters())
-    assert found.parameters == sizes["student"] + sizes["teacher"]
-    assert found.num_trained == sizes["student"]
+    assert estimate.parameters == sizes["student"] + sizes["teacher"]
+    assert estimate.num_trained == sizes["student"]
 
 
-def test_the_data_of_a_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_size_comes_from_the_data_of_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = {Path("mine"): 300, Path("other"): 400}
     manifests = {path: SimpleNamespace(vocabulary_size=size) for path, size in sizes.items()}
     monkeypatch.setattr(module.Manifest, "read", manifests.__getitem__)
@@ -110,7 +114,7 @@ def test_the_data_of_a_recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
-def test_parts_of_memory() -> None:
+def test_parts_of_memory_follow_the_settings() -> None:
     def memory(*words: str, machine: str = "a100") -> dict[str, int]:
         given = dict(word.split("=") for word in (*SMALL, *words))
         words = tuple("=".join(pair) for pair in given.items())
@@ -162,7 +166,7 @@ def test_the_papers_cost() -> None:
         assert 6 * layers * tokens < flops < 1.2 * 6 * layers * tokens
 
 
-def test_what_is_no_machine() -> None:
+def test_unknown_machines_and_shares_are_refused() -> None:
     for name in ("h101", "h100x0", "x8", ""):
         with pytest.raises(SettingsError, match="unknown machine"):
             bw.estimate("tiny", machine=name)
@@ -212,7 +216,7 @@ bw.pretrain("tiny", words, out=folder / "run")
 @pytest.mark.parametrize(
     "precision", ["fp32", pytest.param("bf16", marks=[needs_bfloat16, more_with_amx])]
 )
-def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
+def test_estimated_memory_is_that_of_a_real_run(tmp_path: Path, precision: str) -> None:
     """A run takes what is estimated, give or take the 15% that the command names."""
     text = tmp_path / "text"
     lines = [
@@ -228,13 +232,13 @@ def test_memory_of_a_real_run(tmp_path: Path, precision: str) -> None:
         *("instances.short_seq_prob=0", "eval_first=false", "tensorboard=false"),
         f"data={tmp_path / 'data'}",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", REAL, str(tmp_path), *words],
         capture_output=True,
         text=True,
         check=True,
     )
-    real = json.loads(done.stdout.splitlines()[-1])
+    real = json.loads(process.stdout.splitlines()[-1])
     found = bw.estimate("tiny", words, machine="cpu2")
     assert found.parameters == real["parameters"]
     assert real["bytes"] == pytest.approx(sum(found.memory.values()), rel=0.15)
@@ -289,25 +293,25 @@ def test_memory_of_one_of_eight_sharded_processes() -> None:
     ]
     # Freed memory goes back at once, or else its gaps would be counted.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SHARDED, *words],
         capture_output=True,
         text=True,
         check=True,
         env=environment,
     )
-    real = json.loads(done.stdout.splitlines()[-1])["bytes"]
-    found = bw.estimate("tiny", words, machine="h100x8").memory
-    assert real == pytest.approx(sum(found.values()), rel=0.2)
+    real = json.loads(process.stdout.splitlines()[-1])["bytes"]
+    memory = bw.estimate("tiny", words, machine="h100x8").memory
+    assert real == pytest.approx(sum(memory.values()), rel=0.2)
     # Where the whole network waits in the same memory, it is counted too.
     on_cpu = bw.estimate("tiny", words, machine="cpu2x8")
-    assert on_cpu.memory["weights"] == found["weights"] + 4 * on_cpu.parameters
+    assert on_cpu.memory["weights"] == memory["weights"] + 4 * on_cpu.parameters
 
 
 @pytest.mark.long
-def test_here_is_measured() -> None:
-    found = bw.estimate("tiny", SMALL, seconds=0.1)
-    assert 0 < found.share < 1.2  # a busy machine's peak may be measured too low
-    peak = found.machine.peak["fp32"]
-    assert found.flops_per_second == pytest.approx(found.share * peak)
-    assert found.seconds == found.flops / found.flops_per_second
+def test_peak_of_this_machine_is_measured() -> None:
+    estimate = bw.estimate("tiny", SMALL, seconds=0.1)
+    assert 0 < estimate.share < 1.2  # a busy machine's peak may be measured too low
+    peak = estimate.machine.peak["fp32"]
+    assert estimate.flops_per_second == pytest.approx(estimate.share * peak)
+    assert estimate.seconds == estimate.flops / estimate.flops_per_second

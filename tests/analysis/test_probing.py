@@ -27,39 +27,39 @@ def model() -> bw.Model:
 @pytest.mark.parametrize(
     "settings", [{}, {"pooling": "mean+max", "layers": [0, -1]}, {"inverse_regularization": 0.01}]
 )
-def test_it_is_the_regression_by_hand(model: bw.Model, settings: dict[str, Any]) -> None:
-    before = {name: value.clone() for name, value in model.network.state_dict().items()}
-    found = bw.probe(model, train=TRAIN, dev=DEV, **settings)
+def test_probe_equals_scikit_learns_regression(model: bw.Model, settings: dict[str, Any]) -> None:
+    weights = {name: value.clone() for name, value in model.network.state_dict().items()}
+    result = bw.probe(model, train=TRAIN, dev=DEV, **settings)
     strength = settings.get("inverse_regularization", 1.0)
-    how = {name: value for name, value in settings.items() if name in ("pooling", "layers")}
+    options = {name: value for name, value in settings.items() if name in ("pooling", "layers")}
     texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
     # Another way to the same optimum.
     by_hand = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-10)
-    by_hand.fit(model.embed(texts, **how).astype(np.float64), labels)
-    predicted = by_hand.predict(model.embed([row["text"] for row in DEV], **how))
+    by_hand.fit(model.embed(texts, **options).astype(np.float64), labels)
+    predicted = by_hand.predict(model.embed([row["text"] for row in DEV], **options))
     wanted = [row["label"] for row in DEV]
-    assert found.metrics["accuracy"] == pytest.approx(np.mean(predicted == np.array(wanted)))
-    assert found.metrics["f1"] == pytest.approx(f1_score(wanted, predicted, pos_label="yes"))
-    assert found.metrics["majority"] == 0.5
-    assert found.labels == ("no", "yes")
-    assert found.width == by_hand.coef_.shape[1]
-    np.testing.assert_allclose(found.classifier.coef_, by_hand.coef_, atol=1e-4)
+    assert result.metrics["accuracy"] == pytest.approx(np.mean(predicted == np.array(wanted)))
+    assert result.metrics["f1"] == pytest.approx(f1_score(wanted, predicted, pos_label="yes"))
+    assert result.metrics["majority"] == 0.5
+    assert result.labels == ("no", "yes")
+    assert result.width == by_hand.coef_.shape[1]
+    np.testing.assert_allclose(result.classifier.coef_, by_hand.coef_, atol=1e-4)
     after = model.network.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(torch.equal(value, after[name]) for name, value in weights.items())
 
 
-def test_the_regression_has_the_threads_that_were_asked_for(
+def test_regression_has_the_threads_of_pytorch(
     model: bw.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit, counts = LogisticRegression.fit, []
 
-    def watched(*given: Any) -> Any:
+    def count_threads(*arguments: Any) -> Any:
         pools = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
         counts.extend(pool["num_threads"] for pool in pools)
-        return fit(*given)
+        return fit(*arguments)
 
-    monkeypatch.setattr(LogisticRegression, "fit", watched)
-    before = torch.get_num_threads()
+    monkeypatch.setattr(LogisticRegression, "fit", count_threads)
+    num_threads = torch.get_num_threads()
     try:
         for threads in (2, 1):
             torch.set_num_threads(threads)
@@ -67,7 +67,7 @@ def test_the_regression_has_the_threads_that_were_asked_for(
             bw.probe(model, train=TRAIN, dev=DEV)
             assert set(counts) <= {threads, 1}
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
     assert set(counts) == {1}
 
 
@@ -83,7 +83,7 @@ def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Pat
     for name, rows in (("train", TRAIN), ("dev", DEV)):
         lines = [f"{row['label']}\t0\t{row['text']}\n" for row in rows]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
-    found = bw.probe(
+    result = bw.probe(
         model,
         train=tmp_path / "train.tsv",
         dev=tmp_path / "dev.tsv",
@@ -91,7 +91,7 @@ def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Pat
         label_column="1",
         header=False,
     )
-    assert found.metrics == bw.probe(model, train=iter(TRAIN), dev=iter(DEV)).metrics
+    assert result.metrics == bw.probe(model, train=iter(TRAIN), dev=iter(DEV)).metrics
 
 
 def test_the_labels_of_a_data_set_keep_their_names(model: bw.Model) -> None:

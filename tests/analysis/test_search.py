@@ -44,8 +44,8 @@ def by_full_sort(model: Model, queries: list[str], k: int) -> list[list[tuple[in
     ]
 
 
-def check(found: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> None:
-    for hits, rows in zip(found, expected, strict=True):
+def check(results: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> None:
+    for hits, rows in zip(results, expected, strict=True):
         assert [hit.row for hit in hits] == [row for row, _ in rows]
         assert [hit.score for hit in hits] == pytest.approx([score for _, score in rows], abs=1e-6)
         assert [hit.similarity for hit in hits] == [hit.score for hit in hits]
@@ -54,15 +54,15 @@ def check(found: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> No
 
 def test_search_finds_what_a_full_sort_finds(model: Model, tmp_path: Path) -> None:
     expected = by_full_sort(model, QUERIES, 7)
-    found = bw.Index.open(model, TEXTS).search(QUERIES, top_k=7)
-    check(found, expected)
-    assert found[0][0].where == f"text {found[0][0].row + 1}"
+    results = bw.Index.open(model, TEXTS).search(QUERIES, top_k=7)
+    check(results, expected)
+    assert results[0][0].where == f"text {results[0][0].row + 1}"
     check(Index.open(model, iter(TEXTS)).search(QUERIES, top_k=7), expected)
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{text}\n \n" for text in TEXTS))  # blank lines are no texts
-    found = Index.open(model, file, tmp_path / "kept").search(QUERIES, top_k=7)
-    assert all(hit.where == f"{file}:{hit.row + 1}" for hits in found for hit in hits)
-    check([[hit._replace(row=hit.row // 2) for hit in hits] for hits in found], expected)
+    results = Index.open(model, file, tmp_path / "kept").search(QUERIES, top_k=7)
+    assert all(hit.where == f"{file}:{hit.row + 1}" for hits in results for hit in hits)
+    check([[hit._replace(row=hit.row // 2) for hit in hits] for hits in results], expected)
     table = tmp_path / "texts.jsonl"
     table.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in TEXTS))
     check(Index.open(model, table, column="body").search(QUERIES, top_k=7), expected)
@@ -82,22 +82,24 @@ def test_rows_are_those_of_the_texts_given(model: Model) -> None:
 
 
 def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Path) -> None:
-    file, kept = tmp_path / "texts.txt", tmp_path / "kept"
+    file, index_dir = tmp_path / "texts.txt", tmp_path / "kept"
     file.write_text("\n".join(TEXTS))
-    first = Index.open(model, file, kept)
-    before = (kept / "vectors.npy").stat().st_mtime_ns
-    reported: list[int] = []
-    again = Index.open(model, file, kept, progress=lambda done, total: reported.append(done))
-    assert not reported
-    assert (kept / "vectors.npy").stat().st_mtime_ns == before
-    assert isinstance(again.vectors, np.memmap)
-    assert len(again) == len(TEXTS)
-    assert again.search(QUERIES) == first.search(QUERIES)
+    first = Index.open(model, file, index_dir)
+    modified_ns = (index_dir / "vectors.npy").stat().st_mtime_ns
+    reports: list[int] = []
+    reopened_index = Index.open(
+        model, file, index_dir, progress=lambda done, total: reports.append(done)
+    )
+    assert not reports
+    assert (index_dir / "vectors.npy").stat().st_mtime_ns == modified_ns
+    assert isinstance(reopened_index.vectors, np.memmap)
+    assert len(reopened_index) == len(TEXTS)
+    assert reopened_index.search(QUERIES) == first.search(QUERIES)
     with pytest.raises(DataError, match=r"vectors\.npy: was started with another model"):
-        Index.open(Model.fresh(CONFIG, TOKENIZER, seed=1), file, kept)
+        Index.open(Model.fresh(CONFIG, TOKENIZER, seed=1), file, index_dir)
     file.write_text("\n".join(["z", *TEXTS[1:]]))
     with pytest.raises(DataError, match=r"started with other texts.*start again with --overwrite"):
-        Index.open(model, file, kept)
+        Index.open(model, file, index_dir)
 
 
 def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path) -> None:
@@ -111,20 +113,20 @@ def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path
     index = Index(model, texts, vectors, cells=cells)
     queries = [" ".join(LETTERS[at : at + 3]) for at in range(20)]
     exact, some = (index.search(queries, 10, approximate=which) for which in (False, True))
-    found = 0
+    num_matches = 0
     for own, other in zip(exact, some, strict=True):
         scores = {hit.row: hit.score for hit in own}
         for hit in other:
             assert hit.score == pytest.approx(scores.get(hit.row, hit.score), abs=1e-5)
         assert max(hit.score for hit in other) <= own[0].score + 1e-5
-        found += len(scores.keys() & {hit.row for hit in other})
-    assert found >= 160  # of 200; one cell in 16 is looked at
+        num_matches += len(scores.keys() & {hit.row for hit in other})
+    assert num_matches >= 160  # of 200; one cell in 16 is looked at
     made = cells.stat().st_mtime_ns
     assert index.search(queries, 10, approximate=True) == some
     assert cells.stat().st_mtime_ns == made
 
 
-def test_an_approximation_is_of_the_vectors_beside_it(model: Model, tmp_path: Path) -> None:
+def test_approximate_index_follows_its_vectors(model: Model, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     for texts in (TEXTS, TEXTS[:50]):
         index = Index.open(model, texts, tmp_path)
@@ -142,17 +144,17 @@ def test_a_damaged_approximation_is_made_anew(model: Model, tmp_path: Path) -> N
         assert Index.open(model, TEXTS, tmp_path).search(QUERIES, **search) == expected
 
 
-def test_what_went_wrong_since_is_said(model: Model, tmp_path: Path) -> None:
+def test_files_that_changed_after_indexing_are_refused(model: Model, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("a\nb\nc\n")
     index = Index.open(model, file, tmp_path / "index")
     file.write_text("a\n")
     with pytest.raises(DataError, match=r"texts\.txt: has fewer texts"):
         index.search("c", top_k=3)
-    for kept in (tmp_path / "other", None):
+    for index_dir in (tmp_path / "other", None):
         file.write_text("a\n\nb\nc\n")
         for _ in range(2):  # the second time, the vectors in the directory are reused
-            index = Index.open(model, file, kept)
+            index = Index.open(model, file, index_dir)
             assert {hit.text for hit in index.search("c", top_k=3)[0]} == {"a", "b", "c"}
         file.write_text("new\na\nb\nc\n")  # as many, and more: hits would be of other lines
         with pytest.raises(DataError, match=r"texts\.txt: has other texts than when"):
@@ -231,10 +233,10 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
-    (ranked,) = _rerank(["q"], [hits], one, _relevance(one), {})
-    keys = [(-scores[hit.text], hit.row) for hit in ranked]
+    (hits_by_score,) = _rerank(["q"], [hits], one, _relevance(one), {})
+    keys = [(-scores[hit.text], hit.row) for hit in hits_by_score]
     assert keys == sorted(keys)
-    assert [hit.score for hit in ranked] == [scores[hit.text] for hit in ranked]
+    assert [hit.score for hit in hits_by_score] == [scores[hit.text] for hit in hits_by_score]
 
 
 def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
@@ -293,7 +295,7 @@ def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int)
     assert reported == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-def test_what_cannot_be_searched(model: Model, tmp_path: Path) -> None:
+def test_impossible_searches_are_refused(model: Model, tmp_path: Path) -> None:
     index = Index.open(model, TEXTS)
     assert index.search([]) == []
     with pytest.raises(SettingsError, match="top_k=0"):

@@ -21,7 +21,7 @@ SCHEMAS: list[type[Settings]] = [
     *(schema_of("finetune", task) for task in TASKS),
     *(schema_of(verb) for verb in SETTINGS_VERBS if verb != "finetune"),
 ]
-NEEDED = {PretrainSettings: {"data": "prepared", "steps": 10}}
+REQUIRED_VALUES = {PretrainSettings: {"data": "prepared", "steps": 10}}
 
 
 class Basic(Settings):
@@ -49,25 +49,25 @@ class Outer(Basic):
 
 
 def test_each_setting_is_described_by_its_field() -> None:
-    found = {setting.key: setting for setting in describe(Outer)}
-    assert list(found) == [
+    settings_by_key = {setting.key: setting for setting in describe(Outer)}
+    assert list(settings_by_key) == [
         *("name", "kind", "rates", "other", "seed"),
         *("inner.length", "parts[].length", "other.length"),
     ]
-    kinds = {key: setting.kind for key, setting in found.items()}
+    kinds = {key: setting.kind for key, setting in settings_by_key.items()}
     assert kinds["seed"] == "integer, ≥ 0"
     assert kinds["kind"] == "old | new"
     assert kinds["rates"] == "[number, number]"
     assert kinds["other"] == "group or null"
-    assert found["name"].required
-    assert found["name"].default_text == "required"
-    assert found["seed"].default_text == "1"
-    assert found["rates"].default_text == "[0.5, 0.25]"
-    assert found["rates"].description == "first and last"
-    assert found["seed"].group == "What all of them have", "where it was declared first"
-    assert found["name"].group == "What one of them has. More is said of it here"
-    assert found["inner.length"].group == "inner: How long it takes"
-    assert found["other.length"].group == "other: instead of inner"
+    assert settings_by_key["name"].required
+    assert settings_by_key["name"].default_text == "required"
+    assert settings_by_key["seed"].default_text == "1"
+    assert settings_by_key["rates"].default_text == "[0.5, 0.25]"
+    assert settings_by_key["rates"].description == "first and last"
+    assert settings_by_key["seed"].group == "What all of them have", "where it was declared first"
+    assert settings_by_key["name"].group == "What one of them has. More is said of it here"
+    assert settings_by_key["inner.length"].group == "inner: How long it takes"
+    assert settings_by_key["other.length"].group == "other: instead of inner"
 
 
 def test_help_fits_its_width_and_names_every_setting() -> None:
@@ -79,7 +79,7 @@ def test_help_fits_its_width_and_names_every_setting() -> None:
             assert {setting.key for setting in describe(kind)} <= keys
 
 
-def uncommented(text: str) -> str:
+def uncomment(text: str) -> str:
     """The file with every setting uncommented, and what must be given left out."""
     lines = (line.removeprefix("# ") for line in text.splitlines() if not line.startswith("##"))
     return "\n".join(line for line in lines if "REQUIRED" not in line and "---" not in line)
@@ -94,19 +94,19 @@ def test_every_setting_has_a_description(kind: type[Settings]) -> None:
 def test_a_file_of_all_settings_is_accepted_and_changes_nothing(
     kind: type[Settings], tmp_path: Path
 ) -> None:
-    needed = NEEDED.get(kind, {})
-    usual = kind.parse(needed)
+    required_values = REQUIRED_VALUES.get(kind, {})
+    usual = kind.parse(required_values)
     text = commented_yaml(kind)
     assert yaml.safe_load(text) is None, "defaults are commented out"
     file = tmp_path / "settings.yaml"
     file.write_text(text)
-    assert kind.resolve(file, **needed) == usual
-    tree = yaml.safe_load(uncommented(text))
-    assert tree.keys() | needed.keys() == kind.model_fields.keys(), "each is there"
+    assert kind.resolve(file, **required_values) == usual
+    tree = yaml.safe_load(uncomment(text))
+    assert tree.keys() | required_values.keys() == kind.model_fields.keys(), "each is there"
     # Groups that are left out as a whole, such as a teacher, are not the defaults.
     tree = {
         key: value for key, value in tree.items() if getattr(usual, key) is not None or not value
     }
-    assert kind.parse(needed | tree) == usual, "with its default"
+    assert kind.parse(required_values | tree) == usual, "with its default"
     for key, value in tree.items():
-        assert kind.parse({**needed, key: value}) == usual, key
+        assert kind.parse({**required_values, key: value}) == usual, key

@@ -20,26 +20,26 @@ def vectors() -> WordVectors:
 
 
 def test_neighbours_and_analogies() -> None:
-    found = vectors()
+    word_vectors = vectors()
     # Before lengths are made 1: king - man + woman is queen.
-    assert found.neighbours(["king", "woman"], ["man"], top_k=1)[0][0] == "queen"
-    nearest, cosine = found.neighbours(["king"])[0]
+    assert word_vectors.neighbours(["king", "woman"], ["man"], top_k=1)[0][0] == "queen"
+    nearest, cosine = word_vectors.neighbours(["king"])[0]
     assert (nearest, cosine) == ("queen", pytest.approx(15 / 17))
-    assert found.neighbours(["king"], farthest=True, top_k=1)[0][0] == "stone"
+    assert word_vectors.neighbours(["king"], farthest=True, top_k=1)[0][0] == "stone"
     with pytest.raises(DataError, match="'prince'"):
-        found.neighbours(["prince"])
+        word_vectors.neighbours(["prince"])
     with pytest.raises(DataError, match="no word to start from"):
-        found.neighbours([])
+        word_vectors.neighbours([])
 
 
 @pytest.mark.parametrize("format", ["word2vec", "glove"])
-def test_what_is_written_is_read_with_every_bit(format: str, tmp_path: Path) -> None:
+def test_written_vectors_are_read_with_every_bit(format: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    made = WordVectors(["a", "b c", "9"], random.normal(size=(3, 5)).astype(np.float32))
-    made.write(tmp_path / "v.txt", format=format)
+    word_vectors = WordVectors(["a", "b c", "9"], random.normal(size=(3, 5)).astype(np.float32))
+    word_vectors.write(tmp_path / "v.txt", format=format)
     again = WordVectors.read(tmp_path / "v.txt")
-    assert list(again.words) == list(made.words)
-    assert np.array_equal(again.vectors, made.vectors)
+    assert list(again.words) == list(word_vectors.words)
+    assert np.array_equal(again.vectors, word_vectors.vectors)
 
 
 def test_files_as_others_write_them(tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
 )
 def test_words_of_other_families(name: str, piece: str, word: str) -> None:
     model = load(Path(__file__).parents[1] / "saved_models" / name)
-    found = WordVectors.of_model(model)
+    word_vectors = WordVectors.of_model(model)
     number = model.tokenizer.token_to_id(piece)
     table = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
-    assert np.array_equal(found.vectors[list(found.words).index(word)], table[number])
-    assert len(set(found.words)) == len(found.words)
-    assert not {"", "<s>", "<unk>"} & set(found.words)
-    assert not any(sign in made for made in found.words for sign in ("Ġ", "▁", "</w>"))
+    assert np.array_equal(word_vectors.vectors[list(word_vectors.words).index(word)], table[number])
+    assert len(set(word_vectors.words)) == len(word_vectors.words)
+    assert not {"", "<s>", "<unk>"} & set(word_vectors.words)
+    assert not any(sign in made for made in word_vectors.words for sign in ("Ġ", "▁", "</w>"))
 
 
 def test_a_model_of_words_with_accents() -> None:

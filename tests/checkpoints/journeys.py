@@ -23,8 +23,8 @@ from bertworks.data.schema import Columns
 from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
-from . import published
-from .published import error, geometry
+from . import oracles
+from .oracles import error, geometry
 
 PIECES = [
     "[PAD]",
@@ -74,7 +74,7 @@ def saved_by_them(family: str, kind: str, folder: Path, **more: Any) -> Any:
         more: what else its `config.json` says.
     """
     config = geometry(family, vocab_size=len(PIECES))
-    theirs = published.theirs_of(config, kind, torch.float32, **more)
+    theirs = oracles.theirs_of(config, kind, torch.float32, **more)
     theirs.save_pretrained(folder)
     bw.Tokenizer.from_vocabulary(PIECES).save(folder)
     return theirs
@@ -123,7 +123,7 @@ def padded_and_packed(family: str) -> float:
     """The error of what is exported, on a padded batch, from the encoder's on a pack."""
     tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
     model = bw.Model.fresh(geometry(family, vocab_size=len(PIECES)), tokenizer)
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     packed, inputs, mask = batch_of(model)
     with torch.no_grad():
         hidden = PaddedNetwork(model.network)(**inputs)[0]
@@ -141,7 +141,7 @@ def onnx(family: str, folder: Path) -> float:
         ),
     )
     model = bw.Model(tokenizer, task, task.network(config).eval())
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     write_onnx(model, folder)
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
     _, inputs, _ = batch_of(model)

@@ -20,8 +20,8 @@ from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 
-from . import published
-from .published import Pair, error, geometry
+from . import oracles
+from .oracles import Pair, error, geometry
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -82,15 +82,15 @@ def geometries_of(family: str) -> dict[str, dict[str, Any]]:
 def masked_lm(family: str, dtype: torch.dtype, **values: Any) -> Pair:
     """The network of pre-training, without next sentences."""
     config = geometry(family, **values)
-    theirs = published.theirs_of(config, "masked-lm", dtype)
+    theirs = oracles.theirs_of(config, "masked-lm", dtype)
     ours = PretrainingNetwork(config, next_sentence=False)
-    return published.pair(ours, theirs, config, dtype)
+    return oracles.pair(ours, theirs, config, dtype)
 
 
 def classifier(family: str, dtype: torch.dtype, **values: Any) -> Pair:
     config = geometry(family, **values)
-    theirs = published.theirs_of(config, "classification", dtype, num_labels=3)
-    return published.pair(ClassificationNetwork(config, 3), theirs, config, dtype)
+    theirs = oracles.theirs_of(config, "classification", dtype, num_labels=3)
+    return oracles.pair(ClassificationNetwork(config, 3), theirs, config, dtype)
 
 
 def outputs(family: str, dtype: torch.dtype, **values: Any) -> float:
@@ -125,7 +125,7 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
 def classifier_logits(family: str, dtype: torch.dtype, **values: Any) -> float:
     """The error of a classifier's logits."""
     pair = classifier(family, dtype, **values)
-    with torch.no_grad(), published.in_float64():
+    with torch.no_grad(), oracles.in_float64():
         own = pair.ours.predict(_classifier_batch(pair))["logits"]
         return error(own, pair.theirs(**pair.padded).logits)
 
@@ -142,7 +142,7 @@ def classifier_gradients(family: str, dtype: torch.dtype, **values: Any) -> dict
     batch = _classifier_batch(pair)
     loss = pair.ours(batch)["classification"] / pair.packed.num_sequences
     loss.backward()
-    with published.in_float64():
+    with oracles.in_float64():
         expected = F.cross_entropy(pair.theirs(**pair.padded).logits, batch.targets["labels"])
         expected.backward()
     return compare(pair, loss, expected, family)
@@ -176,7 +176,7 @@ def _our_states(pair: Pair) -> list[Tensor]:
 
 
 def _their_states(pair: Pair, theirs: Any, *, exact: bool = True) -> list[Tensor]:
-    with published.in_float64(exact):
+    with oracles.in_float64(exact):
         found = theirs(**pair.padded, output_hidden_states=True)
     assert len(found.hidden_states) == pair.ours.encoder.config.num_hidden_layers + 1
     return [state[pair.mask] for state in (*found.hidden_states, found.logits)]
@@ -197,7 +197,7 @@ def _train_masked_lm(pair: Pair) -> Tensor:
 
 
 def _train_theirs(pair: Pair, theirs: Any, *, exact: bool = True) -> Tensor:
-    with published.in_float64(exact):
+    with oracles.in_float64(exact):
         logits = theirs(**pair.padded).logits[pair.mask][POSITIONS]
         sums = torch.promote_types(logits.dtype, torch.float32)
         loss = F.cross_entropy(logits.to(sums), _labels(pair))
@@ -219,10 +219,10 @@ def _gradients(
     parameters = theirs.named_parameters(remove_duplicate=False)
     trained = {name: p.grad for name, p in parameters if p.grad is not None}
     is_same = own.keys() <= trained.keys()
-    saved = trained if is_same else published.saved_tensors(theirs, trained)
-    others = {name: saved[name] for name in own}
+    saved_gradients = trained if is_same else oracles.saved_tensors(theirs, trained)
+    others = {name: saved_gradients[name] for name in own}
     addresses = {gradient.data_ptr() for gradient in others.values()}
-    unreached = {name for name, one in saved.items() if one.data_ptr() not in addresses}
+    unreached = {name for name, one in saved_gradients.items() if one.data_ptr() not in addresses}
     assert not unreached
     return own, others
 

@@ -27,7 +27,7 @@ from bertworks.convert.export import write_tensorflow
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.utils.protobuf import bytes_field, fields, number_field, read_varint, varint
 from tests.checkpoints import journeys
-from tests.checkpoints.published import CONFIG_CLASSES
+from tests.checkpoints.oracles import CONFIG_CLASSES
 from tests.checkpoints.test_store import tiny
 
 FAMILIES = list(CONFIG_CLASSES)

@@ -17,9 +17,9 @@ from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import BertworksError, CheckpointError, DataError
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
-from tests.checkpoints import journeys, published
+from tests.checkpoints import journeys, oracles
 from tests.checkpoints.journeys import ONNX_TOLERANCE, PIECES
-from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
+from tests.checkpoints.oracles import CONFIG_CLASSES, error, geometry
 
 ALL = list(CONFIG_CLASSES)
 
@@ -54,7 +54,7 @@ def test_a_causal_bert_is_a_decoder_of_hugging_face(tmp_path):
         tokenizer, InstanceSettings(format="full-sentences"), causal=True, max_length=40
     )
     model = bw.Model(tokenizer, task, task.network(config).eval())
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     model.save(tmp_path / "m")
     (named,) = transformers.AutoConfig.from_pretrained(tmp_path / "m").architectures
     assert named == "BertLMHeadModel"
@@ -132,7 +132,7 @@ def test_an_impossible_head_is_refused_in_one_line(kind, entries, says, tmp_path
 @pytest.mark.parametrize("kind", ["classification", "answering"])
 def test_a_checkpoint_with_too_few_positions_for_a_task_is_refused(kind, tmp_path):
     config = geometry("bert", vocab_size=len(PIECES), max_position_embeddings=3)
-    published.theirs_of(config, kind, torch.float32).save_pretrained(tmp_path)
+    oracles.theirs_of(config, kind, torch.float32).save_pretrained(tmp_path)
     bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
     with pytest.raises(CheckpointError, match="max_seq_length=3: input should be greater"):
         bw.load(tmp_path, device="cpu")
@@ -141,7 +141,7 @@ def test_a_checkpoint_with_too_few_positions_for_a_task_is_refused(kind, tmp_pat
 def test_no_token_is_generated_that_the_vocabulary_has_not(tmp_path):
     """Embeddings may have more rows than there are pieces."""
     config = geometry("bert", vocab_size=len(PIECES) + 40, attention="causal")
-    theirs = published.theirs_of(config, "causal-lm", torch.float32)
+    theirs = oracles.theirs_of(config, "causal-lm", torch.float32)
     likeliest = theirs.cls.predictions.bias  # whatever was written: a row of no piece
     with torch.no_grad():
         likeliest[len(PIECES) :] += 100
@@ -159,7 +159,7 @@ def test_layers_share_weights_as_in_hugging_face(layers, groups, tmp_path):
     """18 layers of 14 groups: by integers layer 9 is of group 7, and theirs of group 6."""
     sizes = {"num_hidden_layers": layers, "num_hidden_groups": groups}
     config = geometry("albert", vocab_size=len(PIECES), **sizes)
-    theirs = published.theirs_of(config, "encoder", torch.float32)
+    theirs = oracles.theirs_of(config, "encoder", torch.float32)
     theirs.save_pretrained(tmp_path)
     bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path)
     model = bw.load(tmp_path, device="cpu")
@@ -244,7 +244,7 @@ def test_a_cross_encoder_gives_sentence_transformers_the_same_scores(tmp_path):
     from sentence_transformers import CrossEncoder
 
     config = geometry("bert", vocab_size=len(PIECES))
-    theirs = published.theirs_of(config, "classification", torch.float32, num_labels=1)
+    theirs = oracles.theirs_of(config, "classification", torch.float32, num_labels=1)
     theirs.save_pretrained(tmp_path / "plain")
     bw.Tokenizer.from_vocabulary(PIECES).save(tmp_path / "plain")
     plain = {"device": "cpu", "activation_fn": torch.nn.Identity()}

@@ -15,9 +15,9 @@ from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
-from tests.checkpoints import measures, published
+from tests.checkpoints import measures, oracles
 from tests.checkpoints.measures import TOLERANCE
-from tests.checkpoints.published import CONFIG_CLASSES, OF_KNOWN_PARTS, error, geometry
+from tests.checkpoints.oracles import CONFIG_CLASSES, OF_KNOWN_PARTS, error, geometry
 
 ALL = list(CONFIG_CLASSES)
 BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -104,11 +104,11 @@ def test_a_classifier_has_the_same_logits(family, values, dtype):
 @FAMILY
 def test_every_activation_is_compared(family):
     """Of those that the family's `config.json` can name, in the reference's implementation."""
-    compared = {geometry(family, **v).hidden_act for v in measures.geometries_of(family).values()}
-    known = {"openai-gpt": {"relu", "silu", "gelu_new"}, "esm": {"gelu"}}.get(
+    names = {geometry(family, **v).hidden_act for v in measures.geometries_of(family).values()}
+    expected = {"openai-gpt": {"relu", "silu", "gelu_new"}, "esm": {"gelu"}}.get(
         family, set(ACTIVATIONS)
     )
-    assert compared == known
+    assert names == expected
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_every_activation_is_compared(family):
 )
 def test_every_parameter_is_redrawn(family, kind):
     """Gains, biases, and rows that stand for padding: none is what a fresh model has."""
-    theirs = published.theirs_of(geometry(family), kind, torch.float64)
+    theirs = oracles.theirs_of(geometry(family), kind, torch.float64)
     for name, parameter in theirs.named_parameters():
         assert not torch.isin(parameter, torch.tensor([0.0, 1.0], dtype=torch.float64)).any(), name
         assert parameter.unique().numel() > 0.99 * parameter.numel(), name
@@ -127,9 +127,9 @@ def test_every_parameter_is_redrawn(family, kind):
 def test_classifier_that_guesses_next_pieces_too(dtype):
     """GPT's auxiliary objective (Radford et al. 2018, §3.2, equation 5)."""
     config = geometry("openai-gpt")
-    theirs = published.theirs_of(config, "classification", dtype, num_labels=3)
+    theirs = oracles.theirs_of(config, "classification", dtype, num_labels=3)
     network = ClassificationNetwork(config, 3, lm_weight=0.5)
-    pair = published.pair(network, theirs, config, dtype)
+    pair = oracles.pair(network, theirs, config, dtype)
     labels = torch.arange(pair.packed.num_sequences) % 3
     losses = pair.ours(Batch(pair.packed, {"labels": labels}))
     next_pieces = pair.packed.num_tokens - pair.packed.num_sequences
@@ -148,8 +148,8 @@ def test_classifier_that_guesses_next_pieces_too(dtype):
 @pytest.mark.parametrize("values", [{}, {"embedding_size": None, "hidden_act": "gelu_new"}])
 def test_a_discriminator_has_the_same_logits(values, dtype):
     config = geometry("electra", **values)
-    theirs = published.theirs_of(config, "replaced-tokens", dtype)
-    pair = published.pair(DiscriminatorNetwork(config), theirs, config, dtype)
+    theirs = oracles.theirs_of(config, "replaced-tokens", dtype)
+    pair = oracles.pair(DiscriminatorNetwork(config), theirs, config, dtype)
     is_replaced = torch.arange(pair.packed.num_tokens) % 5 == 1
     batch = Batch(pair.packed, {"is_replaced": is_replaced})
     logits = pair.theirs(**pair.padded).logits[pair.mask]
@@ -170,8 +170,8 @@ def test_a_wrong_setting_shows(wrong):
         PretrainingNetwork(c, next_sentence=False) for c in (config, config.with_values(**wrong))
     ]
     for network in networks:
-        published.redraw(network.double().eval())
-    packed = published.sequences(config)
+        oracles.redraw(network.double().eval())
+    packed = oracles.sequences(config)
     with torch.no_grad():
         right, other = (network.encoder(packed) for network in networks)
     assert error(other, right) > 100 * TOLERANCE[torch.float64]
@@ -251,11 +251,11 @@ def test_variants_of_deberta_v1_have_the_same_states(values):
 def test_debertas_legacy_head_is_read(family):
     """The layout that `transformers` has by default; the published weights have the other one."""
     config = geometry(family)
-    theirs = published.theirs_of(config, "masked-lm", torch.float64, legacy=True)
+    theirs = oracles.theirs_of(config, "masked-lm", torch.float64, legacy=True)
     assert any(name.startswith("cls.predictions.") for name, _ in theirs.named_parameters())
     network = PretrainingNetwork(config, next_sentence=False)
-    pair = published.pair(network, theirs, config, torch.float64)
-    with torch.no_grad(), published.in_float64():
+    pair = oracles.pair(network, theirs, config, torch.float64)
+    with torch.no_grad(), oracles.in_float64():
         logits = pair.ours.mlm_head(pair.ours.encoder(pair.packed))
         expected = pair.theirs(**pair.padded).logits[pair.mask]
     assert error(logits, expected) <= TOLERANCE[torch.float64]
@@ -276,7 +276,7 @@ def test_debertas_legacy_head_is_read(family):
         ("esm", {"token_dropout": True, "mask_token_id": 99}, "99 is not below vocab_size=33"),
     ],
 )
-def test_what_a_family_does_not_support_is_named(family, raw, says):
+def test_unsupported_settings_of_a_family_are_named(family, raw, says):
     with pytest.raises(CheckpointError, match=says):
         FAMILIES[family].read_config({**raw}, where="here")
 
@@ -289,7 +289,7 @@ def test_bigbird_is_read_up_to_the_length_of_its_full_attention():
 
 def test_a_map_with_groups_is_a_convolution_and_a_matrix_with_zeros():
     linear = GroupedLinear(12, 24, groups=4, parts=2).double()
-    published.redraw(linear)
+    oracles.redraw(linear)
     x = torch.randn(5, 12, dtype=torch.float64)
     parts = zip(linear.weight.chunk(2), linear.bias.chunk(2), strict=True)
     expected = [F.conv1d(x[..., None], w[..., None], b, groups=4).squeeze(-1) for w, b in parts]

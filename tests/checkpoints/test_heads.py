@@ -25,9 +25,9 @@ from bertworks.tasks.classification import ClassificationNetwork, Classification
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
 from bertworks.tasks.tagging.task import TaggingTask
-from tests.checkpoints import journeys, measures, published
+from tests.checkpoints import journeys, measures, oracles
 from tests.checkpoints.measures import TOLERANCE
-from tests.checkpoints.published import CONFIG_CLASSES, error, geometry
+from tests.checkpoints.oracles import CONFIG_CLASSES, error, geometry
 
 
 def families_with(kind: str) -> list[str]:
@@ -73,7 +73,7 @@ def test_onnx_runtime_gives_the_same(kind, tmp_path):
     task_class, settings = EXPORTED_TASKS[kind]
     task = task_class.from_dict({**settings, "max_seq_length": 20}, tokenizer)
     model = bw.Model(tokenizer, task, task.network(config).eval())
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     write_onnx(model, tmp_path)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     packed, inputs, mask = journeys.batch_of(model)
@@ -124,12 +124,12 @@ def test_fresh_heads_have_the_familys_dropout(family, config_values):
 @pytest.mark.parametrize("family", ALL)
 def test_a_tagger_has_the_same_outputs(family, dtype):
     config = geometry(family)
-    theirs = published.theirs_of(config, "tagging", dtype, num_labels=5)
-    pair = published.pair(TaggingNetwork(config, 5), theirs, config, dtype)
+    theirs = oracles.theirs_of(config, "tagging", dtype, num_labels=5)
+    pair = oracles.pair(TaggingNetwork(config, 5), theirs, config, dtype)
     positions = torch.tensor([0, 2, 5, 11, 30, 50, 60])
     labels = torch.arange(7) % 5
     batch = Batch(pair.packed, {"positions": positions, "labels": labels})
-    with published.in_float64():
+    with oracles.in_float64():
         logits = pair.theirs(**pair.padded).logits[pair.mask][positions]
     own = pair.ours.predict(batch)["logits"]
     assert error(own.detach(), logits.detach()) <= TOLERANCE[dtype]
@@ -144,12 +144,12 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
 @pytest.mark.parametrize("family", families_with("answering"))
 def test_an_answering_model_has_the_same_outputs(family, dtype):
     config = geometry(family)
-    theirs = published.theirs_of(config, "answering", dtype)
-    pair = published.pair(AnsweringNetwork(config), theirs, config, dtype)
+    theirs = oracles.theirs_of(config, "answering", dtype)
+    pair = oracles.pair(AnsweringNetwork(config), theirs, config, dtype)
     lengths = pair.packed.cu_seqlens.diff()
     spans = torch.stack([lengths // 3, lengths // 2], 1).long()
     batch = Batch(pair.packed, {"spans": spans})
-    with published.in_float64():
+    with oracles.in_float64():
         predicted = pair.theirs(**pair.padded)
     logits = torch.stack([predicted.start_logits, predicted.end_logits], -1)
     own = pair.ours.predict(batch)["logits"]
@@ -175,8 +175,8 @@ def test_an_answering_model_has_the_same_outputs(family, dtype):
 )
 def test_a_choice_model_has_the_same_outputs(family, values, dtype):
     config = geometry(family, **values)
-    theirs = published.theirs_of(config, "choice", dtype)
-    pair = published.pair(ChoiceNetwork(config), theirs, config, dtype)
+    theirs = oracles.theirs_of(config, "choice", dtype)
+    pair = oracles.pair(ChoiceNetwork(config), theirs, config, dtype)
     count = pair.packed.num_sequences
     assert count % 2 == 0
     labels = torch.arange(count // 2) % 2
@@ -188,7 +188,7 @@ def test_a_choice_model_has_the_same_outputs(family, values, dtype):
         last = pair.packed.cu_seqlens.diff().long() - 1
         logits = pair.theirs(**pair.padded, mc_token_ids=last).mc_logits.view(-1, 2)
     else:
-        with published.in_float64():
+        with oracles.in_float64():
             logits = pair.theirs(**inputs).logits
     own = pair.ours.predict(batch)["logits"]
     assert error(own.detach(), logits.detach()) <= TOLERANCE[dtype]
@@ -212,7 +212,7 @@ def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
     settings = {"labels": ("a", "b", "c"), "columns": {"text": "t"}, "max_seq_length": 20}
     task = ClassificationTask.from_dict({**settings, "classifier_pooling": pooling}, tokenizer)
     model = bw.Model(tokenizer, task, task.network(config).eval())
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     packed, inputs, _ = journeys.batch_of(model)
     head = model.network.head
     with torch.no_grad():

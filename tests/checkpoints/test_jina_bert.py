@@ -22,10 +22,10 @@ from bertworks.packed import Packed
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import SMALL, error, redraw
+from tests.checkpoints.oracles import SMALL, error, redraw
 
 FAMILY = find_family("jina_bert_v2")
-PUBLISHED = {  # the entries of jina-embeddings-v2-base-en's config.json that say what is computed
+PUBLISHED_CONFIG = {  # what jina-embeddings-v2-base-en's config.json says of the computation
     "model_type": "bert",
     "position_embedding_type": "alibi",
     "feed_forward_type": "geglu",
@@ -45,7 +45,7 @@ def states(tensors: Mapping[str, Tensor], ids: Tensor, types: Tensor, heads: int
 
     def apply_norm(x: Tensor, name: str) -> Tensor:
         weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
-        return F.layer_norm(x, weight.shape, weight, bias, PUBLISHED["layer_norm_eps"])
+        return F.layer_norm(x, weight.shape, weight, bias, PUBLISHED_CONFIG["layer_norm_eps"])
 
     words, kinds = (
         tensors[f"bert.embeddings.{name}_embeddings.weight"][index]
@@ -77,7 +77,7 @@ def states(tensors: Mapping[str, Tensor], ids: Tensor, types: Tensor, heads: int
 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_every_layer_equals_the_formula(dtype, limit):
-    config = FAMILY.read_config(PUBLISHED, where="here")
+    config = FAMILY.read_config(PUBLISHED_CONFIG, where="here")
     assert config.max_seqlen == SMALL["max_position_embeddings"]
     network = PretrainingNetwork(config, next_sentence=False).double().eval()
     redraw(network)
@@ -100,11 +100,11 @@ def test_every_layer_equals_the_formula(dtype, limit):
 
 def test_a_model_is_written_as_its_authors_code_reads_it(tmp_path: Path):
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    config = FAMILY.read_config(PUBLISHED, where="here")
+    config = FAMILY.read_config(PUBLISHED_CONFIG, where="here")
     model = bw.Model.fresh(config, tokenizer)
     model.save(tmp_path / "m")
     written = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert {name: written[name] for name in PUBLISHED} == PUBLISHED
+    assert {name: written[name] for name in PUBLISHED_CONFIG} == PUBLISHED_CONFIG
     assert written["architectures"] == ["JinaBertModel"]
     again = bw.load(tmp_path / "m", device="cpu")
     assert again.encoder.config == config
@@ -124,4 +124,4 @@ def test_a_model_is_written_as_its_authors_code_reads_it(tmp_path: Path):
 )
 def test_other_models_are_refused(entry, says):
     with pytest.raises(CheckpointError, match=says):
-        FAMILY.read_config({**PUBLISHED, **entry}, where="here")
+        FAMILY.read_config({**PUBLISHED_CONFIG, **entry}, where="here")

@@ -17,9 +17,9 @@ from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
-from tests.checkpoints import journeys, published
+from tests.checkpoints import journeys, oracles
 from tests.checkpoints.measures import TOLERANCE
-from tests.checkpoints.published import error, geometry
+from tests.checkpoints.oracles import error, geometry
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 HEADS, EPSILON = 4, 1e-6
@@ -74,8 +74,8 @@ def compare_gradients(network: torch.nn.Module, reference: dict[str, Tensor]) ->
 def test_masked_words_and_every_gradient(dtype):
     config = geometry("neobert")
     network = PretrainingNetwork(config, next_sentence=False).to(dtype).eval()
-    published.redraw(network)
-    packed, reference = published.sequences(config), reference_of(network)
+    oracles.redraw(network)
+    packed, reference = oracles.sequences(config), reference_of(network)
     states = [
         hidden_states(reference, part)
         for part in packed.input_ids.long().split(packed.lengths.tolist())
@@ -95,8 +95,8 @@ def test_masked_words_and_every_gradient(dtype):
 def test_a_classifier_has_a_layer_with_tanh(dtype):
     config = geometry("neobert")
     network = ClassificationNetwork(config, 3).to(dtype).eval()
-    published.redraw(network)
-    packed, reference = published.sequences(config), reference_of(network)
+    oracles.redraw(network)
+    packed, reference = oracles.sequences(config), reference_of(network)
     first = torch.stack(
         [
             hidden_states(reference, part)[0]
@@ -113,7 +113,7 @@ def test_config_and_tensors_have_the_published_names(tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry("neobert", vocab_size=len(journeys.PIECES))
     model = bw.Model.fresh(config, tokenizer)
-    published.redraw(model.network)
+    oracles.redraw(model.network)
     model.save(tmp_path / "m")
     raw = json.loads((tmp_path / "m" / "config.json").read_text())
     names = ("model_type", "intermediate_size", "max_length", "norm_eps", "decoder_init_range")
@@ -122,8 +122,8 @@ def test_config_and_tensors_have_the_published_names(tmp_path):
     assert {
         name.removeprefix("model.") for name in tensors if "." in name and "transformer" not in name
     } >= {"encoder.weight", "layer_norm.weight"}
-    again = bw.load(tmp_path / "m", device="cpu")
-    assert again.encoder.config == config
+    copy = bw.load(tmp_path / "m", device="cpu")
+    assert copy.encoder.config == config
     packed, *_ = journeys.batch_of(model)
     with torch.no_grad():
-        assert torch.equal(again.encoder(packed), model.encoder(packed))
+        assert torch.equal(copy.encoder(packed), model.encoder(packed))

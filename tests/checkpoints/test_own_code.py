@@ -14,7 +14,7 @@ import bertworks as bw
 from bertworks.checkpoints.families import find_family
 from bertworks.errors import CheckpointError
 from tests.checkpoints import journeys
-from tests.checkpoints.published import error
+from tests.checkpoints.oracles import error
 
 NOMIC = {  # the entries of nomic-ai/nomic-bert-2048's config.json that say what is computed
     "model_type": "nomic_bert",
@@ -94,10 +94,10 @@ def test_nomics_encoder_and_config_are_read_and_written_back(tmp_path):
     assert model.encoder.config.max_seqlen == 40
     assert states_error(model, theirs) < 1e-5
     model.save(tmp_path / "again")
-    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
     lacking = {"dense_seq_output", "fused_bias_fc", "pad_vocab_size_multiple"}
     for key in NOMIC.keys() - lacking - {"max_trained_positions"}:
-        assert written[key] == NOMIC[key], key
+        assert config[key] == NOMIC[key], key
     first, second = (load_file(tmp_path / one / "model.safetensors") for one in ("m", "again"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -171,7 +171,7 @@ def test_gtes_own_scaling_of_rotations_and_layout(tmp_path):
         (GTE, {"position_embedding_type": "absolute"}, "position_embedding_type='absolute'"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_name(config, entries, says):
+def test_unsupported_settings_are_refused_by_name(config, entries, says):
     family = find_family(config["model_type"])
     family.read_config(config, where="here")
     with pytest.raises(CheckpointError, match=f"{says}.*is not supported"):

@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks.errors import CheckpointError
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
 TEXTS = ["a b c a b c", "c a", "b b b a", "c"]

@@ -21,7 +21,7 @@ from bertworks.errors import BertworksError, CheckpointError
 from bertworks.tasks.texts import sigmoid
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 
 TEXTS = ["a b c a b c a b c", "c a", "b b b a", "c c"]
 FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

@@ -19,7 +19,7 @@ from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 
 TEXTS = ["a b c a b c a b c", "c a", "b b b a", "c", "A B É"]
 FP32 = {"precision": "fp32"}
@@ -121,10 +121,10 @@ def test_a_prompt_is_left_out_of_pooling(write: Write, mode: Any) -> None:
     for prompt in ("b c ", ""):
         expected = vectors_of(directory, prompt=prompt)
         np.testing.assert_allclose(model.embed(TEXTS, prompt=prompt, **FP32), expected, atol=1e-5)
-    included = model.embed(TEXTS, prompt="b c ", include_prompt=True, **FP32)
+    vectors_with_prompt = model.embed(TEXTS, prompt="b c ", include_prompt=True, **FP32)
     edit(directory / "1_Pooling" / "config.json", include_prompt=True)
     expected = vectors_of(directory, prompt="b c ")
-    np.testing.assert_allclose(included, expected, atol=1e-5)
+    np.testing.assert_allclose(vectors_with_prompt, expected, atol=1e-5)
     with pytest.raises(bw.BertworksError, match="the prompt has 3 tokens, and no token"):
         model.embed(TEXTS, prompt="b c ", max_seq_length=3)
 
@@ -178,7 +178,7 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
         ),
     ],
 )
-def test_what_is_not_understood_is_refused(
+def test_unsupported_settings_of_modules_are_refused(
     write: Write, file: str, entries: dict[str, Any], message: str
 ) -> None:
     directory = write(*MODULES["labse"]())

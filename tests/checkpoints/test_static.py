@@ -72,15 +72,19 @@ def model2vec_formula(
     rows = []
     for text in texts:
         encoding = tokenizer.encode(text, add_special_tokens=False)
-        ids = [i for i, piece in zip(encoding.ids, encoding.tokens, strict=True) if piece in known]
+        ids = [
+            i
+            for i, piece in zip(encoding.ids, encoding.tokens, strict=True)
+            if piece in KNOWN_PIECES
+        ]
         mean = table[ids].mean(0) if ids else np.zeros(table.shape[1])
         rows.append(mean / (np.linalg.norm(mean) + 1e-32) if normalize else mean)
     return np.array(rows)
 
 
-known = {*PIECES, "▁the", "▁river", "s", "▁run", "▁"} - {"[UNK]"}
+KNOWN_PIECES = {*PIECES, "▁the", "▁river", "s", "▁run", "▁"} - {"[UNK]"}
 
-STORED = {
+TABLES = {
     "float32": lambda: {"embeddings": random_vectors(11)},
     "float16": lambda: {"embeddings": random_vectors(11).half()},
     "int8": lambda: {"embeddings": (random_vectors(11) * 40).round().to(torch.int8)},
@@ -93,9 +97,9 @@ STORED = {
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("kind", TABLES)
 def test_model2vec_vectors_equal_its_formula(kind: str, normalize: bool, tmp_path: Path) -> None:
-    tensors = STORED[kind]()
+    tensors = TABLES[kind]()
     table = tensors["embeddings"].double().numpy()
     if kind == "mapped":
         table = table[tensors["mapping"]] * tensors["weights"].numpy()[:, None]
@@ -142,14 +146,14 @@ def sentence_transformer(tokenizer: Tokenizer, *, normalize: bool = False) -> An
     return SentenceTransformer(modules=[*parts, *[modules.Normalize()] * normalize], device="cpu")
 
 
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("has_module_folder", [False, True])
 @pytest.mark.parametrize("tokenizer", [wordpiece, unigram])
 def test_sentence_transformers_files_give_its_vectors(
-    tokenizer: Any, nested: bool, tmp_path: Path
+    tokenizer: Any, has_module_folder: bool, tmp_path: Path
 ) -> None:
-    theirs = sentence_transformer(tokenizer(), normalize=nested)
+    theirs = sentence_transformer(tokenizer(), normalize=has_module_folder)
     theirs.save(str(tmp_path / "m"))
-    if nested:  # as its older versions save it
+    if has_module_folder:  # as its older versions save it
         (tmp_path / "m" / "0_StaticEmbedding").mkdir()
         for name in ("tokenizer.json", "model.safetensors"):
             (tmp_path / "m" / name).rename(tmp_path / "m" / "0_StaticEmbedding" / name)
@@ -240,7 +244,7 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         bw.load(directory)
 
 
-def test_what_the_layout_cannot_hold_is_not_saved(tmp_path: Path) -> None:
+def test_model_that_the_layout_cannot_hold_is_not_saved(tmp_path: Path) -> None:
     tokenizer = OurTokenizer.from_vocabulary([*PIECES])
     model = Model.fresh(static_config(11, WIDTH), tokenizer)
     with pytest.raises(BertworksError, match="special pieces around a text"):

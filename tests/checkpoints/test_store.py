@@ -38,7 +38,7 @@ from bertworks.tasks.classification import ClassificationSettings, Classificatio
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry
+from tests.checkpoints.oracles import geometry
 from tests.nn import reference
 
 
@@ -378,7 +378,7 @@ def test_other_architectures_are_refused(tmp_path, entries, says):
         bw.load(tmp_path / "m", device="cpu")
 
 
-def test_damaged_and_missing_files_are_named(tmp_path):
+def test_files_that_are_damaged_or_missing_are_named(tmp_path):
     tiny().save(tmp_path / "m")
     weights = tmp_path / "m" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

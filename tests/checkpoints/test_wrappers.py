@@ -12,7 +12,7 @@ import bertworks as bw
 from bertworks.errors import BertworksWarning, CheckpointError
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry
+from tests.checkpoints.oracles import geometry
 from tests.checkpoints.test_store import tiny
 
 WRAPPERS = ["module.", "model.", "_orig_mod.", "0.auto_model.", "model.model.", "net.encoder."]

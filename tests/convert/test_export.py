@@ -20,7 +20,7 @@ from bertworks.packed import Packed, Padded
 from bertworks.settings.literals import PoolingMode
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry
+from tests.checkpoints.oracles import geometry
 
 POOLINGS = [mode for mode in get_args(PoolingMode) if mode != "pooler"]
 TEXTS = ["a", "a b c", "c d e f g h a b", "b a"]

@@ -29,9 +29,9 @@ from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Roles, WordPieceDefinition
 from bertworks.text.tree import TreeDefinition, find_frame
-from tests.checkpoints import published
+from tests.checkpoints import oracles
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry
+from tests.checkpoints.oracles import geometry
 from tests.checkpoints.test_store import tiny
 
 
@@ -49,13 +49,13 @@ def test_words_take_the_unused_places_first(tmp_path):
     model = tiny()
     assert words_of(model, "Abba") == ["[UNK]"]  # no ## pieces in this vocabulary
     table = model.encoder.embeddings.word_embeddings.weight
-    before = hidden(model, "a b c")
-    found = add_tokens(model, ["Abba", "a", "c-d", "abba"])
-    assert found.added_words == ("abba", "c-d")
-    assert found.known_words == ("a", "abba")
-    assert found.num_reused == 1
-    new = found.model
-    assert torch.equal(hidden(new, "a b c"), before)
+    states = hidden(model, "a b c")
+    result = add_tokens(model, ["Abba", "a", "c-d", "abba"])
+    assert result.added_words == ("abba", "c-d")
+    assert result.known_words == ("a", "abba")
+    assert result.num_reused == 1
+    new = result.model
+    assert torch.equal(hidden(new, "a b c"), states)
     assert words_of(new, "abba a") == ["abba", "a"]
     assert words_of(new, "c-d c d") == ["c-d", "c", "d"]
     assert new.tokenizer.token_to_id("abba") == 1
@@ -93,10 +93,10 @@ def test_words_that_cannot_be_pieces_are_named(word, says):
 def test_words_go_behind_when_nothing_is_unused():
     tokenizer = bw.Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=6), tokenizer)
-    found = add_tokens(model, ["dog", "a-a", "cat"])
-    assert found.num_reused == 0
-    assert found.model.tokenizer.pieces[6:] == ("dog", "cat", "a-a")
-    table = found.model.encoder.embeddings.word_embeddings.weight
+    result = add_tokens(model, ["dog", "a-a", "cat"])
+    assert result.num_reused == 0
+    assert result.model.tokenizer.pieces[6:] == ("dog", "cat", "a-a")
+    table = result.model.encoder.embeddings.word_embeddings.weight
     old = model.encoder.embeddings.word_embeddings.weight
     assert torch.equal(table[6], old[1])  # "dog" was [UNK]
     assert torch.equal(table[7], old[1])
@@ -104,11 +104,11 @@ def test_words_go_behind_when_nothing_is_unused():
 
 
 def test_a_word_of_several_parts_is_known_as_a_whole():
-    found = add_tokens(tiny(), ["covid", "Covid-19", "covid-19", "covid"])
-    assert found.added_words == ("covid", "covid-19")
-    assert found.known_words == ("covid-19", "covid")
-    assert words_of(found.model, "Covid covid-19") == ["covid", "covid-19"]
-    again = add_tokens(found.model, ["COVID-19", "covid-20"])
+    result = add_tokens(tiny(), ["covid", "Covid-19", "covid-19", "covid"])
+    assert result.added_words == ("covid", "covid-19")
+    assert result.known_words == ("covid-19", "covid")
+    assert words_of(result.model, "Covid covid-19") == ["covid", "covid-19"]
+    again = add_tokens(result.model, ["COVID-19", "covid-20"])
     assert (again.added_words, again.known_words) == (("covid-20",), ("COVID-19",))
 
 
@@ -185,12 +185,12 @@ def test_added_word_that_no_text_gets_is_an_error():
 
 def test_shrinking_keeps_the_tokens_of_the_texts():
     model = tiny()
-    before = hidden(model, "a b [c")
+    states = hidden(model, "a b [c")
     small = shrink(model, ["a b", "c"], batch=1)
     assert small.tokenizer.vocab_size < model.tokenizer.vocab_size
     assert small.tokenizer.unused_ids.tolist() == []
     assert words_of(small, "a b h") == ["a", "b", "h"]
-    assert torch.equal(hidden(small, "a b [c"), before)
+    assert torch.equal(hidden(small, "a b [c"), states)
     table = small.encoder.embeddings.word_embeddings.weight
     assert len(table) == small.tokenizer.vocab_size == small.encoder.config.vocab_size
     assert len(small.network.mlm_head.bias) == len(table)
@@ -221,10 +221,10 @@ def bytes_model():
     return bw.Model(tokenizer, task, task.network(config).eval())
 
 
-def test_words_of_a_byte_level_model(bytes_model, tmp_path):
+def test_words_are_added_to_a_byte_level_model(bytes_model, tmp_path):
     model = bytes_model
     text = "the cat sat on a mat"
-    before = hidden(model, text)
+    states = hidden(model, text)
     found = add_tokens(model, ["dogs", "cat", "hat"])
     assert {"dogs", "hat"} <= set(found.added_words)
     new = found.model
@@ -242,11 +242,11 @@ def test_words_of_a_byte_level_model(bytes_model, tmp_path):
     again = bw.load(tmp_path / "m", device="cpu")
     assert torch.equal(hidden(again, "the dogs sat"), hidden(new, "the dogs sat"))
     small = shrink(model, [text])
-    assert torch.equal(hidden(small, text), before)
+    assert torch.equal(hidden(small, text), states)
     assert small.tokenizer.vocab_size == small.encoder.config.vocab_size
     assert small.tokenizer.vocab_size < model.tokenizer.vocab_size
     small.save(tmp_path / "s")
-    assert torch.equal(hidden(bw.load(tmp_path / "s", device="cpu"), text), before)
+    assert torch.equal(hidden(bw.load(tmp_path / "s", device="cpu"), text), states)
 
 
 def test_a_zeroed_mask_keeps_its_place_in_a_smaller_vocabulary():
@@ -287,27 +287,31 @@ def test_texts_may_be_as_long_as_the_new_positions(kind):
     assert text_limit(extend_positions(model, 100)) == 30
 
 
-@pytest.mark.parametrize(("limit", "then"), [(40, 100), (30, 30), (None, None)])
-def test_a_limit_of_all_positions_stays_one_and_a_smaller_one_stays(limit, then, tmp_path):
+@pytest.mark.parametrize(("limit", "new_limit"), [(40, 100), (30, 30), (None, None)])
+def test_a_limit_of_all_positions_stays_one_and_a_smaller_one_stays(limit, new_limit, tmp_path):
     """Other tools write the limit into their files, also where it is all positions."""
     model = bw.Model.fresh(tiny().encoder.config, tiny().tokenizer)
     model.sentence = SentenceSettings(max_seq_length=limit)
     extend_positions(model, 100).save(tmp_path / "m")
     long = bw.load(tmp_path / "m", device="cpu")
-    assert long.sentence.max_seq_length == then
-    assert text_limit(long) == (then or 100)
-    cut = pytest.warns(BertworksWarning, match="truncated to 30") if then == 30 else nullcontext()
-    with cut:
+    assert long.sentence.max_seq_length == new_limit
+    assert text_limit(long) == (new_limit or 100)
+    expected_warning = (
+        pytest.warns(BertworksWarning, match="truncated to 30")
+        if new_limit == 30
+        else nullcontext()
+    )
+    with expected_warning:
         long.embed(["a " * 90])
 
 
-@pytest.mark.parametrize(("limit", "then"), [(40, 100), (30, 30)])
-def test_a_task_reads_as_much_of_a_text(limit, then):
+@pytest.mark.parametrize(("limit", "new_limit"), [(40, 100), (30, 30)])
+def test_a_task_reads_as_much_of_a_text(limit, new_limit):
     model = tiny("classification")
     settings = model.task.settings.with_values(max_seq_length=limit)
     task = type(model.task)(model.tokenizer, settings)
     model = bw.Model(model.tokenizer, task, task.network(model.encoder.config).eval())
-    assert extend_positions(model, 100).task.settings.max_seq_length == then
+    assert extend_positions(model, 100).task.settings.max_seq_length == new_limit
 
 
 @pytest.fixture
@@ -319,8 +323,8 @@ def gpt(tmp_path):
     ids = {piece: number for number, piece in enumerate(pieces)}
     (tmp_path / "gpt" / "vocab.json").write_text(json.dumps(ids))
     (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\na b</w>\n")
-    config = published.geometry("openai-gpt", vocab_size=len(pieces) + 1)
-    published.theirs_of(config, "masked-lm", torch.float32).save_pretrained(tmp_path / "gpt")
+    config = oracles.geometry("openai-gpt", vocab_size=len(pieces) + 1)
+    oracles.theirs_of(config, "masked-lm", torch.float32).save_pretrained(tmp_path / "gpt")
     return bw.load(tmp_path / "gpt", device="cpu")
 
 
@@ -331,19 +335,19 @@ def test_transposed_matrices_have_no_codes_in_files(gpt, tmp_path):
 
 
 def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):
-    framed = add_frame(gpt, seed=3)
-    tokens = framed.tokenizer.tokens
-    assert tokens(framed.tokenizer.encode("ab c").input_ids) == [
+    framed_gpt = add_frame(gpt, seed=3)
+    tokens = framed_gpt.tokenizer.tokens
+    assert tokens(framed_gpt.tokenizer.encode("ab c").input_ids) == [
         *("_start_", "ab</w>", "c</w>", "_classify_")
     ]
-    pair = framed.tokenizer.encode("ab", "c")
+    pair = framed_gpt.tokenizer.encode("ab", "c")
     assert tokens(pair.input_ids) == ["_start_", "ab</w>", "_delimiter_", "c</w>", "_classify_"]
     assert not pair.token_type_ids.any()
-    typed = framed.tokenizer.encode("_start_").input_ids
-    assert (typed == framed.tokenizer.token_to_id("_start_")).sum() == 1, "a typed one is text"
+    typed = framed_gpt.tokenizer.encode("_start_").input_ids
+    assert (typed == framed_gpt.tokenizer.token_to_id("_start_")).sum() == 1, "a typed one is text"
 
-    table, before = (model.encoder.embeddings.word_embeddings.weight for model in (framed, gpt))
-    assert len(table) == framed.tokenizer.vocab_size == gpt.tokenizer.vocab_size + 3
+    table, before = (model.encoder.embeddings.word_embeddings.weight for model in (framed_gpt, gpt))
+    assert len(table) == framed_gpt.tokenizer.vocab_size == gpt.tokenizer.vocab_size + 3
     assert torch.equal(table[: gpt.tokenizer.vocab_size], before[:-1])
     new = table[gpt.tokenizer.vocab_size :]
     assert 0.01 < new.std() < 0.03
@@ -351,15 +355,15 @@ def test_gpt_gets_pieces_around_its_texts(gpt, tmp_path):
     ids = torch.from_numpy(gpt.tokenizer.encode("ab c").input_ids.astype("int64"))
     packed = bw.Packed.from_arrays([ids.numpy()]).to("cpu")
     with torch.no_grad():
-        assert torch.equal(framed.encoder(packed), gpt.encoder(packed))
+        assert torch.equal(framed_gpt.encoder(packed), gpt.encoder(packed))
 
-    framed.save(tmp_path / "framed")
-    again = bw.load(tmp_path / "framed", device="cpu")
-    assert again.tokenizer.fingerprint == framed.tokenizer.fingerprint
+    framed_gpt.save(tmp_path / "framed")
+    copy = bw.load(tmp_path / "framed", device="cpu")
+    assert copy.tokenizer.fingerprint == framed_gpt.tokenizer.fingerprint
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "framed")
     assert theirs("ab", "c")["input_ids"] == pair.input_ids.tolist()
     with pytest.raises(DataError, match="already puts special pieces around texts"):
-        add_frame(again)
+        add_frame(copy)
     with pytest.raises(DataError, match="already puts special pieces around texts"):
         add_frame(tiny())
 

@@ -16,7 +16,7 @@ import bertworks as bw
 from bertworks.convert.static_distillation import distil_static
 from bertworks.errors import BertworksError
 
-SAVED = Path(__file__).parents[1] / "saved_models"
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 TEXTS = ["the river ran", "a door, opened", "wind"]
 
 
@@ -39,8 +39,8 @@ def published_recipe(directory: Path, width: int, sif: float) -> tuple[list[str]
 
 @pytest.mark.parametrize("width", [3, 8])
 def test_distilled_table_follows_the_published_recipe(width: int, tmp_path: Path) -> None:
-    model = distil_static(bw.load(SAVED / "encoder"), width=width, sif=1e-3)
-    pieces, table = published_recipe(SAVED / "encoder", width, 1e-3)
+    model = distil_static(bw.load(SAVED_MODELS / "encoder"), width=width, sif=1e-3)
+    pieces, table = published_recipe(SAVED_MODELS / "encoder", width, 1e-3)
     assert [*model.tokenizer.pieces] == pieces
     ours = model.encoder.embeddings.word_embeddings.weight.detach().numpy()
     special = [at for at, piece in enumerate(pieces) if piece[0] == "[" and len(piece) > 1]
@@ -58,14 +58,14 @@ def test_distilled_table_follows_the_published_recipe(width: int, tmp_path: Path
 def test_distilled_model_opens_in_sentence_transformers(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    model = distil_static(bw.load(SAVED / "roberta-pretraining"), width=4)
+    model = distil_static(bw.load(SAVED_MODELS / "roberta-pretraining"), width=4)
     model.save(tmp_path / "m")
     theirs = SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(TEXTS)
     assert model.embed(TEXTS) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_new_words_have_the_models_vectors_of_them() -> None:
-    teacher = bw.load(SAVED / "encoder")
+    teacher = bw.load(SAVED_MODELS / "encoder")
     model = distil_static(teacher, ["Zebu", "the"], width=8, sif=None)
     assert model.tokenizer.vocab_size == teacher.tokenizer.vocab_size + 1
     assert model.tokenizer.tokens(model.tokenizer.piece_ids(["a ZEBU"])[0])[-1] == "zebu"
@@ -90,7 +90,7 @@ def test_impossible_distillations_are_named(
     name: str, words: tuple[str, ...], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BertworksError, match=message):
-        distil_static(bw.load(SAVED / name), words, **settings)
+        distil_static(bw.load(SAVED_MODELS / name), words, **settings)
 
 
 @pytest.mark.slow

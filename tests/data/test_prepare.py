@@ -424,7 +424,7 @@ def test_machine_crash_at_any_write_is_resumed_with_the_same_bytes(
     with crashing(monkeypatch, tmp_path / "root", resumes) as disk:
         prepare(text, out=tmp_path / "root" / "out", **settings)
         assert disk.crashes > 10
-        assert not disk.damaged
+        assert not disk.num_damaged
         assert disk.is_new()
 
 

@@ -26,7 +26,7 @@ from bertworks.model import Model
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
-from tests.checkpoints.published import geometry, redraw
+from tests.checkpoints.oracles import geometry, redraw
 from tests.explorer.browser import Visit
 from tests.explorer.test_browser import ASKED, cells
 from tests.explorer.test_browser import TEXT as SENTENCE

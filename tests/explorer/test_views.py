@@ -25,7 +25,7 @@ from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import save_weights
-from tests.checkpoints.published import geometry, redraw
+from tests.checkpoints.oracles import geometry, redraw
 from tests.serving.conftest import LIMIT, PIECES
 from tests.serving.test_bert import _probability
 

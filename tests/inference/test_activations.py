@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from tests.checkpoints.published import geometry, in_float64, pair, theirs_of
+from tests.checkpoints.oracles import geometry, in_float64, pair, theirs_of
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps

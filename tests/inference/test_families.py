@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry, redraw
+from tests.checkpoints.oracles import geometry, redraw
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.calibration import calibrate
@@ -47,12 +47,12 @@ def sequences(vocab_size: int, *lengths: int) -> list[Packed]:
 
 @pytest.mark.parametrize("precision", LIMITS)
 def test_a_form_computes_what_the_module_does(encoder, precision) -> None:
-    packed, *alone = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
+    packed, *single = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
     with torch.inference_mode():
         form = frozen_form(encoder, precision, deterministic=True).encoder
         states = form(packed)
         # The sums do not depend on a sequence's neighbours.
-        assert torch.equal(states, torch.cat([form(one) for one in alone]))
+        assert torch.equal(states, torch.cat([form(one) for one in single]))
         expected = encoder.double().encoder(packed)
     assert _error(states, expected) < LIMITS[precision]
 
@@ -81,8 +81,11 @@ def test_eight_bits_are_saved_in_the_order_of_a_familys_tensors(family, tmp_path
     texts = ["a b c d e f", "c a d", "f e g h"]
     model.calibrate(texts)
     exact, vectors = (torch.from_numpy(model.embed(texts, precision=p)) for p in ("fp32", "int8"))
-    again = load(model.save(tmp_path / "m", precision="int8"), device="cpu")
+    reloaded_model = load(model.save(tmp_path / "m", precision="int8"), device="cpu")
     file = load_file(tmp_path / "m" / "model.safetensors")
     assert sum(name.endswith(".calibrated_shift") for name in file) >= 8
-    assert _error(torch.from_numpy(again.embed(texts, precision="int8")), vectors) < 0.02
-    assert _error(torch.from_numpy(again.embed(texts, precision="fp32")), exact) < LIMITS["int8"]
+    assert _error(torch.from_numpy(reloaded_model.embed(texts, precision="int8")), vectors) < 0.02
+    assert (
+        _error(torch.from_numpy(reloaded_model.embed(texts, precision="fp32")), exact)
+        < LIMITS["int8"]
+    )

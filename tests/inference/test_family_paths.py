@@ -11,7 +11,7 @@ import copy
 
 import pytest
 import torch
-from tests.checkpoints.published import error, geometry, redraw, sequences
+from tests.checkpoints.oracles import error, geometry, redraw, sequences
 from torch import Tensor, nn
 
 from bertworks.checkpoints.families import FAMILIES
@@ -27,7 +27,7 @@ SIZES = {
 }
 
 
-def frozen(precision: str):
+def run_frozen(precision: str):
     def states(network: BareEncoder, packed: Packed) -> Tensor:
         with torch.inference_mode():
             return frozen_form(network, precision).encoder(packed)
@@ -40,7 +40,7 @@ def trained_in_bfloat16(network: BareEncoder, packed: Packed) -> Tensor:
         return network.encoder(packed).detach()
 
 
-def recomputed(network: BareEncoder, packed: Packed) -> Tensor:
+def run_with_checkpointing(network: BareEncoder, packed: Packed) -> Tensor:
     network.encoder.gradient_checkpointing = True
     states: Tensor = network.encoder(packed)
     states.sum().backward()
@@ -54,11 +54,11 @@ def from_the_first_layer(network: BareEncoder, packed: Packed) -> Tensor:
 
 
 PATHS = {
-    "frozen in fp32": (frozen("fp32"), 1e-5),
-    "frozen in bf16": (frozen("bf16"), 0.05),
-    "frozen in int8": (frozen("int8"), 0.1),
+    "frozen in fp32": (run_frozen("fp32"), 1e-5),
+    "frozen in bf16": (run_frozen("bf16"), 0.05),
+    "frozen in int8": (run_frozen("int8"), 0.1),
     "trained in bfloat16": (trained_in_bfloat16, 0.05),
-    "gradient checkpointing": (recomputed, 1e-6),
+    "gradient checkpointing": (run_with_checkpointing, 1e-6),
     "from the first layer": (from_the_first_layer, 1e-6),
 }
 """What computes an encoder's last states, and the largest error allowed."""

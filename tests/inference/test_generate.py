@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.checkpoints import published
+from tests.checkpoints import oracles
 
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import generate as module
@@ -23,9 +23,9 @@ PROMPTS = [[5, 9, 17], [3], [44, 45, 46, 47, 48, 49, 50], [8, 9, 10]]
 @pytest.fixture(scope="module", params=["openai-gpt", "bert"])
 def network(request):
     values = {"attention": "causal"} if request.param == "bert" else {}
-    config = published.geometry(request.param, **values)
+    config = oracles.geometry(request.param, **values)
     network = PretrainingNetwork(config, next_sentence=False).eval()
-    published.redraw(network)
+    oracles.redraw(network)
     return network
 
 
@@ -153,10 +153,10 @@ def test_generation_ends(network):
 
 @pytest.mark.long
 def test_continuation_equals_that_of_hugging_faces_gpt():
-    config = published.geometry("openai-gpt")
-    theirs = published.theirs_of(config, "masked-lm", torch.float32)
+    config = oracles.geometry("openai-gpt")
+    theirs = oracles.theirs_of(config, "masked-lm", torch.float32)
     ours = PretrainingNetwork(config, next_sentence=False)
-    pair = published.pair(ours, theirs, config, torch.float32)
+    pair = oracles.pair(ours, theirs, config, torch.float32)
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
         expected = theirs.generate(
@@ -167,7 +167,7 @@ def test_continuation_equals_that_of_hugging_faces_gpt():
 
 
 def test_a_model_that_sees_both_sides_cannot():
-    network = PretrainingNetwork(published.geometry("bert"), next_sentence=False)
+    network = PretrainingNetwork(oracles.geometry("bert"), next_sentence=False)
     with pytest.raises(SettingsError, match="sees both sides"):
         generate(network, PROMPTS, GenerationSettings(), ENGINE)
 

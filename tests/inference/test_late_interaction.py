@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 from tests.serving.conftest import running
 from transformers import AutoModel
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit, ndtr
-from tests.checkpoints.published import geometry, redraw
+from tests.checkpoints.oracles import geometry, redraw
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations
@@ -154,8 +154,8 @@ def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np
     if settings.kind == "alibi":  # four heads (Press et al. 2022, §3)
         return -np.array([0.25, 0.0625, 0.015625, 0.00390625])[None, :, None] * size[:, None]
     if settings.kind == "buckets":  # 32, for distances up to 128 (Raffel et al. 2020, §2.1)
-        far = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
-        buckets = np.where(size < 8, size, np.minimum(far, 15)) + 16 * (distance > 0)
+        far_buckets = 8 + (np.log(np.maximum(size, 1) / 8) / np.log(128 / 8) * 8).astype(int)
+        buckets = np.where(size < 8, size, np.minimum(far_buckets, 15)) + 16 * (distance > 0)
         return table[buckets].transpose(0, 2, 1)
     if settings.num_buckets is None:  # a vector for each distance up to 30, no biases of keys
         rows = np.clip(30 - distance, 0, 59)
@@ -167,8 +167,8 @@ def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np
         )
         return _distance_terms(encoder, steps, rows, queries, keys)
     # 16 buckets for distances up to 30 (He et al. 2021, §3.1, and the code of version 2)
-    far = np.ceil(np.log(np.maximum(size, 1) / 8) / np.log(29 / 8) * 7) + 8
-    rows = 16 - np.where(size <= 8, distance, far * np.sign(distance)).astype(int)
+    far_buckets = np.ceil(np.log(np.maximum(size, 1) / 8) / np.log(29 / 8) * 7) + 8
+    rows = 16 - np.where(size <= 8, distance, far_buckets * np.sign(distance)).astype(int)
     vectors = torch.from_numpy(table).float()
     if part.norm is not None:
         vectors = part.norm(vectors).detach()

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers.sparse_encoder import SparseEncoder
 from sentence_transformers.sparse_encoder import modules as peers
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 from tests.serving.conftest import running
 
 import bertworks as bw
@@ -140,7 +140,7 @@ def test_a_server_gives_the_same_sparse_vectors(splade: Path) -> None:
         np.testing.assert_array_equal(np.array(scores, np.float32), similar)
 
 
-def test_what_is_not_understood_is_refused(splade: Path, tmp_path: Path) -> None:
+def test_unsupported_uses_of_splade_are_refused(splade: Path, tmp_path: Path) -> None:
     model = bw.load(splade)
     with pytest.raises(SettingsError, match="splade-max gives no dense vector"):
         model.embed(TEXTS, pooling="cls+splade-max")

@@ -85,8 +85,8 @@ def test_a_stopped_part_is_resumed(model, kind, tmp_path):
     parts = [tmp_path / f"{at}{name(kind)}" for at in (1, 2)]
     write(model, kind, tmp_path / name(kind))
 
-    def stop(done, _):
-        if done >= 6:
+    def stop(num_done, _):
+        if num_done >= 6:
             raise StopError
 
     with pytest.raises(StopError):
@@ -177,9 +177,9 @@ def test_damaged_part_of_parquet_is_refused(model, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-def flip(file: Path, at: int) -> None:
+def flip(file: Path, position: int) -> None:
     content = bytearray(file.read_bytes())
-    content[at] ^= 4
+    content[position] ^= 4
     file.write_bytes(content)
 
 
@@ -189,17 +189,17 @@ def test_a_flipped_byte_of_a_part_is_found(model, kind, tmp_path):
     for number, part in enumerate(parts, 1):
         write(model, kind, part, part=f"{number}/2")
     size = parts[1].stat().st_size
-    for at in range(0, size, size // 40):
-        flip(parts[1], at)
+    for position in range(0, size, size // 40):
+        flip(parts[1], position)
         with pytest.raises(DataError, match=rf"2{name(kind)}: is damaged: its checksum is wrong"):
             bw.merge(parts, tmp_path / f"merged{parts[0].suffix}")
-        flip(parts[1], at)
+        flip(parts[1], position)
     bw.merge(parts, tmp_path / f"merged{parts[0].suffix}")
 
 
 def test_a_flipped_byte_of_what_is_unfinished_is_found(model, kind, tmp_path):
-    def stop(done, _):
-        if done >= 6:
+    def stop(num_done, _):
+        if num_done >= 6:
             raise StopError
 
     out = tmp_path / name(kind)
@@ -207,11 +207,11 @@ def test_a_flipped_byte_of_what_is_unfinished_is_found(model, kind, tmp_path):
         write(model, kind, out, progress=stop)
     part = tmp_path / f"{out.name}.part"
     for back in (1, 40, 90):  # from the end of the windows
-        at = json.loads((tmp_path / f"{out.name}.json").read_bytes())["size"] - back
-        flip(part, at)
+        position = json.loads((tmp_path / f"{out.name}.json").read_bytes())["size"] - back
+        flip(part, position)
         with pytest.raises(DataError, match=r"\.part: is damaged: its checksum is wrong"):
             write(model, kind, out)
-        flip(part, at)
+        flip(part, position)
     assert write(model, kind, out).rows == len(TEXTS)
 
 

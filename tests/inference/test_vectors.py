@@ -92,25 +92,25 @@ class StopError(Exception):
     pass
 
 
-def read_until_stop(texts: list[str], at: int) -> Iterator[str]:
-    yield from texts[:at]
+def read_until_stop(texts: list[str], count: int) -> Iterator[str]:
+    yield from texts[:count]
     raise StopError
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at", [0, 4, 11, 29])
-def test_unfinished_file_is_resumed(model, out, tmp_path, at):
+@pytest.mark.parametrize("count", [0, 4, 11, 29])
+def test_unfinished_file_is_resumed(model, out, tmp_path, count):
     whole = tmp_path / "whole" / out.name
     whole.parent.mkdir()
     model.embed_to(whole, TEXTS, **WINDOW)
     with pytest.raises(StopError):
-        model.embed_to(out, read_until_stop(TEXTS, at), **WINDOW)
+        model.embed_to(out, read_until_stop(TEXTS, count), **WINDOW)
     assert not out.exists()
     part = out.with_name(f"{out.name}.part")
     if part.exists():
         with part.open("ab") as file:
             file.write(b"half a window")
-    assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - at // 4 * 4
+    assert model.embed_to(out, TEXTS, **WINDOW).new == 30 - count // 4 * 4
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -128,9 +128,9 @@ def test_kill_between_the_last_row_and_the_end_loses_nothing(model, out, monkeyp
     assert not out.with_name(f"{out.name}.part").exists()
 
 
-def flip(file: Path, at: int) -> None:
+def flip(file: Path, position: int) -> None:
     content = bytearray(file.read_bytes())
-    content[at] ^= 1
+    content[position] ^= 1
     file.write_bytes(content)
 
 
@@ -153,11 +153,13 @@ def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_manifest_says_
     assert manifests[0] == manifests[1]
 
 
-@pytest.mark.parametrize("at", [12, 40, 90, 200])
-def test_the_head_of_an_unfinished_file_is_written_again(model, out, at):
+@pytest.mark.parametrize("position", [12, 40, 90, 200])
+def test_the_head_of_an_unfinished_file_is_written_again(model, out, position):
     with pytest.raises(StopError):
         model.embed_to(out, read_until_stop(TEXTS, 9), **WINDOW)
-    flip(out.with_name(f"{out.name}.part"), min(at, len(vector_format_of(out, 48).head()) - 1))
+    flip(
+        out.with_name(f"{out.name}.part"), min(position, len(vector_format_of(out, 48).head()) - 1)
+    )
     model.embed_to(out, TEXTS, **WINDOW)
     np.testing.assert_allclose(read(out), model.embed(TEXTS), atol=1e-6)
 
@@ -320,7 +322,7 @@ def test_file_is_the_same_after_any_crash_of_the_machine(model, tmp_path, monkey
         with crashing(monkeypatch, root, resumes) as disk:
             model.embed_to(root / name, TEXTS[:10], **WINDOW)
             assert disk.crashes > 6
-            assert not disk.damaged
+            assert not disk.num_damaged
             assert disk.is_new()
 
 

@@ -49,18 +49,18 @@ class Heavy(Work):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_results_are_in_order_and_few_parts_are_on_their_way(workers: int, tmp_path: Path) -> None:
-    drawn = 0
+    num_drawn = 0
 
     def parts() -> Iterator[int]:
-        nonlocal drawn
-        while drawn < 40:
-            drawn += 1
-            yield drawn
+        nonlocal num_drawn
+        while num_drawn < 40:
+            num_drawn += 1
+            yield num_drawn
 
     results = []
     for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=workers):
         results.append(result)
-        assert drawn - len(results) <= 2 * workers
+        assert num_drawn - len(results) <= 2 * workers
     assert results == [2 * number for number in range(1, 41)]
     if workers > 1:
         loads = (tmp_path / "loads").read_text().split()

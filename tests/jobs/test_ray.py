@@ -47,23 +47,23 @@ def port() -> int:
 @pytest.fixture(scope="module")
 def cluster(port: int) -> Iterator[Any]:
     """A head without cores; the nodes that work are each test's."""
-    patched = pytest.MonkeyPatch()
-    patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    patches = pytest.MonkeyPatch()
+    patches.setenv("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's server forks while gRPC has threads; with gRPC's handlers its child may die at once
     # (ray-project/ray#63202).
-    patched.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+    patches.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
     # What workers import is there on their nodes, as it has to be for a client elsewhere.
-    patched.syspath_prepend(str(ROOT))
-    patched.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    patches.syspath_prepend(str(ROOT))
+    patches.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
-    found = cluster_utils.Cluster(
+    ray_cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args={**head, "ray_client_server_port": port}
     )
-    patched.setenv("RAY_ADDRESS", found.address)
-    yield found
+    patches.setenv("RAY_ADDRESS", ray_cluster.address)
+    yield ray_cluster
     ray.shutdown()
-    found.shutdown()
-    patched.undo()
+    ray_cluster.shutdown()
+    patches.undo()
 
 
 @pytest.fixture(params=[2, 3])
@@ -72,8 +72,8 @@ def kill(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Kill]:
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(request.param)]
     left = list(nodes)
 
-    def call(done: int) -> None:
-        if done >= 5 and len(left) == len(nodes):
+    def call(num_done: int) -> None:
+        if num_done >= 5 and len(left) == len(nodes):
             cluster.remove_node(left.pop(), allow_graceful=False)
 
     yield call
@@ -105,8 +105,8 @@ def test_vocabulary_is_the_same_on_ray(kill: Kill, monkeypatch: pytest.MonkeyPat
 def test_shards_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n\n".join(map("{}.".format, sentences(3000))))
     tokenizer = vocabulary.train_vocabulary(sentences(400), size=300)
-    how: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 3000}
-    whole = prepare(tmp_path / "text", out=tmp_path / "alone", **how)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "shard_bytes": 3000}
+    whole = prepare(tmp_path / "text", out=tmp_path / "alone", **options)
     assert len(whole.shards) > 25
     prepare(
         tmp_path / "text",
@@ -114,7 +114,7 @@ def test_shards_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
         workers=None,
         on="ray",
         progress=lambda now: kill(now.shards),
-        **how,
+        **options,
     )
     assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
 
@@ -146,7 +146,7 @@ class Work:
         return part * 2
 
 
-class Elsewhere:
+class NotImportable:
     """Cannot be imported by a worker."""
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
@@ -155,23 +155,23 @@ class Elsewhere:
 
 def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
-    drawn = 0
+    num_drawn = 0
 
     def parts() -> Iterator[int]:
-        nonlocal drawn
-        while drawn < 40:
-            drawn += 1
-            yield drawn
+        nonlocal num_drawn
+        while num_drawn < 40:
+            num_drawn += 1
+            yield num_drawn
 
     results = []
     for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=2, on="ray"):
         results.append(result)
-        assert drawn - len(results) <= 4
+        assert num_drawn - len(results) <= 4
     assert results == [2 * number for number in range(1, 41)]
     # At most two at a time; a process may have been replaced by another.
     assert 1 <= len((tmp_path / "loads").read_text().splitlines()) <= 4
     with pytest.raises(BertworksError, match=r"gave up .*'elsewhere'\)\. Install on each node"):
-        list(parallel.map(Elsewhere(), [1], on="ray"))
+        list(parallel.map(NotImportable(), [1], on="ray"))
     with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
         list(parallel.map(Work(tmp_path / "loads"), [1, 103, 2], on="ray"))
     cluster.remove_node(node)
@@ -187,7 +187,7 @@ def test_a_cluster_is_reached_by_the_address_of_its_server(
         found = parallel.map(Work(tmp_path / "loads"), [1, 2, 3], on=f"ray://127.0.0.1:{port}")
         assert list(found) == [2, 4, 6]
         with pytest.raises(BertworksError, match=r"cannot run .*'elsewhere'\)\. Install on each"):
-            list(parallel.map(Elsewhere(), [1], on=f"ray://127.0.0.1:{port}"))
+            list(parallel.map(NotImportable(), [1], on=f"ray://127.0.0.1:{port}"))
     finally:
         ray.shutdown()
         cluster.remove_node(node)

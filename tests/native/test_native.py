@@ -86,9 +86,9 @@ def states(encoder: Encoder, packed: Packed, precision="bf16") -> torch.Tensor:
         return form(packed)
 
 
-def error(found: torch.Tensor, exact: torch.Tensor) -> float:
+def error(actual: torch.Tensor, exact: torch.Tensor) -> float:
     """The norm of what differs, beside that of the exact result."""
-    return ((found.double() - exact).norm() / exact.norm()).item()
+    return ((actual.double() - exact).norm() / exact.norm()).item()
 
 
 def portable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,14 +319,16 @@ def test_float32_attention_has_the_same_bits_in_any_batch_and_with_any_threads()
 
 @needs_exact
 def test_float32_attention_does_not_support_other_inputs():
-    def fits(query=(5, 2, 32), key=(5, 2, 32), value=(5, 2, 32), given=None, keys=None) -> bool:
+    def fits(
+        query=(5, 2, 32), key=(5, 2, 32), value=(5, 2, 32), query_lengths=None, keys=None
+    ) -> bool:
         parts = [part if isinstance(part, Tensor) else torch.randn(part)
                  for part in (query, key, value)]  # fmt: skip
-        given = given or lengths_of(2, 3)
-        return attention_fp32.can_attend(*parts, given, keys or given)
+        query_lengths = query_lengths or lengths_of(2, 3)
+        return attention_fp32.can_attend(*parts, query_lengths, keys or query_lengths)
 
     assert fits()
-    assert fits((4, 2, 32), given=lengths_of(1, 3), keys=lengths_of(2, 3))
+    assert fits((4, 2, 32), query_lengths=lengths_of(1, 3), keys=lengths_of(2, 3))
     assert not fits(torch.randn(5, 2, 32).double())
     assert not fits((5, 2, 40), (5, 2, 40), (5, 2, 40))
     assert not fits(value=torch.randn(5, 32, 2).transpose(1, 2))
@@ -334,7 +336,7 @@ def test_float32_attention_does_not_support_other_inputs():
     assert not fits((4, 2, 32))
     assert not fits(value=(4, 2, 32))
     assert not fits(keys=lengths_of(5))
-    assert not fits(given=Layout.from_lengths(np.array([2, 3])))
+    assert not fits(query_lengths=Layout.from_lengths(np.array([2, 3])))
 
 
 @needs_exact
@@ -563,15 +565,15 @@ def mixed(lengths: list[int], heads: int, size: int, seed: int = 0) -> torch.Ten
 
 
 def formula(
-    qkv: torch.Tensor, lengths: list[int], heads: int, kept: list[torch.Tensor] | None = None
+    qkv: torch.Tensor, lengths: list[int], heads: int, factors: list[torch.Tensor] | None = None
 ) -> torch.Tensor:
     """Attention in the precision of its input; `kept` are the factors of dropout."""
     actual = []
     for number, part in enumerate(torch.split(qkv, lengths)):
         query, key, value = part.view(len(part), 3, heads, -1).permute(1, 2, 0, 3)
         weights = torch.softmax(query @ key.transpose(1, 2) / query.shape[-1] ** 0.5, -1)
-        if kept is not None:
-            weights = weights * kept[number]
+        if factors is not None:
+            weights = weights * factors[number]
         actual.append((weights @ value).transpose(0, 1).flatten(1))
     return torch.cat(actual)
 
@@ -610,19 +612,19 @@ def test_dropout_is_the_same_forward_and_backward():
         return native.attention(qkv, layout, heads, dropout)
 
     # With one-hot values and equal scores a context is a row of what is kept of the weights.
-    seen = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
+    one_hot = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
     start = 0
     for length in lengths:
-        seen[start : start + length, 2] = torch.eye(length, size)[:, None]
+        one_hot[start : start + length, 2] = torch.eye(length, size)[:, None]
         start += length
-    rows = run(seen.flatten(1)).view(-1, heads, size)
-    kept = [
+    rows = run(one_hot.flatten(1)).view(-1, heads, size)
+    factors = [
         (part[..., : len(part)].transpose(0, 1) > 0).double() / (1 - dropout)
         for part in torch.split(rows, lengths)
     ]
     qkv = mixed(lengths, heads, size)
     exact = qkv.double().requires_grad_()
-    expected = formula(exact, lengths, heads, kept)
+    expected = formula(exact, lengths, heads, factors)
     expected.backward(gradient.double())
     inputs = qkv.requires_grad_()
     found = run(inputs)
@@ -637,22 +639,24 @@ def test_dropout_is_the_same_forward_and_backward():
 def test_so_many_weights_are_dropped(dropout):
     """Over heads, queries, keys and sequences; one of two neighbours says nothing of the other."""
     heads, size, lengths = 16, 64, [64] * 30
-    seen = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
-    seen[:, 2] = torch.eye(64).repeat(30, 1)[:, None]
+    one_hot = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
+    one_hot[:, 2] = torch.eye(64).repeat(30, 1)[:, None]
     torch.manual_seed(0)
-    found = native.attention(seen.flatten(1), layout_of(lengths), heads, dropout)
-    kept = (found.view(30, 64, heads, 64) > 0).double()
-    assert abs(kept.mean() - (1 - dropout)) < 6 * (dropout * (1 - dropout) / kept.numel()) ** 0.5
+    found = native.attention(one_hot.flatten(1), layout_of(lengths), heads, dropout)
+    is_kept = (found.view(30, 64, heads, 64) > 0).double()
+    assert (
+        abs(is_kept.mean() - (1 - dropout)) < 6 * (dropout * (1 - dropout) / is_kept.numel()) ** 0.5
+    )
     for over in ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)):
-        means = kept.mean(over)
-        count = kept.numel() / len(means)
+        means = is_kept.mean(over)
+        count = is_kept.numel() / len(means)
         assert (means - means.mean()).abs().max() < 6 * (dropout * (1 - dropout) / count) ** 0.5
     for one, other in (
-        (kept[1:], kept[:-1]),
-        (kept[:, 1:], kept[:, :-1]),
-        (kept[:, :, 1:], kept[:, :, :-1]),
-        (kept[..., 1:], kept[..., :-1]),
-        (kept[:, 1:, :, 0], kept[:, 0, :, 1:].transpose(1, 2)),
+        (is_kept[1:], is_kept[:-1]),
+        (is_kept[:, 1:], is_kept[:, :-1]),
+        (is_kept[:, :, 1:], is_kept[:, :, :-1]),
+        (is_kept[..., 1:], is_kept[..., :-1]),
+        (is_kept[:, 1:, :, 0], is_kept[:, 0, :, 1:].transpose(1, 2)),
     ):
         correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
         assert abs(correlation) < 5 / one.numel() ** 0.5
@@ -748,12 +752,12 @@ def test_dropout_before_a_norm_equals_the_formula():
     torch.manual_seed(1)
     actual = native.add_and_norm(x, residual, norm, 0.25)
     actual.backward(torch.randn(400, 96).bfloat16())
-    kept = x.grad != 0
-    assert abs(kept.double().mean() - 0.75) < 6 * (0.25 * 0.75 / x.numel()) ** 0.5
+    is_kept = x.grad != 0
+    assert abs(is_kept.double().mean() - 0.75) < 6 * (0.25 * 0.75 / x.numel()) ** 0.5
     scale = 1 / 0.75
-    expected = norm(residual.float() + kept * scale)
+    expected = norm(residual.float() + is_kept * scale)
     assert error(actual, expected.double()) < 0.004
-    ratio = (x.grad.float() / residual.grad.float())[kept]
+    ratio = (x.grad.float() / residual.grad.float())[is_kept]
     assert (ratio - scale).abs().max() < 0.02 * scale
     torch.manual_seed(1)
     assert torch.equal(native.add_and_norm(x, residual, norm, 0.25), actual)
@@ -802,14 +806,14 @@ def test_exponentials_and_their_loss_equal_float64(classes, has_bias):
     bias = torch.randn(classes) if has_bias else None
     labels = torch.randint(0, classes, (3,))
     exact = logits.double() if bias is None else logits.double() + bias.double()
-    runs, before = [], torch.get_num_threads()
+    runs, num_threads = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             actual = logits.clone()
             torch.set_num_threads(threads)
             runs.append((actual, *native.exponentials(actual, bias, labels)))
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
     assert all(
         torch.equal(one, other) for run in runs for one, other in zip(run, runs[0], strict=True)
     )

@@ -73,11 +73,11 @@ def _plain(layer: Layer, cell: nn.LSTMCell, hidden: Tensor, norm_first: bool) ->
     for token in layer.attention_norm(hidden) if norm_first else hidden:
         state = cell(token[None], state)
         outputs.append(state[0])
-    attended = hidden + torch.cat(outputs)
+    states = hidden + torch.cat(outputs)
     if norm_first:
-        return attended + layer.feed_forward(layer.feed_forward_norm(attended))
-    attended = layer.attention_norm(attended)
-    return layer.feed_forward_norm(attended + layer.feed_forward(attended))
+        return states + layer.feed_forward(layer.feed_forward_norm(states))
+    states = layer.attention_norm(states)
+    return layer.feed_forward_norm(states + layer.feed_forward(states))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

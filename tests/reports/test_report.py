@@ -122,7 +122,7 @@ def _charts(page: _Page) -> int:
 @pytest.mark.long
 def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
     page = _Page(write_report(run).read_text(encoding="utf-8"))
-    for said in (
+    for words in (
         "4.321",
         "25.0 %",
         "70.0 %",
@@ -132,7 +132,7 @@ def test_the_page_says_what_the_run_directory_says(run: Path) -> None:
         "75 %",
         "wrong",
     ):
-        assert said in page.words, said
+        assert words in page.words, words
     assert "right" in page.words, "the answer stands in its gap"
     assert _charts(page) == 6
 
@@ -251,12 +251,12 @@ def test_many_evaluations_are_shown_at_even_intervals(run: Path, count: int, eve
 
 
 def test_charts_of_a_run_have_its_curves(run: Path) -> None:
-    found = {}
+    curves = {}
     for chart in charts_of(RunFacts.read(read_run(run))):
-        found[chart.title] = {curve.name: list(curve.values) for curve in chart.curves}
+        curves[chart.title] = {curve.name: list(curve.values) for curve in chart.curves}
         assert chart.is_percent == ("accuracy" in chart.title)
         assert chart.from_zero == (chart.title in ("Learning rate", "Tokens per second"))
-    assert found == {
+    assert curves == {
         "MLM loss": {"training": [8.0, 7.0, 6.0, 5.0], "held out": [4.321]},
         "NSP loss": {"training": [0.6] * 4, "held out": [0.6]},
         "MLM accuracy": {"held out": [0.25]},
@@ -310,13 +310,13 @@ def test_fine_tuning_data_are_described(run: Path) -> None:
     }
     (run / "data.json").write_text(json.dumps(data))
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
-    for said in ("3,000 (75.0%)", "1,000 (25.0%)", "301", "777", "71,234", NASTY):
-        assert said in words, said
-    for said in ("Rows of train, by tokens", "13 rows are truncated, by 777 tokens in total"):
-        assert said in words, said
+    for text in ("3,000 (75.0%)", "1,000 (25.0%)", "301", "777", "71,234", NASTY):
+        assert text in words, text
+    for text in ("Rows of train, by tokens", "13 rows are truncated, by 777 tokens in total"):
+        assert text in words, text
 
 
-def _told(run: Path, **parts: Any) -> _Page:
+def _evaluation_page(run: Path, **parts: Any) -> _Page:
     """The page of a run whose evaluation has these parts."""
     tree = {"data": NASTY, "rows": 250, "metrics": {}, "notes": [], "breakdown": parts}
     (run / "evaluation.json").write_text(json.dumps(with_checksum(tree)))
@@ -328,7 +328,7 @@ MISTAKE = {"row": 37, "text": f"so {NASTY}", "gold": NASTY, "predicted": f"not {
 
 def test_mistakes_are_shown_with_their_text(run: Path) -> None:
     mark = [3, 3 + len(NASTY)]
-    page = _told(run, mistakes=[{**MISTAKE, "probability": 0.875, "mark": mark}])
+    page = _evaluation_page(run, mistakes=[{**MISTAKE, "probability": 0.875, "mark": mark}])
     for said in ("Most confident mistakes", f"so {NASTY}", f"not {NASTY}", "87.5 %", "row 37"):
         assert said in page.words, said
     tags = [tag for tag, _ in page.tags]
@@ -338,7 +338,9 @@ def test_mistakes_are_shown_with_their_text(run: Path) -> None:
 
 @pytest.mark.long
 def test_errors_of_numbers(run: Path) -> None:
-    page = _told(run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]])
+    page = _evaluation_page(
+        run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]]
+    )
     for said in ("Largest errors", "off by 2.5", "Predicted by gold value"):
         assert said in page.words, said
     assert _charts(page) == 7
@@ -346,7 +348,9 @@ def test_errors_of_numbers(run: Path) -> None:
 
 def test_confusions_are_a_heat_map(run: Path) -> None:
     cells = [[0, 0, 30], [0, 1, 10], [1, 1, 1234]]
-    page = _told(run, confusion={"unit": "words", "labels": [NASTY, "b"], "cells": cells})
+    page = _evaluation_page(
+        run, confusion={"unit": "words", "labels": [NASTY, "b"], "cells": cells}
+    )
     styles = [given["style"] for tag, given in page.tags if tag == "td" and "style" in given]
     assert styles == ["--share:0.750", "--share:0.250", "--share:1.000"]
     assert "1,234" in page.words
@@ -356,7 +360,7 @@ def test_confusions_are_a_heat_map(run: Path) -> None:
 def test_confusions_of_many_labels_are_a_list(run: Path) -> None:
     labels = [f"label {at}" for at in range(150)]
     cells = [[at, (at + 1) % 150, at + 1] for at in range(150)] + [[7, 7, 8]]
-    page = _told(run, confusion={"unit": "rows", "labels": labels, "cells": cells})
+    page = _evaluation_page(run, confusion={"unit": "rows", "labels": labels, "cells": cells})
     assert "The most frequent of 150 confusions" in page.words
     assert "label 149label 0150100.0 %" in page.words
     assert "label 7label 88" not in page.words, "a rare one"
@@ -371,7 +375,7 @@ def test_scores_by_label_are_the_lowest_of_many(run: Path) -> None:
         for at in range(60)
     ]
     table = {"grouping": "type", "unit": "spans", "rows": rows[:2]}
-    page = _told(run, tables=[table, {**table, "rows": rows}])
+    page = _evaluation_page(run, tables=[table, {**table, "rows": rows}])
     assert "By type" in page.words
     assert "kind 110100.0 %1.0 %" in page.words
     assert "The 25 of 60 with the lowest F1" in page.words
@@ -390,7 +394,7 @@ CALIBRATION = {
 
 @pytest.mark.long
 def test_calibration_is_shown(run: Path) -> None:
-    page = _told(run, calibration=CALIBRATION)
+    page = _evaluation_page(run, calibration=CALIBRATION)
     for said in ("Mean confidence 90.0 %", "accuracy 77.5 %", "12.5 %", "80 to 90 %4485.0 %70.0 %"):
         assert said in page.words, said
     assert _charts(page) == 8
@@ -409,18 +413,18 @@ def test_a_page_shows_one_evaluation(tmp_path: Path) -> None:
 
 def test_a_damaged_breakdown_is_refused(run: Path) -> None:
     with pytest.raises(DataError, match=r"evaluation\.json: holds no breakdown .*mistakes"):
-        _told(run, mistakes="none")
+        _evaluation_page(run, mistakes="none")
 
 
 def test_the_text_of_charts_is_readable_on_a_phone_and_on_a_desktop() -> None:
     """Ten to thirteen CSS pixels, at the width that a card leaves a chart there."""
-    for drawn, width in zip(
+    for svg, width in zip(
         draw([Curve("", [1, 2], [2.0, 1.0])]).split("</svg>")[:2], (425, 302), strict=True
     ):
-        found = re.search(r'viewBox="0 0 ([\d.]+)', drawn)
-        assert found is not None
-        sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", drawn)}
-        assert all(10 <= size * width / float(found[1]) <= 13 for size in sizes), sizes
+        view_box = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+        assert view_box is not None
+        sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
+        assert all(10 <= size * width / float(view_box[1]) <= 13 for size in sizes), sizes
         assert sizes
 
 

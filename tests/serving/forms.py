@@ -23,7 +23,7 @@ from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.utils.json_files import write_json
-from tests.checkpoints.published import geometry, theirs_of
+from tests.checkpoints.oracles import geometry, theirs_of
 from tests.serving.conftest import LIMIT, PIECES, WORDS, config
 
 Rows = Sequence[Any]

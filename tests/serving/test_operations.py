@@ -531,10 +531,8 @@ def test_a_default_prompt_is_put_before_texts(
 
 def test_every_described_post_route_has_an_example() -> None:
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    described = {
-        route.path for route in routes if "POST" in route.methods and route.include_in_schema
-    }
-    assert sorted(EXAMPLES) == sorted(described)
+    paths = {route.path for route in routes if "POST" in route.methods and route.include_in_schema}
+    assert sorted(EXAMPLES) == sorted(paths)
 
 
 def test_each_route_has_an_example_that_runs(server: Running) -> None:

@@ -38,7 +38,7 @@ def wrong(model: bw.Model) -> None:
 
 
 def test_the_module_is_up_to_date() -> None:
-    assert keywords.FILE.read_text(encoding="utf-8") == keywords.written(), (
+    assert keywords.FILE.read_text(encoding="utf-8") == keywords.module_text(), (
         "run: python -m tests.keywords"
     )
 

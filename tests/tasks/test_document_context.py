@@ -239,15 +239,19 @@ def test_a_plain_text_has_no_context_whatever_document_it_names():
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize(("before", "after"), [(9, 9), (9, 1), (1, 9), (9, 0), (0, 9), (1, 1)])
-def test_a_sentence_has_as_much_context_on_each_side(before: int, after: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("words_before", "words_after"), [(9, 9), (9, 1), (1, 9), (9, 0), (0, 9), (1, 1)]
+)
+def test_a_sentence_has_as_much_context_on_each_side(
+    words_before: int, words_after: int, size: int
+) -> None:
     """Words of one length: half of the room each, and what one side leaves is the other's."""
-    rows = rows_of([[["a" * size] * before, ["b" * size] * 2, ["c" * size] * after]])
+    rows = rows_of([[["a" * size] * words_before, ["b" * size] * 2, ["c" * size] * words_after]])
     example = list(labelled_examples(tagger(), read_rows(rows)))[1]
     (window,) = example.sequences
     words = "".join(PIECES[number].removeprefix("##") for number in window.input_ids[1:-1])
     room = (ROOM - 2 * size) // size  # in words
     half = room // 2
-    num_before = min(before, max(half, room - after))
-    num_after = min(after, room - num_before)
+    num_before = min(words_before, max(half, room - words_after))
+    num_after = min(words_after, room - num_before)
     assert words == "a" * size * num_before + "b" * size * 2 + "c" * size * num_after

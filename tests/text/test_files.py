@@ -13,7 +13,7 @@ import transformers
 import bertworks as bw
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.text.tokenizer import Tokenizer
-from tests.checkpoints.published import geometry
+from tests.checkpoints.oracles import geometry
 
 from .oracle import Oracle
 

@@ -180,5 +180,5 @@ def test_a_checkpoint_survives_any_crash_of_the_machine(
 
     with crashing(monkeypatch, root, has_one) as disk:
         save_checkpoint(root, 2, network, optimizer, {"step": 2}, keep=1)
-        assert not disk.damaged
+        assert not disk.num_damaged
         assert disk.is_new()

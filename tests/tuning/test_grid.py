@@ -52,15 +52,22 @@ Run = Callable[..., GridResult]
 
 @pytest.fixture
 def run(model: Model, tmp_path: Path) -> Run:
-    def run(out: str = "grid", **given: Any) -> GridResult:
+    def run(out: str = "grid", **options: Any) -> GridResult:
         return finetune_grid(
-            **{"model": model, "train": TRAIN, "dev": DEV, "out": tmp_path / out, **LEARNS, **given}
+            **{
+                "model": model,
+                "train": TRAIN,
+                "dev": DEV,
+                "out": tmp_path / out,
+                **LEARNS,
+                **options,
+            }
         )
 
     return run
 
 
-class OffAfter(Progress):
+class SwitchOffAfter(Progress):
     """The machine is switched off in the first step of a run."""
 
     def __init__(self, runs: int) -> None:
@@ -132,12 +139,12 @@ def test_some_points_may_do_without_what_others_need() -> None:
 def test_a_point_is_the_same_after_the_journal() -> None:
     layers = [["attention.output"], ["feed_forward.output"]]
     space = Space.parse({"lora_targets": layers}, SETTINGS, {"lora_rank": 2})
-    asked = propose(space, 2, [], seed=0, lower_is_better=False)
-    read = json.loads(json.dumps(asked))
-    assert [name_of(point) for point in read] == [name_of(point) for point in asked]
+    proposed_points = propose(space, 2, [], seed=0, lower_is_better=False)
+    read = json.loads(json.dumps(proposed_points))
+    assert [name_of(point) for point in read] == [name_of(point) for point in proposed_points]
     following = [
         propose(space, 1, [(point, 0.5) for point in points], seed=0, lower_is_better=False)
-        for points in (asked, read)
+        for points in (proposed_points, read)
     ]
     assert following[0] == following[1]
 
@@ -212,11 +219,13 @@ def test_mean_spread_and_best_are_computed_over_seeds(
             else GridRun({"epochs": number}, seed, Path(f"{number}-{seed}"), {"loss": value})
             for seed, value in enumerate(values)
         )
-        known = tuple(value for value in values if value is not None)
-        points.append(PointResult({"epochs": number}, runs, known))
-        array = np.array(known)
-        assert points[-1].mean == (pytest.approx(array.mean()) if known else None)
-        assert points[-1].spread == (pytest.approx(array.std(ddof=1)) if len(known) > 1 else None)
+        finite_values = tuple(value for value in values if value is not None)
+        points.append(PointResult({"epochs": number}, runs, finite_values))
+        array = np.array(finite_values)
+        assert points[-1].mean == (pytest.approx(array.mean()) if finite_values else None)
+        assert points[-1].spread == (
+            pytest.approx(array.std(ddof=1)) if len(finite_values) > 1 else None
+        )
     result = GridResult(RunDirectory("out"), BestMetric("loss", lower), tuple(points))
     rows = result.rows()
     assert len(rows) == len(table)
@@ -267,19 +276,19 @@ def test_a_file_of_another_program_is_not_read(run: Run, tmp_path: Path) -> None
 def test_a_finished_run_is_not_repeated(run: Run, tmp_path: Path) -> None:
     axes = {"learning_rate": [1e-2, 1e-6], "schedule": ["linear", "constant"]}
     with pytest.raises(RuntimeError, match="switched off"):
-        run("broken", grid=axes, progress=OffAfter(runs=2))
+        run("broken", grid=axes, progress=SwitchOffAfter(runs=2))
     journals = sorted((tmp_path / "broken").glob("*/journal.jsonl"))
     assert len(journals) == 3
-    before = {file: file.stat().st_mtime_ns for file in journals}
+    times_before = {file: file.stat().st_mtime_ns for file in journals}
     lines = Lines()
-    broken = run("broken", grid=axes, progress=lines)
+    resumed_grid = run("broken", grid=axes, progress=lines)
     after = {file: file.stat().st_mtime_ns for file in journals}
-    assert [after[file] == before[file] for file in journals] == [True, True, False]
+    assert [after[file] == times_before[file] for file in journals] == [True, True, False]
     assert [line.partition(" ")[0] for line in lines.lines if "accuracy" in line] == ["3/4", "4/4"]
 
     whole = run("whole", grid=axes)
     for name in ("grid.json", "grid.md"):
-        texts = [(out.run.path / name).read_text() for out in (whole, broken)]
+        texts = [(out.run.path / name).read_text() for out in (whole, resumed_grid)]
         assert texts[0] == texts[1]
     names = [child.name for child in sorted((tmp_path / "whole").glob("*seed*"))]
     assert names[0] == "learning_rate=0.01,schedule=constant,seed=0"
@@ -351,27 +360,27 @@ class OffInStep(Progress):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("damaged", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
-def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, damaged: str) -> None:
+@pytest.mark.parametrize("pattern", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
+def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, pattern: str) -> None:
     """An ordinary run would end: what it had learned is a user's to restore."""
     options = {"grid": {"learning_rate": [1e-2, 1e-6]}, "checkpoint_every": 1, "log_every": 1}
     whole = run("whole", **options).run.path
     with pytest.raises(RuntimeError, match="switched off"):
         run("broken", progress=OffInStep(3), **options)
     first = whole.with_name("broken") / "learning_rate=0.01,seed=0"
-    files = list(first.glob(damaged))
+    files = list(first.glob(pattern))
     assert files
     for file in files:
         content = bytearray(file.read_bytes())
         at = content.index(b'"loss":') + 8 if file.suffix == ".jsonl" else len(content) - 1
         content[at] ^= 1
         file.write_bytes(content)
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always", ResumeWarning)
-        broken = run("broken", **options).run.path
-    assert str(warned[-1].message).endswith("The run is restarted.")
+        resumed_dir = run("broken", **options).run.path
+    assert str(caught_warnings[-1].message).endswith("The run is restarted.")
     for name in ("grid.json", "grid.md", "journal.jsonl"):
-        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+        assert (resumed_dir / name).read_bytes() == (whole / name).read_bytes()
 
 
 @pytest.mark.long
@@ -443,12 +452,12 @@ def test_impossible_settings_are_a_failed_run(run: Run) -> None:
 
 def test_a_point_that_cannot_read_a_row_is_named(model: Model, tmp_path: Path) -> None:
     grid = {"batch_size": [8], "max_seq_length": [5]}
-    given = {"train": TRAIN, "dev": DEV, "truncation": "error", "epochs": 1}
+    options = {"train": TRAIN, "dev": DEV, "truncation": "error", "epochs": 1}
     with pytest.raises(DataError, match=r"row \d+: .* at most 5 fit, with max_seq_length=5\. Sh"):
-        finetune_grid(model, grid=grid, out=tmp_path / "one", **given)
+        finetune_grid(model, grid=grid, out=tmp_path / "one", **options)
     with pytest.raises(DataError, match=r"lable'.*its columns are 'text', 'label'\. The nearest"):
         finetune_grid(
-            model, grid={"batch_size": [8]}, out=tmp_path / "two", label_column="lable", **given
+            model, grid={"batch_size": [8]}, out=tmp_path / "two", label_column="lable", **options
         )
 
 
@@ -515,19 +524,19 @@ def test_a_run_that_dies_as_it_begins_is_no_hang(
 
 
 def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def used(device: str, jobs: int | None) -> list[str | None]:
+    def visible_devices(device: str, jobs: int | None) -> list[str | None]:
         places = slots(torch.device(device), jobs)
         assert sum(place.threads for place in places) <= max(len(places), torch.get_num_threads())
         return [place.environment.get("CUDA_VISIBLE_DEVICES") for place in places]
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert used("cuda", None) == ["0", "1", "2"]
-    assert used("cuda:1", 2) == ["1", "1"]
+    assert visible_devices("cuda", None) == ["0", "1", "2"]
+    assert visible_devices("cuda:1", 2) == ["1", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert used("cuda", 3) == ["4", "7", "4"]
-    assert used("cpu", None) == [None]
-    assert used("cpu", 2) == [None, None]
+    assert visible_devices("cuda", 3) == ["4", "7", "4"]
+    assert visible_devices("cpu", None) == [None]
+    assert visible_devices("cpu", 2) == [None, None]
 
 
 def test_a_run_that_learned_nothing_is_reported(run: Run) -> None:
@@ -557,7 +566,7 @@ WORDS = ["optuna:40", "learning_rate=1e-6..1e-1", "batch_size=8,16,32", "epochs=
 @pytest.mark.long
 def test_a_search_looks_where_it_was_good() -> None:
     space = Space.parse(WORDS, SETTINGS, {})
-    found: dict[bool, list[float]] = {True: [], False: []}
+    values_by_direction: dict[bool, list[float]] = {True: [], False: []}
     random = []
     for seed in range(3):
         for lower in (True, False):
@@ -569,10 +578,10 @@ def test_a_search_looks_where_it_was_good() -> None:
                 assert 1e-6 <= point["learning_rate"] <= 1e-1
                 assert point["learning_rate"] == float(f"{point['learning_rate']:.3g}")
                 value = objective(point)
-                (random if number < 10 else found[lower]).append(value)
+                (random if number < 10 else values_by_direction[lower]).append(value)
                 results.append((point, None if number == 3 else value))
-    assert np.mean(found[True]) < 0.7 * np.mean(random)
-    assert np.mean(found[False]) > 1.5 * np.mean(random)
+    assert np.mean(values_by_direction[True]) < 0.7 * np.mean(random)
+    assert np.mean(values_by_direction[False]) > 1.5 * np.mean(random)
 
 
 def test_a_search_is_a_function_of_its_results_and_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,15 +589,15 @@ def test_a_search_is_a_function_of_its_results_and_seed(monkeypatch: pytest.Monk
     random = propose(space, 12, [], seed=0, lower_is_better=False)
     assert len(set(map(name_of, random))) == 12
     results = [(point, objective(point)) for point in random]
-    twice = [propose(space, 3, results, seed=0, lower_is_better=True) for _ in range(2)]
-    assert twice[0] == twice[1]
-    assert twice[0] != propose(space, 3, results, seed=1, lower_is_better=True)
+    proposals = [propose(space, 3, results, seed=0, lower_is_better=True) for _ in range(2)]
+    assert proposals[0] == proposals[1]
+    assert proposals[0] != propose(space, 3, results, seed=1, lower_is_better=True)
     negative = [(point, -value) for point, value in results]
-    assert twice[0] == propose(space, 3, negative, seed=0, lower_is_better=False)
+    assert proposals[0] == propose(space, 3, negative, seed=0, lower_is_better=False)
     # Points of one round are drawn away from one another, whatever optuna does by default.
     other = partial(optuna.samplers.TPESampler, constant_liar=False)
     monkeypatch.setattr(optuna.samplers, "TPESampler", other)
-    assert twice[0] == propose(space, 3, results, seed=0, lower_is_better=True)
+    assert proposals[0] == propose(space, 3, results, seed=0, lower_is_better=True)
 
 
 @pytest.mark.long
@@ -603,13 +612,13 @@ def test_an_interrupted_search_has_the_same_result(
     assert sum("columns: text" in line for line in lines.lines) == 1
     assert len(whole.points) == 4
     with pytest.raises(RuntimeError, match="switched off"):
-        run("broken", **given_words, progress=OffAfter(runs=2))
-    broken = run("broken", **given_words)
-    texts = [(out.run.path / "grid.json").read_text() for out in (whole, broken)]
+        run("broken", **given_words, progress=SwitchOffAfter(runs=2))
+    resumed_result = run("broken", **given_words)
+    texts = [(out.run.path / "grid.json").read_text() for out in (whole, resumed_result)]
     assert texts[0] == texts[1]
     more = run("broken", **{**given_words, "grid": ["optuna:5", *words[1:]]})
-    assert more.points[:4] == broken.points
+    assert more.points[:4] == resumed_result.points
     less = run("broken", **{**given_words, "grid": ["optuna:1", *words[1:]]})
-    assert less.points == broken.points[:1]
+    assert less.points == resumed_result.points[:1]
     with pytest.raises(TrainingError, match=r"started with search\.learning_rate"):
         run("broken", **{**given_words, "grid": [*words[:1], "learning_rate=1e-4..1e-2", words[2]]})

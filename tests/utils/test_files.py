@@ -104,7 +104,7 @@ def test_a_crash_leaves_the_old_or_the_new(
     old_files = contents(root)
     with crashing(monkeypatch, root, is_whole) as disk:
         write(root)
-        assert not disk.damaged
+        assert not disk.num_damaged
         assert disk.is_new()  # and a crash after the call changes nothing
     assert contents(root) != old_files
     assert old_files.keys() <= contents(root).keys()
@@ -127,9 +127,9 @@ def test_a_missing_synchronisation_is_found(
         monkeypatch.setattr(module, "fsync", careless)
     with crashing(monkeypatch, root, is_whole) as disk:
         write(root)
-        assert disk.damaged or not disk.is_new()
+        assert disk.num_damaged or not disk.is_new()
         # An old name that stays for a while is no damage to a single file.
-        assert disk.damaged or (write, left_out) == (replace_file, "directories")
+        assert disk.num_damaged or (write, left_out) == (replace_file, "directories")
 
 
 # --- Nobody else writes
@@ -293,7 +293,7 @@ def test_synchronised_lines_survive_a_crash(
         assert disk.is_new()
         lines.append(b"two\n")
         write_file(root / "checkpoint", b"4")  # the machine crashes before and after it is renamed
-        assert not disk.damaged
+        assert not disk.num_damaged
         assert not disk.is_new()
 
 

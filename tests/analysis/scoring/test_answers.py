@@ -36,7 +36,7 @@ def rows_of(answers: dict[str, list[str]]) -> list[dict[str, Any]]:
     ]
 
 
-def named(values: list[Any]) -> dict[str, Any]:
+def by_id(values: list[Any]) -> dict[str, Any]:
     return {f"q{number}": value for number, value in enumerate(values)}
 
 
@@ -48,17 +48,17 @@ def named(values: list[Any]) -> dict[str, Any]:
 )
 @settings(max_examples=150, deadline=None)
 def test_version_1_is_scored_as_the_official_scorer_does(questions):
-    answers = named([texts for texts, _ in questions])
+    answers = by_id([texts for texts, _ in questions])
     predictions = {f"q{n}": text for n, (_, text) in enumerate(questions) if text is not None}
-    found = bw.score("answering", rows_of(answers), predictions=predictions)
+    score = bw.score("answering", rows_of(answers), predictions=predictions)
     expected = squad_oracle.compute_scores(answers, predictions, "1.1")
-    assert found.metrics == pytest.approx(expected)
+    assert score.metrics == pytest.approx(expected)
     missing = len(questions) - len(predictions)
-    assert [str(missing) in note for note in found.notes] == [True] * bool(missing)
+    assert [str(missing) in note for note in score.notes] == [True] * bool(missing)
     nothing = sum(not any(map(squad_oracle.words_of, texts)) for texts in answers.values())
-    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    lengths = {row.name: row.count for row in score.breakdown.tables[0].rows}
     assert lengths.get("no answer", 0) == nothing
-    mistakes = {one.row - 1 for one in found.breakdown.mistakes}
+    mistakes = {one.row - 1 for one in score.breakdown.mistakes}
     wrong = [
         number
         for number, (texts, text) in enumerate(questions)
@@ -77,24 +77,24 @@ def test_version_1_is_scored_as_the_official_scorer_does(questions):
 @settings(max_examples=150, deadline=None)
 def test_version_2_is_scored_as_the_official_scorer_does(questions):
     """And the best threshold is the best of all; a wordless answer is none everywhere."""
-    answers, predictions = named([q[0] for q in questions]), named([q[1] for q in questions])
-    margins = named([q[2] for q in questions])
-    found = bw.score(
+    answers, predictions = by_id([q[0] for q in questions]), by_id([q[1] for q in questions])
+    margins = by_id([q[2] for q in questions])
+    score = bw.score(
         "answering",
         rows_of(answers),
         predictions=predictions,
         no_answer_probabilities={key: float(value) for key, value in margins.items()},
     )
-    metrics = dict(found.metrics)
+    metrics = dict(score.metrics)
 
-    def at(threshold: float) -> dict[str, float]:
+    def scores_at(threshold: float) -> dict[str, float]:
         kept = {k: "" if margins[k] > threshold else text for k, text in predictions.items()}
         return squad_oracle.compute_scores(answers, kept, "2.0")
 
-    assert {key: metrics[key] for key in ("exact_match", "f1")} == pytest.approx(at(9))
-    best = max(at(threshold)["f1"] for threshold in range(-4, 4))
+    assert {key: metrics[key] for key in ("exact_match", "f1")} == pytest.approx(scores_at(9))
+    best = max(scores_at(threshold)["f1"] for threshold in range(-4, 4))
     assert metrics["best_f1"] == pytest.approx(best)
-    assert at(metrics["best_null_threshold"])["f1"] == pytest.approx(best)
+    assert scores_at(metrics["best_null_threshold"])["f1"] == pytest.approx(best)
     none = {k: texts for k, texts in answers.items() if not any(map(squad_oracle.words_of, texts))}
     some = {k: texts for k, texts in answers.items() if k not in none}
     if some:
@@ -103,7 +103,7 @@ def test_version_2_is_scored_as_the_official_scorer_does(questions):
     if none:
         expected = squad_oracle.compute_scores(none, predictions, "2.0")["f1"]
         assert metrics["unanswered_accuracy"] == pytest.approx(expected)
-    lengths = {row.name: row.count for row in found.breakdown.tables[0].rows}
+    lengths = {row.name: row.count for row in score.breakdown.tables[0].rows}
     assert lengths.get("no answer", 0) == len(none)
 
 
@@ -194,21 +194,21 @@ def test_answers_to_other_questions_are_ignored_and_counted(others):
     )
     says = f"{len(others)} of {len(others) + 2} ids are not those of a question in rows in memory"
     with pytest.warns(BertworksWarning, match=f"the predictions: {says}"):
-        found = bw.score(
+        score = bw.score(
             "answering",
             QUESTIONS,
             predictions={**others, **answers},
             no_answer_probabilities=chances,
         )
-    assert found == expected
+    assert score == expected
     with pytest.warns(BertworksWarning, match=f"the no-answer probabilities: {says}"):
-        found = bw.score(
+        score = bw.score(
             "answering",
             QUESTIONS,
             predictions=answers,
             no_answer_probabilities={**chances, **dict.fromkeys(others, 0.5)},
         )
-    assert found == expected
+    assert score == expected
 
 
 @pytest.mark.parametrize(

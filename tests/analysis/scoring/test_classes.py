@@ -19,22 +19,22 @@ LABELS = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min
 @pytest.mark.long
 @given(pairs=LABELS)
 @settings(max_examples=60, deadline=None)
-def test_classes(pairs):
+def test_class_metrics_equal_scikit_learns(pairs):
     rows = [{"note": f"row {n}", "label": a, "predicted": b} for n, (a, b) in enumerate(pairs)]
-    found = bw.score("classification", rows)
+    score = bw.score("classification", rows)
     true, predicted = zip(*pairs, strict=True)
     names = sorted({*true, *predicted})
-    assert found.metrics["accuracy"] == pytest.approx(accuracy_score(true, predicted))
+    assert score.metrics["accuracy"] == pytest.approx(accuracy_score(true, predicted))
     macro = f1_score(true, predicted, labels=names, average="macro", zero_division=0)
-    assert found.metrics["macro_f1"] == pytest.approx(macro)
+    assert score.metrics["macro_f1"] == pytest.approx(macro)
     if len(names) == 2:
         positive = f1_score(true, predicted, pos_label=names[1], zero_division=0)
-        assert found.metrics["f1"] == pytest.approx(positive)
+        assert score.metrics["f1"] == pytest.approx(positive)
     if len({*true, *predicted}) > 1:
         matthews = matthews_corrcoef(true, predicted)
-        assert found.metrics["matthews_correlation"] == pytest.approx(matthews)
+        assert score.metrics["matthews_correlation"] == pytest.approx(matthews)
     wrong = [n for n, (a, b) in enumerate(pairs) if a != b]
-    shown = [(one.row - 1, one.text, one.gold, one.predicted) for one in found.breakdown.mistakes]
+    shown = [(one.row - 1, one.text, one.gold, one.predicted) for one in score.breakdown.mistakes]
     assert shown == [(n, f"row {n}", *pairs[n]) for n in wrong][:25]
 
 
@@ -46,7 +46,7 @@ def test_a_table_without_rows(tmp_path, task):
         bw.score(task, file)
 
 
-def test_what_predict_writes_can_be_scored(tmp_path):
+def test_files_of_predict_are_scored(tmp_path):
     """TSV and JSON Lines with a prediction beside each row."""
     rows = [
         {"text": "a", "label": "x", "prediction": {"label": "x", "probabilities": {"x": 0.9}}},
@@ -70,10 +70,10 @@ def test_classes_that_are_floats_keep_their_names(tmp_path, suffix):
     file = tmp_path / f"predicted.{suffix}"
     pairs = [(0.0, "0"), (1.0, "1"), (1.0, "0"), (10.0, "10"), (-1.0, "-1")]
     write_predictions(file, [({"label": gold}, {"label": told}) for gold, told in pairs])
-    found = bw.score("classification", file)
-    assert found.metrics["accuracy"] == 0.8
-    assert found.breakdown.confusion.labels == ("-1", "0", "1", "10")
-    assert found.notes == []
+    score = bw.score("classification", file)
+    assert score.metrics["accuracy"] == 0.8
+    assert score.breakdown.confusion.labels == ("-1", "0", "1", "10")
+    assert score.notes == []
 
 
 def test_labels_whose_names_have_points_are_left_alone():
@@ -82,7 +82,7 @@ def test_labels_whose_names_have_points_are_left_alone():
     assert bw.score("classification", rows).metrics["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_labels_that_have_nothing_in_common_are_told():
+def test_labels_with_nothing_in_common_are_noted():
     rows = [{"label": "good", "predicted": "1"}, {"label": "bad", "predicted": "0"}]
     (note,) = bw.score("classification", rows).notes
     assert "none in common: gold 'bad', 'good', predicted '0', '1'" in note

@@ -21,7 +21,7 @@ from bertworks.inference.prediction_files import write_predictions
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
 @pytest.mark.parametrize("words", [True, False])
-def test_tags(tmp_path, separator, words):
+def test_tag_metrics_equal_seqeval_and_scikit_learn(tmp_path, separator, words):
     """A file as `conlleval` takes it, with and without words, under a name that says nothing."""
     draw = random.Random(0)
     tags = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -35,15 +35,15 @@ def test_tags(tmp_path, separator, words):
     )
     file = tmp_path / "system.out.txt"
     file.write_text("\n".join(lines))
-    found = bw.score("tagging", file)
+    score = bw.score("tagging", file)
     true, predicted = ([[word[at] for word in one] for one in sentences] for at in (1, 2))
-    assert found.rows == 40
-    assert found.metrics["f1"] == pytest.approx(span_f1(true, predicted))
+    assert score.rows == 40
+    assert score.metrics["f1"] == pytest.approx(span_f1(true, predicted))
     flat = [list(chain(*part)) for part in (true, predicted)]
-    assert found.metrics["accuracy"] == pytest.approx(accuracy_score(*flat))
-    assert found.breakdown.confusion is not None
-    assert found.breakdown.confusion.labels == ("LOC", "PER", "O")
-    first = found.breakdown.mistakes[0]
+    assert score.metrics["accuracy"] == pytest.approx(accuracy_score(*flat))
+    assert score.breakdown.confusion is not None
+    assert score.breakdown.confusion.labels == ("LOC", "PER", "O")
+    first = score.breakdown.mistakes[0]
     sentence = sentences[first.row - 1]
     wrong = next(at for at, word in enumerate(sentence) if word[1] != word[2])
     assert (first.gold, first.predicted) == sentence[wrong][1:]
@@ -64,14 +64,14 @@ def test_a_predicted_tag_that_marks_no_span_counts_as_none(tmp_path):
     file = tmp_path / "system.conll"
     lines = ["Ann B-PER B-PER", "left O Q", "Bonn B-LOC B-LOC", "Rye I-LOC B-LOC"]
     file.write_text("\n".join(lines) + "\n")
-    found = bw.score("tagging", file)
-    assert (found.metrics["precision"], found.metrics["recall"]) == (1 / 3, 1 / 2)
-    assert found.metrics["accuracy"] == 1 / 2
-    assert found.notes[-1] == "these predicted tags mark no span, and count as none: 'Q'"
+    score = bw.score("tagging", file)
+    assert (score.metrics["precision"], score.metrics["recall"]) == (1 / 3, 1 / 2)
+    assert score.metrics["accuracy"] == 1 / 2
+    assert score.notes[-1] == "these predicted tags mark no span, and count as none: 'Q'"
     file.write_text("\n".join(lines).replace("O Q", "O O"))
     clean = bw.score("tagging", file)
-    assert clean.metrics["f1"] == found.metrics["f1"]
-    assert clean.notes == found.notes[:-1]
+    assert clean.metrics["f1"] == score.metrics["f1"]
+    assert clean.notes == score.notes[:-1]
     file.write_text("\n".join(lines).replace("O Q", "Q O"))
     mixed = bw.score("tagging", file)
     assert "macro_f1" in mixed.metrics
@@ -119,11 +119,11 @@ def test_lines_that_begin_documents_count_as_in_conlleval(
     file.write_text("\n".join(["token pos gold predicted"] * header + lines))
     warned = pytest.warns(BertworksWarning, match="are read as column names")
     with warned if header else contextlib.nullcontext():
-        found = bw.score("tagging", file)
+        score = bw.score("tagging", file)
     names = ("accuracy", "precision", "recall", "f1")
-    assert [found.metrics[name] for name in names] == pytest.approx(conlleval(lines))
-    assert found.rows == sum(map(len, documents))
-    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in found.notes
+    assert [score.metrics[name] for name in names] == pytest.approx(conlleval(lines))
+    assert score.rows == sum(map(len, documents))
+    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in score.notes
 
 
 def test_a_short_line_that_begins_a_document_is_no_word(tmp_path):
@@ -153,7 +153,7 @@ def test_tags_of_rows():
         bw.score("tagging", [row], prediction_column="tags")
 
 
-TAGGED = [
+PREDICTIONS = [
     ({"words": ["Ann", "left"], "tags": ["B-PER", "O"]}, {"tags": ["B-PER", "O"]}),
     ({"words": ["Bonn"], "tags": ["B-LOC"]}, {"tags": ["B-PER"]}),
     ({"words": ["a", "b,", '"'], "tags": ["O", "O", "O"]}, {"tags": ["O", "O", "O"]}),
@@ -161,18 +161,18 @@ TAGGED = [
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])
-@pytest.mark.parametrize("named", [{}, {"label_column": "2"}, {"prediction_column": "told"}])
-def test_tags_that_predict_writes_score_the_same_in_every_format(tmp_path, suffix, named):
-    key = "told" if "prediction_column" in named else "prediction"
+@pytest.mark.parametrize("columns", [{}, {"label_column": "2"}, {"prediction_column": "told"}])
+def test_tags_that_predict_writes_score_the_same_in_every_format(tmp_path, suffix, columns):
+    key = "told" if "prediction_column" in columns else "prediction"
     file, lines = tmp_path / f"predicted.{suffix}", tmp_path / "predicted.jsonl"
-    write_predictions(file, TAGGED)
+    write_predictions(file, PREDICTIONS)
     if key == "told":
         file.write_text(file.read_text().replace("prediction.tags", key, 1))
-    write_predictions(lines, TAGGED)
-    found, expected = bw.score("tagging", file, **named), bw.score("tagging", lines)
+    write_predictions(lines, PREDICTIONS)
+    score, expected = bw.score("tagging", file, **columns), bw.score("tagging", lines)
     assert expected.metrics["f1"] == 0.5
-    assert found.metrics == expected.metrics
-    assert [one.text for one in found.breakdown.mistakes] == ["Bonn"]
+    assert score.metrics == expected.metrics
+    assert [one.text for one in score.breakdown.mistakes] == ["Bonn"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_words_and_gold_tags_alone_are_no_predictions(tmp_path, lines):
         '["Bob"]\t["B-PER"]\t["Bob"]\t["O"]\t[0.9]\n',
     ],
 )
-def test_tags_from_standard_input(monkeypatch, lines):
+def test_tags_are_read_from_standard_input(monkeypatch, lines):
     stream = io.BufferedReader(io.BytesIO(lines.encode()))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
     found = bw.score("tagging", "-")

@@ -11,16 +11,16 @@ from bertworks.packed import Batch
 from bertworks.tasks.pretraining.distillation import DistillationNetwork, init_from_teacher
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.settings import DistillationSettings
-from tests.checkpoints import published
+from tests.checkpoints import oracles
 from tests.nn import reference
 
 SETTINGS = DistillationSettings(teacher="somewhere", temperature=3.0)
 
 
 def networks(**values):
-    config = published.geometry("bert", num_hidden_layers=4)
+    config = oracles.geometry("bert", num_hidden_layers=4)
     teacher = PretrainingNetwork(config, next_sentence=False)
-    published.redraw(teacher)
+    oracles.redraw(teacher)
     small = {"num_hidden_layers": 2, "family": "distilbert", "type_vocab_size": 0, **values}
     student = PretrainingNetwork(
         config.with_values(**small, classifier="relu"), next_sentence=False

@@ -14,7 +14,7 @@ import bertworks as bw
 from bertworks.errors import BertworksError
 from bertworks.tasks.pretraining.next_sentence import NextSentenceTask
 
-SAVED = Path(__file__).parents[2] / "saved_models" / "encoder"
+SAVED_MODEL = Path(__file__).parents[2] / "saved_models" / "encoder"
 FIRST, SECOND = "the river ran", "a door, opened"
 
 
@@ -30,7 +30,7 @@ def test_next_sentence_head_alone_equals_transformers(family: str, tmp_path: Pat
                 parameter.normal_(std=0.5)
     theirs.save_pretrained(tmp_path / "m")
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SAVED / name, tmp_path / "m" / name)
+        shutil.copy(SAVED_MODEL / name, tmp_path / "m" / name)
     model = bw.load(tmp_path / "m")
     assert isinstance(model.task, NextSentenceTask)
     encoding = model.tokenizer.encode(FIRST, SECOND)

@@ -28,8 +28,8 @@ from bertworks.training.fit import fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.plan import Phase
 from bertworks.training.settings import FitSettings
-from tests.checkpoints import published
-from tests.checkpoints.published import error, geometry
+from tests.checkpoints import oracles
+from tests.checkpoints.oracles import error, geometry
 
 ELECTRA = FAMILIES["electra"]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -56,8 +56,8 @@ def instances(tokenizer, count=8):
 def hugging_face(config, dtype):
     """Their generator and discriminator, which share all embeddings but the projection."""
     small_config = derive_generator_config(config, SETTINGS)
-    generator = published.theirs_of(small_config, "masked-lm", dtype)
-    discriminator = published.theirs_of(config, "replaced-tokens", dtype)
+    generator = oracles.theirs_of(small_config, "masked-lm", dtype)
+    discriminator = oracles.theirs_of(config, "replaced-tokens", dtype)
     generator_embeddings, shared_embeddings = (
         generator.electra.embeddings,
         discriminator.electra.embeddings,
@@ -213,7 +213,7 @@ def test_losses_add_up_and_evaluations_repeat(tokenizer):
     config = geometry("electra", vocab_size=tokenizer.vocab_size)
     rtd_task = task(tokenizer)
     network = with_generator(DiscriminatorNetwork(config), SETTINGS).double().eval()
-    published.redraw(network)
+    oracles.redraw(network)
     examples = instances(tokenizer, 12)
     with torch.no_grad():
         whole, *parts = (
