@@ -36,10 +36,10 @@ def _vectors(verb: str, *more: object) -> Callable[[World, Path], Words]:
 
 def _parts(world: World, kind: str) -> list[Path]:
     """Parts, made once."""
-    made = world.vocab.with_name(f"parts-{kind}")
-    paths = [made / f"{number}.{kind}" for number in (1, 2)]
-    if not made.exists():
-        new = made.with_name(f"new-{kind}")
+    parts_dir = world.vocab.with_name(f"parts-{kind}")
+    paths = [parts_dir / f"{number}.{kind}" for number in (1, 2)]
+    if not parts_dir.exists():
+        new = parts_dir.with_name(f"new-{kind}")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         for number, path in enumerate(paths, 1):
@@ -48,9 +48,9 @@ def _parts(world: World, kind: str) -> list[Path]:
                 "tsv": ("predict", world.classifier, "--data", world.train, *CPU, "window_rows=4"),
             }.get(kind, (*_vectors("embed")(world, path)[:4], *CPU, "window_rows=4"))
             part = ("--out", new / path.name, "--part", f"{number}/2")
-            ended = processes.run((*words, *part), world.vocab.with_name("log"))
-            assert ended.status == 0, ended.said
-        new.rename(made)
+            outcome = processes.run((*words, *part), world.vocab.with_name("log"))
+            assert outcome.status == 0, outcome.stderr
+        new.rename(parts_dir)
     return paths
 
 

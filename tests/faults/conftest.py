@@ -14,8 +14,8 @@ import pytest
 from ..cli.conftest import World, make_world, world_at
 from . import processes
 
-_TRIED: dict[str, Counter[str]] = {}
-_USED: Counter[str] = Counter()
+_TALLIES: dict[str, Counter[str]] = {}
+_PROCESSOR_SECONDS: Counter[str] = Counter()
 """The seconds of processor time, by file: on a busy machine those of the clock say little."""
 
 IS_FULL = os.environ.get("FAULTS") == "full"
@@ -36,7 +36,7 @@ def draw(request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Count what was tried; the table is printed at the end."""
-    counts = _TRIED.setdefault(request.node.nodeid.partition("faults/")[2], Counter())
+    counts = _TALLIES.setdefault(request.node.nodeid.partition("faults/")[2], Counter())
 
     def count(**more: int) -> None:
         counts.update(more)
@@ -45,37 +45,37 @@ def tally(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture(autouse=True)
-def _used(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = processes.used()
+def _count_processor_seconds(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = processes.processor_seconds()
     yield
-    _USED[request.path.name] += processes.used() - before
+    _PROCESSOR_SECONDS[request.path.name] += processes.processor_seconds() - before
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Of several processes, each hands over what it has counted."""
     if hasattr(session.config, "workeroutput"):
-        tried = {name: dict(counts) for name, counts in _TRIED.items()}
-        session.config.workeroutput["faults"] = [tried, dict(_USED)]
+        tried = {name: dict(counts) for name, counts in _TALLIES.items()}
+        session.config.workeroutput["faults"] = [tried, dict(_PROCESSOR_SECONDS)]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take what a process has counted; nothing of one that crashed."""
-    tried, used = getattr(node, "workeroutput", {}).get("faults", [{}, {}])
+    tried, seconds_by_file = getattr(node, "workeroutput", {}).get("faults", [{}, {}])
     for name, counts in tried.items():
-        _TRIED.setdefault(name, Counter()).update(counts)
-    _USED.update(used)
+        _TALLIES.setdefault(name, Counter()).update(counts)
+    _PROCESSOR_SECONDS.update(seconds_by_file)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how often each fault was tried, and with what end."""
-    if not any(_TRIED.values()):
+    if not any(_TALLIES.values()):
         return
     terminalreporter.section(f"faults tried (seed {SEED}, {'full' if IS_FULL else 'a sample'})")
-    for name, counts in sorted(_TRIED.items()):
+    for name, counts in sorted(_TALLIES.items()):
         ends = ", ".join(f"{key.replace('_', ' ')} {count:,}" for key, count in counts.items())
         terminalreporter.write_line(f"{name}: {ends}")
-    for name, seconds in _USED.items():
+    for name, seconds in _PROCESSOR_SECONDS.items():
         terminalreporter.write_line(f"{name}: {seconds:.0f} s of processor time")
 
 

@@ -46,12 +46,12 @@ PACKAGE = ROOT / "src" / "bertworks"
 
 Owners = dict[ast.AST, ast.AST]
 
-_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE},
     **{ast.GtE: ast.Gt, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot},
     ast.IsNot: ast.Is,
 }
-_COUNTED: dict[type[ast.operator], type[ast.operator]] = {
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult},
     **{ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
 }
@@ -81,11 +81,11 @@ class Mutant:
 def changes(node: ast.AST) -> Iterator[ast.AST]:
     """What may take a node's place."""
     new = copy.deepcopy(node)
-    if isinstance(new, ast.Compare) and type(new.ops[0]) in _COMPARED:
-        new.ops[0] = _COMPARED[type(new.ops[0])]()
+    if isinstance(new, ast.Compare) and type(new.ops[0]) in _COMPARISONS:
+        new.ops[0] = _COMPARISONS[type(new.ops[0])]()
         yield new
-    elif isinstance(new, ast.BinOp) and type(new.op) in _COUNTED:
-        new.op = _COUNTED[type(new.op)]()
+    elif isinstance(new, ast.BinOp) and type(new.op) in _OPERATORS:
+        new.op = _OPERATORS[type(new.op)]()
         yield new
     elif isinstance(new, ast.BoolOp):
         new.op = ast.Or() if isinstance(new.op, ast.And) else ast.And()
@@ -113,7 +113,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 def mutants(file: Path) -> Iterator[Mutant]:
     """All mutants of a module, but for what only types and messages depend on."""
     tree = ast.parse(file.read_text("utf-8"))
-    for number, (node, new, owners) in enumerate(_changed(tree)):
+    for number, (node, new, owners) in enumerate(_changes_in(tree)):
         was, now = ast.unparse(node), ast.unparse(new)
         line: int = node.lineno  # type: ignore[attr-defined]
         yield Mutant(file, number, line, _lines(node, owners), was, now)
@@ -122,7 +122,7 @@ def mutants(file: Path) -> Iterator[Mutant]:
 def source_of(mutant: Mutant) -> str:
     """The whole of a changed module."""
     tree = ast.parse(mutant.file.read_text("utf-8"))
-    node, new, owners = next(islice(_changed(tree), mutant.number, None))
+    node, new, owners = next(islice(_changes_in(tree), mutant.number, None))
     owner = owners[node]
     for name, value in ast.iter_fields(owner):
         if value is node:
@@ -132,17 +132,17 @@ def source_of(mutant: Mutant) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def _changed(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Owners]]:
+def _changes_in(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Owners]]:
     """Nodes, what may take their places, and what each node of the tree is in."""
     nodes = list(ast.walk(tree))
     owners = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     for node in nodes:
-        if not _is_said(node, owners):
+        if not _is_text_or_declaration(node, owners):
             for new in changes(node):
                 yield node, ast.copy_location(new, node), owners
 
 
-def _is_said(node: ast.AST, owners: Owners) -> bool:
+def _is_text_or_declaration(node: ast.AST, owners: Owners) -> bool:
     """Whether a node is in an annotation, a message, or a declaration of a setting or class."""
     while (owner := owners.get(node)) is not None:
         if isinstance(owner, ast.JoinedStr | ast.AnnAssign) or (
@@ -186,19 +186,19 @@ class Record:
 
     Attributes:
         tests: the tests that pass.
-        failed: the names of those that fail.
+        failures: the names of those that fail.
         lines: for each module and line, the numbers of the tests that run it.
     """
 
     tests: list[Test]
-    failed: list[str]
+    failures: list[str]
     lines: dict[str, dict[int, frozenset[int]]]
 
     def extend(self, other: Record) -> None:
         """Add the tests of another process."""
         start = len(self.tests)
         self.tests += other.tests
-        self.failed += other.failed
+        self.failures += other.failures
         for module, lines in other.lines.items():
             own = self.lines.setdefault(module, {})
             for line, numbers in lines.items():
@@ -221,7 +221,7 @@ class Recorder:
         self._seconds: dict[str, float] = {}
         self._fixtures: dict[str, list[str]] = {}  # of each test
         self._context: list[str] = []
-        self.failed: list[str] = []
+        self.failures: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the modules of this share."""
@@ -243,7 +243,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         """Record one test."""
-        name, begun, num_failed = item.nodeid, time.monotonic(), len(self.failed)
+        name, start, num_failed = item.nodeid, time.monotonic(), len(self.failures)
         self._coverage.start()
         self._enter(name)
         try:
@@ -251,8 +251,8 @@ class Recorder:
         finally:
             self._leave()
             self._coverage.stop()
-            if len(self.failed) == num_failed:
-                self._seconds[name] = time.monotonic() - begun
+            if len(self.failures) == num_failed:
+                self._seconds[name] = time.monotonic() - start
                 self._fixtures[name] = [
                     f"fixture {definition.baseid} {definition.argname}"
                     for definitions in item._fixtureinfo.name2fixturedefs.values()
@@ -262,7 +262,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what failed."""
         if report.failed:
-            self.failed.append(report.nodeid)
+            self.failures.append(report.nodeid)
 
     def record(self) -> Record:
         """All that was recorded."""
@@ -283,7 +283,7 @@ class Recorder:
         tests = [
             Test(name, seconds, counts[numbers[name]]) for name, seconds in self._seconds.items()
         ]
-        return Record(tests, self.failed, modules)
+        return Record(tests, self.failures, modules)
 
     def _enter(self, context: str) -> None:
         self._context.append(context)
@@ -294,7 +294,7 @@ class Recorder:
         self._coverage.switch_context(self._context[-1] if self._context else "")
 
 
-def recorded(package: Path, where: Sequence[str], num_processes: int) -> Record:
+def record_tests(package: Path, where: Sequence[str], num_processes: int) -> Record:
     """Run tests once, in several processes, and record which lines each runs."""
     num_shares = 4 * num_processes
     files = [package / f"record-{share}" for share in range(num_shares)]
@@ -321,16 +321,16 @@ def _run(process: BaseProcess) -> int | None:
 def tests_of(mutant: Mutant, record: Record, seconds: float) -> list[Test]:
     """The tests that run a changed statement, in the order in which they are tried."""
     module = mutant.file.relative_to(PACKAGE)
-    near = f"tests/{module.parts[0]}/"
+    folder = f"tests/{module.parts[0]}/"
     lines = record.lines.get(str(module), {})
     numbers = set().union(*(lines.get(line, ()) for line in mutant.lines))
     # Some lines run only while the module is imported, or in a process of its own.
     numbers = numbers or set().union(*lines.values())
     tests = [record.tests[number] for number in numbers]
-    tests = tests or [test for test in record.tests if test.name.startswith(near)]
+    tests = tests or [test for test in record.tests if test.name.startswith(folder)]
     # A test that runs little else is about the statement.
     tests.sort(
-        key=lambda test: (not test.name.startswith(near), test.num_lines, test.seconds, test.name)
+        key=lambda test: (not test.name.startswith(folder), test.num_lines, test.seconds, test.name)
     )
     used = accumulate(test.seconds for test in tests)
     return [test for test, until in zip(tests, used, strict=True) if until <= seconds] or tests[:1]
@@ -402,22 +402,22 @@ def _record_tests(
     os._exit(0)
 
 
-def _copied(directory: Path) -> Path:
+def _copy_package(directory: Path) -> Path:
     """Copy the package into a directory; the directory."""
     shutil.copytree(PACKAGE, directory / "bertworks")
     shutil.copytree(ROOT / "recipes", directory / "bertworks" / "recipes")  # as in a wheel
     return directory
 
 
-def _try(chosen: Sequence[Mutant], record: Record, seconds: float, results: Any) -> None:
+def _try(sample: Sequence[Mutant], record: Record, seconds: float, results: Any) -> None:
     """Try one share of the mutants, and put whether each is found into a queue."""
     with tempfile.TemporaryDirectory() as temporary:
-        package = _copied(Path(temporary).resolve())
-        for mutant in chosen:
-            begun = time.monotonic()
+        package = _copy_package(Path(temporary).resolve())
+        for mutant in sample:
+            start = time.monotonic()
             tests = tests_of(mutant, record, seconds)
             is_one = bool(tests) and is_found(mutant, package, tests)
-            results.put((mutant, len(tests), is_one, time.monotonic() - begun))
+            results.put((mutant, len(tests), is_one, time.monotonic() - start))
 
 
 def main() -> None:
@@ -435,44 +435,44 @@ def main() -> None:
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     every = [mutant for file in sorted(files) for mutant in mutants(file)]
     draw = random.Random(options.seed)
-    chosen = draw.sample(every, min(options.count, len(every))) if options.count else every
+    sample = draw.sample(every, min(options.count, len(every))) if options.count else every
     if options.lines and options.lines.exists():
         record: Record = pickle.loads(options.lines.read_bytes())
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            package = _copied(Path(temporary).resolve())
-            record = recorded(package, options.tests, options.processes)
+            package = _copy_package(Path(temporary).resolve())
+            record = record_tests(package, options.tests, options.processes)
             if options.lines:
                 options.lines.write_bytes(pickle.dumps(record))
-    for name in record.failed:
+    for name in record.failures:
         print(f"left out, since it fails as things are: {name}")
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [
         context.Process(
             target=_try,
-            args=(chosen[share :: options.processes], record, options.seconds, results),
+            args=(sample[share :: options.processes], record, options.seconds, results),
         )
         for share in range(options.processes)
     ]
     for process in processes:
         process.start()
     num_found = 0
-    for number in range(1, len(chosen) + 1):
+    for number in range(1, len(sample) + 1):
         mutant, num_tests, is_one, seconds = results.get()
         num_found += is_one
         end = "found" if is_one else f"SURVIVED {num_tests} tests"
         print(
-            f"{number}/{len(chosen)} {mutant.file.relative_to(ROOT)}:{mutant.line} "
+            f"{number}/{len(sample)} {mutant.file.relative_to(ROOT)}:{mutant.line} "
             f"{seconds:.0f} s {end}: {mutant.was[:80]!r} -> {mutant.now[:80]!r}",
             flush=True,
         )
     for process in processes:
         process.join()
-    used = os.times()
+    times = os.times()
     print(
-        f"{num_found} of {len(chosen)} found ({len(every):,} mutants in all); "
-        f"{sum(used[:4]):.0f} s of processor time"
+        f"{num_found} of {len(sample)} found ({len(every):,} mutants in all); "
+        f"{sum(times[:4]):.0f} s of processor time"
     )
 
 

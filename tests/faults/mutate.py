@@ -74,25 +74,25 @@ _BITS = (
 )
 
 
-def places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where something is in a JSON value."""
-    found = [at] if at else []
+    paths = [path] if path else []
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
     if isinstance(tree, dict | list):
         for key, part in parts:
-            found += places(part, (*at, key))
-    return found
+            paths += places(part, (*path, key))
+    return paths
 
 
 def odd_json(content: bytes, draw: random.Random) -> bytes:
     """A JSON document, or a line of a file of them, with another value somewhere."""
     lines = content.splitlines()
-    at = None
+    index = None
     try:
         tree = json.loads(content)
     except ValueError:
-        at = draw.randrange(len(lines))
-        tree = json.loads(lines[at])
+        index = draw.randrange(len(lines))
+        tree = json.loads(lines[index])
     if not (found := places(tree)):
         return content
     *path, last = draw.choice(found)
@@ -104,12 +104,12 @@ def odd_json(content: bytes, draw: random.Random) -> bytes:
     else:
         owner[last] = draw.choice(_ODD)
     new = json.dumps(tree).encode()
-    if at is None:
+    if index is None:
         return new
-    return b"\n".join([*lines[:at], new, *lines[at + 1 :]]) + b"\n"
+    return b"\n".join([*lines[:index], new, *lines[index + 1 :]]) + b"\n"
 
 
-def mutated(content: bytes, draw: random.Random) -> bytes:
+def mutate_bytes(content: bytes, draw: random.Random) -> bytes:
     """Content that is changed in one to four ways."""
     if draw.random() < 0.4:
         try:
@@ -119,39 +119,39 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     new = bytearray(content)
     for _ in range(draw.choice([1, 1, 1, 2, 4])):
         size = len(new)
-        at = draw.randrange(size + 1)
-        end = min(size, at + draw.choice([1, 2, 4, 8, 100, size]))
+        start = draw.randrange(size + 1)
+        end = min(size, start + draw.choice([1, 2, 4, 8, 100, size]))
         kind = draw.randrange(9)
-        if kind <= 2 and at < size:
-            new[at] = new[at] ^ (1 << draw.randrange(8)) if kind else draw.randrange(256)
+        if kind <= 2 and start < size:
+            new[start] = new[start] ^ (1 << draw.randrange(8)) if kind else draw.randrange(256)
         elif kind == 3:
-            del new[at:end]
+            del new[start:end]
         elif kind == 4:
-            new[at:at] = draw.choice(_BITS)
+            new[start:start] = draw.choice(_BITS)
         elif kind == 5:
-            new[at:end] = draw.randbytes(end - at)
+            new[start:end] = draw.randbytes(end - start)
         elif kind == 6:
-            new[at:at] = new[draw.randrange(size + 1) :][:1000]
+            new[start:start] = new[draw.randrange(size + 1) :][:1000]
         elif kind == 7 and (numbers := list(re.finditer(rb"\d+", new))):
             found = draw.choice(numbers)
             new[found.start() : found.end()] = draw.choice(
                 [b"-1", b"0", b"4294967296", b"18446744073709551615", b"1e999", b"NaN", b"7"]
             )
-        elif at < size:  # an integer of eight bytes, as lengths are
-            new[at : at + 8] = draw.choice([2**64 - 1, 2**63, 2**40, 10**9, 255]).to_bytes(
+        elif start < size:  # an integer of eight bytes, as lengths are
+            new[start : start + 8] = draw.choice([2**64 - 1, 2**63, 2**40, 10**9, 255]).to_bytes(
                 8, "little"
             )
     return bytes(new)
 
 
-def changed(name: str, content: bytes, draw: random.Random) -> bytes:
-    """As `mutated`; what is compressed is, half of the time, changed inside."""
+def mutate_content(name: str, content: bytes, draw: random.Random) -> bytes:
+    """As `mutate_bytes`; compressed content is changed inside, half of the time."""
     if name.endswith(".gz") and draw.random() < 0.5:
-        return gzip.compress(mutated(gzip.decompress(content), draw), 1)
+        return gzip.compress(mutate_bytes(gzip.decompress(content), draw), 1)
     if name.endswith(".zst") and draw.random() < 0.5:
         inner = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
-        return pa.compress(mutated(inner, draw), "zstd", asbytes=True)
-    return mutated(content, draw)
+        return pa.compress(mutate_bytes(inner, draw), "zstd", asbytes=True)
+    return mutate_bytes(content, draw)
 
 
 def peak() -> int:
@@ -190,27 +190,27 @@ def read_many(
         return
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     peak()
-    before = peak()
+    peak_before = peak()
     for number in range(first, last):
         (folder / "try").write_text(str(number))
-        new = changed(name, content, random.Random(f"{seed} {number}"))
+        new = mutate_content(name, content, random.Random(f"{seed} {number}"))
         (copy / name).unlink(missing_ok=True)
         (copy / name).write_bytes(new)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        said = None
+        message = None
         try:
             read(copy)
         except BertworksError as error:
-            said = str(error)
-            if "\n" in said or len(said) > 3000:
-                note(folder, number, f"not one line: {said[:300]!r}")
+            message = str(error)
+            if "\n" in message or len(message) > 3000:
+                note(folder, number, f"not one line: {message[:300]!r}")
         except Exception:
             note(folder, number, traceback.format_exc())
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if (used := peak() - before) > MEMORY + len(new):
+        if (used := peak() - peak_before) > MEMORY + len(new):
             note(folder, number, f"took {used:,} bytes")
         with (folder / "ends").open("ab") as ends:
-            ends.write(b"E" if said else b".")
+            ends.write(b"E" if message else b".")
 
 
 def note(folder: Path, number: int, what: str) -> None:

@@ -27,7 +27,7 @@ import pytest
 from ..forked import CONTEXT
 
 PATIENCE = 600.0
-"""The seconds of sleep or of processor time after which a process is said to hang."""
+"""The seconds of sleep or of processor time after which a process counts as hanging."""
 
 _CHANGES = {
     *("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
@@ -44,38 +44,38 @@ class Fault:
     """What strikes at a step.
 
     Attributes:
-        at: the step, from 1; 0 never comes.
+        step: the step, from 1; 0 never comes.
         kind: a signal, or the number of an error, which then comes at every later step too (on a
             full disk: but for those that need no room).
-        below: the folder whose files count.
+        folder: the folder whose files count.
     """
 
-    at: int
+    step: int
     kind: signal.Signals | int
-    below: Path
+    folder: Path
 
 
 @dataclass(frozen=True)
-class Ended:
+class Outcome:
     """How a command ended.
 
     Attributes:
         status: its exit status, or the signal that ended it, negative.
-        said: its standard error.
+        stderr: its standard error.
         steps: how many steps it did, if it came to an end.
     """
 
     status: int
-    said: str
+    stderr: str
     steps: int
 
     def is_one_line(self) -> bool:
         """Whether it failed, or was stopped, with one line for people, but for warnings."""
         lines = [
-            line for line in self.said.splitlines() if not line.startswith(("warning: ", "bertw"))
+            line for line in self.stderr.splitlines() if not line.startswith(("warning: ", "bertw"))
         ]
         errors = [line for line in lines if line.startswith(("error: ", "stopped "))]
-        return self.status > 0 and errors == lines[-1:] and "Traceback" not in self.said
+        return self.status > 0 and errors == lines[-1:] and "Traceback" not in self.stderr
 
 
 class Command:
@@ -91,11 +91,12 @@ class Command:
         self._steps = folder / "steps"
         folder.mkdir(parents=True, exist_ok=True)
         self._steps.write_text("0")
-        self._said, said = CONTEXT.Pipe(duplex=False)  # a file would be bounded as all others are
-        args = ([str(word) for word in words], said, self._steps, fault, prepare)
+        # A file would be bounded as all others are.
+        self._stderr, writer = CONTEXT.Pipe(duplex=False)
+        args = ([str(word) for word in words], writer, self._steps, fault, prepare)
         self.process = CONTEXT.Process(target=_main, args=args)
         self.process.start()
-        said.close()
+        writer.close()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal, if it still runs."""
@@ -103,21 +104,21 @@ class Command:
             assert self.process.pid is not None
             os.kill(self.process.pid, number)
 
-    def wait(self) -> Ended:
+    def wait(self) -> Outcome:
         """Wait for its end."""
         if not is_over(self.process):
             pytest.fail(f"it hung: {self._read()}")
         assert self.process.exitcode is not None
-        return Ended(self.process.exitcode, self._read(), int(self._steps.read_text() or 0))
+        return Outcome(self.process.exitcode, self._read(), int(self._steps.read_text() or 0))
 
     def _read(self) -> str:
         """What is in the pipe."""
-        os.set_blocking(self._said.fileno(), False)
-        said = b""
-        with self._said, suppress(BlockingIOError):  # a worker that ends later may hold it open
-            while more := os.read(self._said.fileno(), 1 << 16):
-                said += more
-        return said.decode(errors="replace")
+        os.set_blocking(self._stderr.fileno(), False)
+        output = b""
+        with self._stderr, suppress(BlockingIOError):  # a worker that ends later may hold it open
+            while more := os.read(self._stderr.fileno(), 1 << 16):
+                output += more
+        return output.decode(errors="replace")
 
 
 def is_over(process: BaseProcess) -> bool:
@@ -125,27 +126,27 @@ def is_over(process: BaseProcess) -> bool:
 
     The time in which it waits for a processor does not count: others may need them.
     """
-    asleep = worked = 0.0
-    while process.is_alive() and max(asleep, worked) < PATIENCE:
+    asleep = busy = 0.0
+    while process.is_alive() and max(asleep, busy) < PATIENCE:
         process.join(1)
         try:
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         except FileNotFoundError:
             continue
         asleep += fields[0] == "S"
-        worked = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        busy = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
     is_dead = not process.is_alive()
     process.kill()
     process.join()
     return is_dead
 
 
-def run(words: Sequence[object], folder: Path, *more: Any) -> Ended:
+def run(words: Sequence[object], folder: Path, *more: Any) -> Outcome:
     """Run a command line to its end; the arguments are those of `Command`."""
     return Command(words, folder, *more).wait()
 
 
-def used() -> float:
+def processor_seconds() -> float:
     """The processor time of this process, and of all that have ended, in seconds."""
     seconds = sum(os.times()[:4])
     if (server := forkserver._forkserver._forkserver_pid) is not None:  # type: ignore[attr-defined]
@@ -165,7 +166,7 @@ def call(function: Callable[..., None], *args: Any) -> int:
 
 
 def _main(
-    words: list[str], said: Connection, steps: Path, fault: Fault | None, prepare: Prepare | None
+    words: list[str], stderr: Connection, steps: Path, fault: Fault | None, prepare: Prepare | None
 ) -> None:
     """The process: the command line, with its outputs in a file."""
     os.setpgrp()
@@ -176,7 +177,7 @@ def _main(
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
-    os.dup2(said.fileno(), 2)
+    os.dup2(stderr.fileno(), 2)
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
 
@@ -201,15 +202,15 @@ def _watch(fault: Fault) -> list[int]:
     from bertworks.utils.atomic_writes import writing
     from bertworks.utils.line_files import LineFile
 
-    below, steps = str(fault.below), [0]
+    prefix, steps = str(fault.folder), [0]
 
     def step(event: str, path: str) -> None:
         steps[0] += 1
         count = steps[0]
         if isinstance(fault.kind, signal.Signals):
-            if count == fault.at:
+            if count == fault.step:
                 os.kill(os.getpid(), fault.kind)
-        elif 0 < fault.at <= count and not (fault.kind == errno.ENOSPC and event in _FREES):
+        elif 0 < fault.step <= count and not (fault.kind == errno.ENOSPC and event in _FREES):
             named = () if event == "bertworks.fsync" else (path,)  # a descriptor has no name
             raise OSError(fault.kind, os.strerror(fault.kind), *named)
 
@@ -219,7 +220,7 @@ def _watch(fault: Fault) -> list[int]:
                 return
         elif event not in _CHANGES:
             return
-        if isinstance(args[0], str | os.PathLike) and os.fspath(args[0]).startswith(below):
+        if isinstance(args[0], str | os.PathLike) and os.fspath(args[0]).startswith(prefix):
             step(event, os.fspath(args[0]))
 
     append, fsync = LineFile.append, os.fsync

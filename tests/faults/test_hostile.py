@@ -44,18 +44,18 @@ class Harm:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("saved") / "model"
     tiny("classification").save(path)
     return path
 
 
 @pytest.fixture
-def model(saved: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(saved, tmp_path / "model"))
+def model(saved_model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved_model, tmp_path / "model"))
 
 
-def zipped(value: object) -> bytes:
+def zip_of(value: object) -> bytes:
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
@@ -83,17 +83,17 @@ def array(value: object) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("written", [zipped, old, pickle.dumps, script])
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("serialize", [zip_of, old, pickle.dumps, script])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "a.bin"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_pickle_is_not_run(
-    model: Path, tmp_path: Path, written: Callable[[object], bytes], nested: bool, name: str
+    model: Path, tmp_path: Path, serialize: Callable[[object], bytes], is_nested: bool, name: str
 ) -> None:
     weights: dict[str, Any] = dict(load_file(model / "model.safetensors"))
     (model / "model.safetensors").unlink()
     harm = Harm(tmp_path / "ran")
-    (model / name).write_bytes(written({**weights, "x": harm} if nested else harm))
+    (model / name).write_bytes(serialize({**weights, "x": harm} if is_nested else harm))
     if name == "a.bin":
         index = {"weight_map": dict.fromkeys(weights, name)}
         (model / "pytorch_model.bin.index.json").write_text(json.dumps(index))
@@ -106,14 +106,14 @@ def test_a_pickle_in_any_other_file_is_not_run(model: Path, tmp_path: Path) -> N
     harm = Harm(tmp_path / "ran")
     for file in sorted(path for path in model.rglob("*") if path.is_file()):
         content = file.read_bytes()
-        for written in (pickle.dumps, zipped, array):
-            file.write_bytes(written(harm))
+        for serialize in (pickle.dumps, zip_of, array):
+            file.write_bytes(serialize(harm))
             with suppress(BertworksError):  # not every file is needed
                 bw.load(model, device="cpu")
         file.write_bytes(content)
     for name in ("a.parquet", "a.tsv", "a.jsonl", "a.txt.gz", "a.conll"):
-        for written in (pickle.dumps, zipped, array):
-            (tmp_path / name).write_bytes(written(harm))
+        for serialize in (pickle.dumps, zip_of, array):
+            (tmp_path / name).write_bytes(serialize(harm))
             with pytest.raises(BertworksError):
                 list(read_rows(tmp_path / name))
     text = f"!!python/object/apply:os.system ['touch {tmp_path / 'ran'}']"
@@ -191,7 +191,7 @@ def resident() -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells what is resident")
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.zst", "a.tsv.gz", "a.json.gz", "a.parquet"])
-def test_what_expands_without_end_is_bounded(tmp_path: Path, name: str) -> None:
+def test_archives_that_expand_without_end_need_bounded_memory(tmp_path: Path, name: str) -> None:
     """Some MB that would be 2 GB."""
     size, file = 2 << 30, tmp_path / name
     block = b" " * (1 << 20)
@@ -209,9 +209,9 @@ def test_what_expands_without_end_is_bounded(tmp_path: Path, name: str) -> None:
         )
         pq.write_table(pa.table({"text": texts}), file)
     assert file.stat().st_size < 50 << 20
-    before = resident()
+    resident_before = resident()
     for read in (read_rows, lambda path: read_documents([str(path)])):
         with suppress(BertworksError):  # a line is too long; of Parquet, each text is read
             for _ in read(file):
                 pass
-    assert resident() - before < 600 << 10
+    assert resident() - resident_before < 600 << 10

@@ -15,32 +15,32 @@ import pytest
 from ..cli.conftest import World
 from .commands import COMMANDS, left
 from .conftest import tries
-from .processes import Command, Ended, Fault, run
+from .processes import Command, Fault, Outcome, run
 
 pytestmark = pytest.mark.slow
 
 
 @cache
-def undisturbed(world: World, name: str, folder: Path) -> tuple[dict[str, Any], int, float]:
+def reference_run(world: World, name: str, folder: Path) -> tuple[dict[str, Any], int, float]:
     """What a command leaves, its steps and its seconds."""
     output, words = COMMANDS[name]
     command = words(world, folder / "out" / output)
     (folder / "out").mkdir(parents=True)
-    begun = time.monotonic()
-    ended = run(command, folder, Fault(0, signal.SIGKILL, folder / "out"))
-    assert ended.status == 0, ended.said
-    return left(folder / "out"), ended.steps, time.monotonic() - begun
+    start = time.monotonic()
+    outcome = run(command, folder, Fault(0, signal.SIGKILL, folder / "out"))
+    assert outcome.status == 0, outcome.stderr
+    return left(folder / "out"), outcome.steps, time.monotonic() - start
 
 
-def is_refused(ended: Ended) -> bool:
+def is_refused(outcome: Outcome) -> bool:
     """Whether a command says that its output is finished: it was killed after its last renaming."""
     says = ("already exists", "is not empty", "already has a vocab.txt")
-    return ended.is_one_line() and any(words in ended.said for words in says)
+    return outcome.is_one_line() and any(words in outcome.stderr for words in says)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_killed(
+def test_killed_command_gives_the_same_bytes_when_repeated(
     world: World,
     tmp_path: Path,
     draw: random.Random,
@@ -48,7 +48,7 @@ def test_killed(
     name: str,
     number: signal.Signals,
 ) -> None:
-    expected, steps, seconds = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, steps, seconds = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     for trial in range(tries(6, 100)):
         folder = tmp_path / str(trial)
@@ -61,14 +61,14 @@ def test_killed(
             if not at:
                 child.process.join(draw.uniform(0, seconds))
                 child.kill(number)
-            ended = child.wait()
-            if is_refused(ended):
+            outcome = child.wait()
+            if is_refused(outcome):
                 break
-            assert ended.status in (-number, 128 + number, 0), ended.said
-            assert ended.status >= 0 or "error" not in ended.said, ended.said
-            assert ended.status <= 0 or ended.is_one_line(), ended.said
-            tally(killed=int(ended.status != 0), too_late=int(ended.status == 0))
-        ended = run(command, folder)
-        assert ended.status == 0 or is_refused(ended), ended.said
+            assert outcome.status in (-number, 128 + number, 0), outcome.stderr
+            assert outcome.status >= 0 or "error" not in outcome.stderr, outcome.stderr
+            assert outcome.status <= 0 or outcome.is_one_line(), outcome.stderr
+            tally(killed=int(outcome.status != 0), too_late=int(outcome.status == 0))
+        outcome = run(command, folder)
+        assert outcome.status == 0 or is_refused(outcome), outcome.stderr
         assert left(folder / "out") == expected, f"try {trial}"
         tally(same_bytes=1)

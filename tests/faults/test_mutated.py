@@ -54,7 +54,7 @@ def texts(folder: Path) -> None:
         assert isinstance(text, str)
 
 
-def excluded(folder: Path) -> None:
+def exclusion(folder: Path) -> None:
     from bertworks.data.overlap import SharedSequences
 
     SharedSequences([_only(folder)])
@@ -66,14 +66,14 @@ def model(folder: Path) -> None:
     bw.load(folder, device="cpu").embed(["a door", "was opened"])
 
 
-def prepared(folder: Path) -> None:
+def prepared_corpus(folder: Path) -> None:
     from bertworks.data.shards import Corpus
 
     Corpus.open(folder, verify=True)
-    found = Corpus.open(folder)
-    found.load_tokenizer()
-    for number in range(len(found)):
-        found.document(number)
+    loaded_corpus = Corpus.open(folder)
+    loaded_corpus.load_tokenizer()
+    for number in range(len(loaded_corpus)):
+        loaded_corpus.document(number)
 
 
 def vectors(folder: Path) -> None:
@@ -151,16 +151,16 @@ def _parquet(path: Path, rows: list[dict[str, object]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=4)
 
 
-def made(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
+def make_cases(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
     """By a name: the reader, the folder that it reads, and the file that is changed there."""
-    found: dict[str, tuple[str, Path, str]] = {}
+    cases: dict[str, tuple[str, Path, str]] = {}
 
     def add(name: str, reader: str, content: bytes | str | None = None) -> Path:
         folder = root / f"{reader} {name}"
         folder.mkdir(parents=True)
         if content is not None:
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        found[f"{reader} {name}"] = (reader, folder, name)
+        cases[f"{reader} {name}"] = (reader, folder, name)
         return folder / name
 
     plain, rows = world.corpus.read_bytes()[:2000], world.train.read_bytes()[:1500]
@@ -195,10 +195,10 @@ def made(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
     _parquet(add("a.parquet", "table"), tree)
     add("a.txt", "texts", plain)
     long = json.dumps({"text": " ".join(f"word{at}" for at in range(40))})
-    add("a.jsonl", "excluded", f"{long}\n" * 3)
+    add("a.jsonl", "exclusion", f"{long}\n" * 3)
     add("a.yaml", "recipe", (Path(__file__).parents[2] / "recipes" / "tiny.yaml").read_bytes())
     for source, reader in (
-        *((world.data, "prepared"), (world.classifier, "run_directory")),
+        *((world.data, "prepared_corpus"), (world.classifier, "run_directory")),
         *((world.vocab.with_name("grid"), "grid"), (world.classifier / "model", "model")),
         *((FAMILIES / name, "model") for name in _FAMILIES),
         (world.vocab.with_name("other formats"), "model"),
@@ -214,7 +214,7 @@ def made(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
                 continue
             if reader == "run_directory" and "step-00000001" in name and len(files) > 30:
                 continue
-            found[f"{source.name} {name}"] = (reader, source, name)
+            cases[f"{source.name} {name}"] = (reader, source, name)
     for kind, reader in (
         *((kind, "vectors") for kind in ("npy", "parquet", "tsv")),
         ("corpus", "corpus_parts"),
@@ -224,17 +224,17 @@ def made(world: World, root: Path) -> dict[str, tuple[str, Path, str]]:
         for file in sorted(path for path in source.rglob("*") if path.is_file()):
             name = file.relative_to(source).as_posix()
             if name.startswith("1"):
-                found[f"parts {name}"] = (reader, source, name)
+                cases[f"parts {name}"] = (reader, source, name)
     folder = root / "index"
     (folder / "index").mkdir(parents=True)
     where = {"model": str(world.pretrained), "data": str(world.train)}
     (folder / "where.json").write_text(json.dumps(where))
     assert processes.call(index, folder) == 0
     for file in (folder / "index").iterdir():
-        found[f"index {file.name}"] = ("index", folder, f"index/{file.name}")
+        cases[f"index {file.name}"] = ("index", folder, f"index/{file.name}")
     folder = add("answers.json", "answers", '{"a": "river", "b": ""}').parent
     (folder / "squad.json").write_text(_squad())
-    return found
+    return cases
 
 
 def _without_json(model: Path, root: Path) -> Path:
@@ -279,15 +279,15 @@ def sources(
     convert = ("convert", world.pretrained, out, "--to", "tensorflow")
     assert processes.run(convert, root / "log").status == 0
     tables = ("--train", world.train, "--dev", world.dev, "--out", world.vocab.with_name("grid"))
-    ended = processes.run(
+    outcome = processes.run(
         (
             *("finetune", "classification", "--model", world.pretrained, *tables, "epochs=1"),
             *("max_seq_length=32", "--grid", "learning_rate=1e-3,1e-4"),
         ),
         root / "log",
     )
-    assert ended.status == 0, ended.said
-    return made(world, root)
+    assert outcome.status == 0, outcome.stderr
+    return make_cases(world, root)
 
 
 def _tries_of(sources: dict[str, tuple[str, Path, str]], full: int) -> Iterator[tuple[str, int]]:

@@ -17,17 +17,17 @@ import pytest
 from ..cli.conftest import World
 from .commands import COMMANDS, left
 from .conftest import tries
-from .processes import Command, Ended, run
-from .test_kills import is_refused, undisturbed
+from .processes import Command, Outcome, run
+from .test_kills import is_refused, reference_run
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_two_at_a_time(
+def test_two_commands_at_a_time_give_one_output(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:
-    expected, _, seconds = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, _, seconds = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     for trial in range(tries(2, 20)):
         folder = tmp_path / str(trial)
@@ -36,17 +36,17 @@ def test_two_at_a_time(
         first = Command(command, folder / "1")
         first.process.join(draw.uniform(0, seconds / 2))
         ends = [Command(command, folder / "2").wait(), first.wait()]
-        for ended in ends:
-            second = ended.is_one_line() and "is being written by process" in ended.said
-            assert ended.status == 0 or second or is_refused(ended), ended.said
-            tally(done=int(ended.status == 0), refused=int(ended.status != 0))
+        for outcome in ends:
+            second = outcome.is_one_line() and "is being written by process" in outcome.stderr
+            assert outcome.status == 0 or second or is_refused(outcome), outcome.stderr
+            tally(done=int(outcome.status == 0), refused=int(outcome.status != 0))
         assert any(ended.status == 0 for ended in ends)
         assert left(folder / "out") == expected
 
 
 def turn_back() -> None:
     """Have the wall clock go backwards by a day at every other look, and time pass by leaps."""
-    now, passed, looks = time.time, time.monotonic, [0]
+    now, monotonic, looks = time.time, time.monotonic, [0]
 
     def odd_time() -> float:
         looks[0] += 1
@@ -54,7 +54,7 @@ def turn_back() -> None:
 
     def leaping() -> float:
         looks[0] += 1
-        return passed() + 3600 * looks[0]
+        return monotonic() + 3600 * looks[0]
 
     time.time, time.monotonic = odd_time, leaping
 
@@ -63,7 +63,7 @@ def turn_back() -> None:
 def test_the_clock_may_say_anything(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:
-    expected, _, seconds = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, _, seconds = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     command = words(world, tmp_path / "out" / output)
     (tmp_path / "out").mkdir(parents=True)
@@ -72,7 +72,7 @@ def test_the_clock_may_say_anything(
     child.kill()
     child.wait()
     ended = run(command, tmp_path, None, turn_back)
-    assert ended.status == 0 or is_refused(ended), ended.said
+    assert ended.status == 0 or is_refused(ended), ended.stderr
     assert left(tmp_path / "out") == expected
     tally(same_bytes=1)
 
@@ -84,19 +84,19 @@ def bound_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def ends_natively(ended: Ended) -> bool:
+def ends_natively(outcome: Outcome) -> bool:
     """Whether a library has ended the process in its own code, or the system's loader has."""
-    if ended.status == 127:
-        return "cannot allocate memory for thread-local data: ABORT" in ended.said
-    return ended.status in (-signal.SIGABRT, -signal.SIGSEGV)
+    if outcome.status == 127:
+        return "cannot allocate memory for thread-local data: ABORT" in outcome.stderr
+    return outcome.status in (-signal.SIGABRT, -signal.SIGSEGV)
 
 
-def endings(ended: Ended) -> dict[str, int]:
+def endings(outcome: Outcome) -> dict[str, int]:
     """How a command below a limit of memory has ended, for the table."""
-    is_native = ends_natively(ended)
+    is_native = ends_natively(outcome)
     return {
-        "done": int(ended.status == 0),
-        "one_line": int(ended.status > 0 and not is_native),
+        "done": int(outcome.status == 0),
+        "one_line": int(outcome.status > 0 and not is_native),
         "aborted": int(is_native),
     }
 
@@ -105,24 +105,24 @@ def endings(ended: Ended) -> dict[str, int]:
 def test_memory_may_be_short(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:
-    expected, _, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, _, _ = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     for trial in range(tries(4, 40)):
         folder = tmp_path / str(trial)
         command = words(world, folder / "out" / output)
         (folder / "out").mkdir(parents=True)
         more = int(2 ** draw.uniform(17, 27))
-        ended = run(command, folder, None, partial(bound_memory, more))
-        is_native = ends_natively(ended)
+        outcome = run(command, folder, None, partial(bound_memory, more))
+        is_native = ends_natively(outcome)
         if is_native:  # nothing of ours runs then: what can be said was said before
             assert (
-                "warning: less than 256 MB of memory is available to this process" in ended.said
+                "warning: less than 256 MB of memory is available to this process" in outcome.stderr
             ), more
         else:
-            assert ended.status == 0 or ended.is_one_line(), (more, ended.said)
-        tally(**endings(ended))
-        ended = run(command, folder)
-        assert ended.status == 0 or is_refused(ended), (more, ended.said)
+            assert outcome.status == 0 or outcome.is_one_line(), (more, outcome.stderr)
+        tally(**endings(outcome))
+        outcome = run(command, folder)
+        assert outcome.status == 0 or is_refused(outcome), (more, outcome.stderr)
         assert left(folder / "out") == expected, more
 
 
@@ -138,27 +138,27 @@ def test_workers_may_have_little_memory(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:
     """They import for themselves what the command has already, below the same limit."""
-    expected, _, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, _, _ = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     for trial in range(tries(1, 20)):
         folder = tmp_path / str(trial)
         command = [*words(world, folder / "out" / output), *WORKERS[name]]
         (folder / "out").mkdir(parents=True)
         more = int(2 ** draw.uniform(24, 29))
-        ended = run(command, folder, None, partial(bound_memory, more))
-        is_native = ends_natively(ended)
-        assert ended.status == 0 or is_native or ended.is_one_line(), (more, ended.said)
-        tally(**endings(ended))
-        ended = run(command, folder)
-        assert ended.status == 0 or is_refused(ended), (more, ended.said)
-        assert unordered(left(folder / "out")) == unordered(expected), more
+        outcome = run(command, folder, None, partial(bound_memory, more))
+        is_native = ends_natively(outcome)
+        assert outcome.status == 0 or is_native or outcome.is_one_line(), (more, outcome.stderr)
+        tally(**endings(outcome))
+        outcome = run(command, folder)
+        assert outcome.status == 0 or is_refused(outcome), (more, outcome.stderr)
+        assert sort_journals(left(folder / "out")) == sort_journals(expected), more
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_a_worker_may_be_killed(
     world: World, tmp_path: Path, draw: random.Random, tally: Callable[..., None], name: str
 ) -> None:
-    expected, _, _ = undisturbed(world, name, world.vocab.with_name(f"whole {name}"))
+    expected, _, _ = reference_run(world, name, world.vocab.with_name(f"whole {name}"))
     output, words = COMMANDS[name]
     for trial in range(tries(1, 20)):
         folder = tmp_path / str(trial)
@@ -175,33 +175,33 @@ def test_a_worker_may_be_killed(
                 os.kill(worker, signal.SIGKILL)
             except ProcessLookupError:  # it was done before
                 tally(too_late=1)
-        ended = child.wait()
-        if ended.status:
-            assert ended.is_one_line(), ended.said
+        outcome = child.wait()
+        if outcome.status:
+            assert outcome.is_one_line(), outcome.stderr
             died = "a worker process died (signal 9)", "a loader worker ended before its time"
-            assert any(words in ended.said for words in died), ended.said
-        tally(ended=int(ended.status != 0), went_on=int(ended.status == 0))
-        ended = run(command, folder)
-        assert ended.status == 0 or is_refused(ended), ended.said
-        assert unordered(left(folder / "out")) == unordered(expected)
+            assert any(words in outcome.stderr for words in died), outcome.stderr
+        tally(ended=int(outcome.status != 0), went_on=int(outcome.status == 0))
+        outcome = run(command, folder)
+        assert outcome.status == 0 or is_refused(outcome), outcome.stderr
+        assert sort_journals(left(folder / "out")) == sort_journals(expected)
         tally(same_bytes=1)
 
 
-def unordered(found: dict[str, Any]) -> dict[str, Any]:
+def sort_journals(files: dict[str, Any]) -> dict[str, Any]:
     """What was left, with the lines of journals in any order: runs side by side end in any.
 
     Without the settings of a run, which say how many workers there are.
     """
     return {
         name: sorted(content) if isinstance(content, list) else content
-        for name, content in found.items()
+        for name, content in files.items()
         if not name.endswith("settings.yaml")
     }
 
 
 def children(process: int) -> list[int]:
     """The worker processes that a process has started."""
-    found = []
+    workers = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -209,5 +209,5 @@ def children(process: int) -> list[int]:
         except OSError:
             continue
         if int(stat[1]) == process and b"spawn_main" in command:
-            found.append(int(folder.name))
-    return sorted(found)
+            workers.append(int(folder.name))
+    return sorted(workers)

@@ -34,7 +34,7 @@ _PIECES = (
 )
 
 
-def generated(draw: random.Random) -> str:
+def generate_text(draw: random.Random) -> str:
     """A text: runs of characters from a few ranges, pieces that mean something, long words."""
     parts = []
     for _ in range(draw.choice([0, 1, 1, 2, 5, 20])):
@@ -59,7 +59,7 @@ def has_half(text: str) -> bool:
 
 def _texts(seed: str, first: int, last: int) -> Iterator[tuple[int, str]]:
     for number in range(first, last):
-        yield number, generated(random.Random(f"{seed} {number}"))
+        yield number, generate_text(random.Random(f"{seed} {number}"))
 
 
 def tokenize_many(model: Path, seed: str, first: int, last: int, faults: Path) -> None:
@@ -95,37 +95,41 @@ def use_many(world: World, seed: str, first: int, last: int, faults: Path) -> No
     import bertworks as bw
 
     warnings.simplefilter("ignore")  # of texts that are cut
-    found = bw.load(world.classifier, device="cpu")
+    classifier = bw.load(world.classifier, device="cpu")
     size = 32
     with faults.open("w") as file:
         for start in range(first, last, size):
             drawn = [text[:20_000] for _, text in _texts(seed, start, min(last, start + size))]
             texts = [text for text in drawn if not has_half(text)] or ["a door"]
             try:
-                vectors = found.embed(texts, precision="fp32")
+                vectors = classifier.embed(texts, precision="fp32")
                 assert np.isfinite(vectors).all()
                 assert vectors.shape[0] == len(texts)
-                alone = found.embed(texts[-1:], precision="fp32")
+                alone = classifier.embed(texts[-1:], precision="fp32")
                 assert (alone[0] == vectors[-1]).all()
-                for answer in found.predict(texts, precision="fp32"):
+                for answer in classifier.predict(texts, precision="fp32"):
                     total = math.fsum(answer["probabilities"].values())
                     assert abs(total - 1) < 1e-5
             except Exception:
                 file.write(json.dumps([start, traceback.format_exc()]) + "\n")
 
 
-AT_ONCE = 10_000  # texts of a process, which may take ten minutes
+TEXTS_PER_PROCESS = 10_000  # texts of a process, which may take ten minutes
 
 _TOKENIZERS = ("roberta-classification", "albert-choice", "camembert-classification", "tagging")
 
 
 @pytest.mark.parametrize("name", ["world", *_TOKENIZERS, "openai-gpt-classification"])
-def test_tokenizers(world: World, tmp_path: Path, tally: Callable[..., None], name: str) -> None:
+def test_tokenizers_accept_any_text(
+    world: World, tmp_path: Path, tally: Callable[..., None], name: str
+) -> None:
     model = world.vocab if name == "world" else FAMILIES / name
     _try_many(tokenize_many, model, f"{SEED} {name}", tries(500, 150_000), tmp_path, tally)
 
 
-def test_embed_and_predict(world: World, tmp_path: Path, tally: Callable[..., None]) -> None:
+def test_vectors_and_predictions_of_any_text_are_finite(
+    world: World, tmp_path: Path, tally: Callable[..., None]
+) -> None:
     _try_many(use_many, world, str(SEED), tries(1000, 100_000), tmp_path, tally)
 
 
@@ -137,8 +141,8 @@ def _try_many(
     folder: Path,
     tally: Callable[..., None],
 ) -> None:
-    for first in range(0, count, AT_ONCE):
-        last, faults = min(count, first + AT_ONCE), folder / "faults"
+    for first in range(0, count, TEXTS_PER_PROCESS):
+        last, faults = min(count, first + TEXTS_PER_PROCESS), folder / "faults"
         status = processes.call(function, what, seed, first, last, faults)
         lines = faults.read_text().splitlines()
         tally(texts=last - first, faults=len(lines))
