@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
 NAMES = ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]
 RANK, ALPHA = 2, 3
 TEXTS = ["a b c a b c", "c a", "b b b a", "c"]
-PUBLISHED = {  # the entries of jinaai/jina-embeddings-v3's config.json that say what is computed
+PUBLISHED_CONFIG = {  # the entries of jinaai/jina-embeddings-v3's config.json that matter here
     "architectures": ["XLMRobertaLoRA"],
     "attention_probs_dropout_prob": 0.1,
     "emb_pooler": None,
@@ -60,7 +60,7 @@ def write_published(folder: Path) -> tuple[Any, dict[str, Tensor]]:
 
     Each linear map and table of embeddings has adapters, as in that code.
     """
-    rope = {"rope_type": "default", "rope_theta": PUBLISHED["rotary_emb_base"]}
+    rope = {"rope_type": "default", "rope_theta": PUBLISHED_CONFIG["rotary_emb_base"]}
     base = saved_by_them("jina_embeddings_v3", "encoder", folder, rope_parameters=rope)
     tensors = load_file(folder / "model.safetensors")
     random = torch.Generator().manual_seed(1)
@@ -80,7 +80,7 @@ def write_published(folder: Path) -> tuple[Any, dict[str, Tensor]]:
         for letter, shape in zip("AB", shapes, strict=True):
             low_rank[f"{module}.0.lora_{letter}"] = torch.randn(shape, generator=random) * 0.3
     save_file(result | low_rank, folder / "model.safetensors")
-    write_json(folder / "config.json", PUBLISHED)
+    write_json(folder / "config.json", PUBLISHED_CONFIG)
     return base, low_rank
 
 
@@ -92,7 +92,7 @@ def add_adapter(base: Any, low_rank: dict[str, Tensor], number: int) -> None:
         "embeddings.token_type_embeddings": ["embeddings.token_type_embeddings"],
         "pooler.dense": ["pooler.dense"],
     }
-    for layer in range(PUBLISHED["num_hidden_layers"]):
+    for layer in range(PUBLISHED_CONFIG["num_hidden_layers"]):
         one, own = f"encoder.layers.{layer}", f"layers.{layer}"
         theirs[f"{one}.mixer.Wqkv"] = [f"{own}.self_attn.{part}_proj" for part in "qkv"]
         theirs[f"{one}.mixer.out_proj"] = [f"{own}.self_attn.o_proj"]
@@ -124,7 +124,7 @@ def test_an_adapter_inside_the_weights_is_merged(tmp_path: Path, number: int) ->
     prompt = "abcde"[number] + " "
     vectors = model.embed(TEXTS, precision="fp32")
     np.testing.assert_allclose(vectors, means(base, [prompt + text for text in TEXTS]), atol=1e-5)
-    assert model.encoder.config.rope_theta == PUBLISHED["rotary_emb_base"]
+    assert model.encoder.config.rope_theta == PUBLISHED_CONFIG["rotary_emb_base"]
 
     model.save(tmp_path / "saved")
     again = bw.load(tmp_path / "saved", device="cpu")
@@ -214,7 +214,7 @@ def test_a_config_that_does_not_fit_is_refused(
     tmp_path: Path, entries: dict[str, Any], message: str
 ) -> None:
     write_published(tmp_path)
-    write_json(tmp_path / "config.json", {**PUBLISHED, **entries})
+    write_json(tmp_path / "config.json", {**PUBLISHED_CONFIG, **entries})
     name = "sixth" if "lora_adaptations" in entries else "separation"
     with pytest.raises(CheckpointError, match=message):
         bw.load(tmp_path, adapter=name, device="cpu")
@@ -234,10 +234,10 @@ def test_adapters_are_named_on_the_command_line(tmp_path: Path) -> None:
     saved_by_them("bert", "encoder", tmp_path / "m")
     base = transformers.AutoModel.from_pretrained(tmp_path / "m")
     config = peft.LoraConfig(r=RANK, target_modules=["query"])
-    adapted = peft.get_peft_model(base, config)
-    query = adapted.base_model.encoder.layer[0].attention.self.query
+    adapted_network = peft.get_peft_model(base, config)
+    query = adapted_network.base_model.encoder.layer[0].attention.self.query
     torch.nn.init.ones_(query.lora_B.default.weight)
-    adapted.save_pretrained(tmp_path / "adapter")
+    adapted_network.save_pretrained(tmp_path / "adapter")
     (tmp_path / "m").rename(tmp_path / "moved")
     write_published(tmp_path / "jina")
     for folder, options, keywords in (

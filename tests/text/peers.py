@@ -104,7 +104,9 @@ def deberta(data: Path, folder: Path) -> list[Peer]:
     (folder / "config.json").write_text('{"model_type": "deberta"}')
     find = lru_cache(1)(ByteLevelOracle(_merges(folder / "merges.txt")).tokenize)
     tokenizer = Tokenizer.load(folder)
-    return [Peer(tokenizer, lambda t: [token for token, *_ in find(t)], elsewhere(_spans(find)))]
+    return [
+        Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
+    ]
 
 
 def modernbert(data: Path, folder: Path) -> list[Peer]:

@@ -84,10 +84,10 @@ def test_tweets_are_normalized_as_elsewhere(tmp_path, emoji, tweets_of_wnut):
     theirs = transformers.BertweetTokenizer.from_pretrained(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     tokenizer.save(tmp_path / "again")
-    again = Tokenizer.load(tmp_path / "again")
-    assert again.fingerprint == tokenizer.fingerprint
+    copy = Tokenizer.load(tmp_path / "again")
+    assert copy.fingerprint == tokenizer.fingerprint
     for text, own, same in zip(
-        texts, tokenizer.segments(texts), again.piece_ids(texts), strict=True
+        texts, tokenizer.segments(texts), copy.piece_ids(texts), strict=True
     ):
         expected = theirs(text, add_special_tokens=False)["input_ids"]
         assert own.input_ids.tolist() == same.tolist() == expected, text
@@ -112,11 +112,11 @@ def test_offsets_in_a_tweet_are_those_of_the_original(emoji):
     text = "@Jo isn't AT&amp;T’s😂!!!!!!  https://t.co/x"
     normalized, origin = tweets.normalize_tweet(text, "<mask>")
     spans = {}
-    at = 0
+    start = 0
     for word in normalized.split():
-        at = normalized.index(word, at)
-        spans[word] = text[origin[at, 0] : origin[at + len(word) - 1, 1]]
-        at += len(word)
+        start = normalized.index(word, start)
+        spans[word] = text[origin[start, 0] : origin[start + len(word) - 1, 1]]
+        start += len(word)
     assert spans["@USER"] == "@Jo"
     assert (spans["is"], spans["n't"]) == ("is", "n't")
     assert (spans["&"], spans["T"], spans["'s"]) == ("&amp;", "T", "’s")
