@@ -70,6 +70,21 @@ class Visit:
         self.page.on("console", self._note)
         self.page.on("request", self._check_host)
 
+    def begin_again(self, url: str, size: str = "desktop", *, color_scheme: str = "light") -> None:
+        """Use the tab like a new one, in a fraction of the time."""
+        width, height = SIZES[size]
+        self.url, self.width = url, width
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.emulate_media(color_scheme=color_scheme, reduced_motion="reduce")
+
+    def forget(self) -> None:
+        """Leave the page, and remove what it has stored."""
+        self.page.unroute_all()
+        self.page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        self.context.clear_cookies()
+        self.page.goto("about:blank")
+        assert self.faults == []
+
     def _note(self, message: Any) -> None:
         refused = "Failed to load resource: the server responded"  # the page itself says why
         if message.type in ("error", "warning") and not message.text.startswith(refused):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,18 +38,34 @@ def site(directories: dict[str, str]) -> Iterator[Running]:
         yield started
 
 
+@pytest.fixture(scope="package")
+def _tabs() -> Iterator[list[Visit]]:
+    """Tabs that no test uses."""
+    tabs: list[Visit] = []
+    yield tabs
+    for tab in tabs:
+        tab.close()
+
+
 @pytest.fixture
-def visit(browser: Any, site: Running) -> Iterator[Callable[..., Visit]]:
-    """A tab on the server's page; what went wrong in it is known at the end."""
+def visit(browser: Any, site: Running, _tabs: list[Visit]) -> Iterator[Callable[..., Visit]]:
+    """A tab on the server's page, or a file; what went wrong in it is known at the end."""
     visits: list[Visit] = []
 
-    def begin(size: str = "desktop", **more: Any) -> Visit:
-        visits.append(Visit(browser, f"{site.url}/", size, **more))
-        return visits[-1]
+    def begin(size: str = "desktop", *, file: Path | None = None, **more: Any) -> Visit:
+        url = f"{site.url}/" if file is None else file.as_uri()
+        if _tabs:
+            tab = _tabs.pop()
+            tab.begin_again(url, size, **more)
+        else:
+            tab = Visit(browser, url, size, **more)
+        visits.append(tab)
+        return tab
 
     yield begin
-    for one in visits:
-        one.close()
+    for tab in visits:
+        tab.forget()
+        _tabs.append(tab)
 
 
 @pytest.fixture(scope="package")

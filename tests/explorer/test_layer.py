@@ -27,7 +27,6 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.oracles import geometry, redraw
-from tests.explorer.browser import Visit
 from tests.explorer.test_browser import ASKED, cells
 from tests.explorer.test_browser import TEXT as SENTENCE
 from tests.serving.conftest import LIMIT, PIECES
@@ -301,12 +300,11 @@ def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, get_model) -> No
 
 
 @pytest.mark.long
-def test_a_file_shows_layers_and_weights(browser, get_model, tmp_path: Path) -> None:
+def test_a_file_shows_layers_and_weights(visit, get_model, tmp_path: Path) -> None:
     model = get_model("pretrained")
     found = tmp_path / "page.html"
     found.write_text(page_of(explorer.explain(model, SENTENCE)), encoding="utf-8")
-    tab = Visit(browser, found.as_uri())
-    page = tab.open("#/layer?layer=1&head=1&token=2")
+    page = visit(file=found).open("#/layer?layer=1&head=1&token=2")
     assert page.locator(".status").inner_text() == "Layer 2 of 2, 9 pieces."
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     rows = cells(page.get_by_role("table", name="Scores"))
@@ -319,4 +317,3 @@ def test_a_file_shows_layers_and_weights(browser, get_model, tmp_path: Path) -> 
         step = steps[name][2, 1] if name == "query" else steps[name][2]
         value = card.locator(".sum").inner_text()
         assert shown(value) == near(float(step[0]))
-    tab.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from bertworks import explorer
 from bertworks.explorer.page import page as page_of
-from tests.explorer.browser import Visit, axe
+from tests.explorer.browser import axe
 from tests.explorer.test_browser import ASKED, TEXT, VIEWS, cells
 
 pytestmark = pytest.mark.long
@@ -120,14 +119,8 @@ def file(get_model, tmp_path: Path) -> Path:
     return found
 
 
-@pytest.fixture
-def offline(browser: Any, file: Path) -> Iterator[Visit]:
-    tab = Visit(browser, file.as_uri())
-    yield tab
-    tab.close()
-
-
-def test_a_file_shows_its_text_without_a_server(offline: Visit, get_model) -> None:
+def test_a_file_shows_its_text_without_a_server(visit, file: Path, get_model) -> None:
+    offline = visit(file=file)
     page = offline.open("#/fill")
     page.get_by_role("button", name="door", exact=True).click()
     page.get_by_role("heading", name="The blank · was “door”").wait_for()
@@ -144,12 +137,11 @@ def test_a_file_shows_its_text_without_a_server(offline: Visit, get_model) -> No
     assert "needs a server" in page.locator(".notice").inner_text()
 
 
-def test_a_file_of_a_classifier_switches_heads_off(browser, get_model, tmp_path: Path) -> None:
+def test_a_file_of_a_classifier_switches_heads_off(visit, get_model, tmp_path: Path) -> None:
     found = tmp_path / "page.html"
     data = explorer.explain(get_model("classifier"), TEXT)
     found.write_text(page_of(data), encoding="utf-8")
-    tab = Visit(browser, found.as_uri())
-    page = tab.open("#/attention?layer=1&head=0")
+    page = visit(file=found).open("#/attention?layer=1&head=0")
     page.get_by_role("button", name="Switch off: layer 2, head 1").click()
     said = page.locator(".card p", has_text="the label “")
     said.wait_for()
@@ -157,7 +149,6 @@ def test_a_file_of_a_classifier_switches_heads_off(browser, get_model, tmp_path:
     assert float(said.inner_text().split(": ")[1].split(" %")[0]) == pytest.approx(
         100 * share, abs=0.6
     )
-    tab.close()
 
 
 def test_a_file_without_javascript_is_tables(browser, file: Path) -> None:

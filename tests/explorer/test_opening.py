@@ -93,12 +93,12 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OPENED)
-def test_a_file_has_no_dead_end(browser, get_model, name: str, tmp_path: Path) -> None:
+def test_a_file_has_no_dead_end(visit, get_model, name: str, tmp_path: Path) -> None:
     model = get_model(name)
     pair = "the door was open" if name in ("answering", "reranker") else None
     found = tmp_path / "page.html"
     found.write_text(page_of(explorer.explain(model, "the door was open", pair)), encoding="utf-8")
-    tab = Visit(browser, found.as_uri())
+    tab = visit(file=found)
     for title, link in titles(tab.open()).items():
         page = tab.show(link)
         assert page.locator("h1").inner_text() == title
@@ -106,12 +106,11 @@ def test_a_file_has_no_dead_end(browser, get_model, name: str, tmp_path: Path) -
         says = page.locator("main").inner_text()
         for dead in ("has no head", "for one text only", "cannot compute"):
             assert dead not in says, title
-    tab.close()
 
 
 @pytest.mark.long
 def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
-    browser, get_model: Callable[[str], Model], tmp_path: Path
+    visit, get_model: Callable[[str], Model], tmp_path: Path
 ) -> None:
     model, text = get_model("pretrained"), "the door was open in london."
     data = explorer.explain(model, text)
@@ -127,7 +126,7 @@ def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
     for view in ("steps", "attention", "heads", "occlusion"):
         assert data["masked"][view] == getattr(explorer, view)(model, text, words=[word])
     (tmp_path / "page.html").write_text(page_of(data), encoding="utf-8")
-    tab = Visit(browser, (tmp_path / "page.html").as_uri())
+    tab = visit(file=tmp_path / "page.html")
     page = tab.open("#/steps")
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()
     page.get_by_role("button", name=name, exact=True).first.click()
@@ -141,7 +140,6 @@ def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
     page.get_by_role("button", name=name, exact=True).first.click()
     page.get_by_role("button", name="Switch off: layer 2, head 2").click()
     page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
-    tab.close()
 
 
 def test_a_text_with_a_blank_needs_no_other(get_model: Callable[[str], Model]) -> None:
