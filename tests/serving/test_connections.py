@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,39 +223,46 @@ def test_headers_that_arrive_at_once_are_bounded(server: ServerProcess, size: in
         assert openai.status_code == (401 if size < MAX_HEADER_BYTES else 431)
 
 
-@pytest.mark.parametrize(
-    ("start", "dribble", "seconds"),
-    [
-        pytest.param(b"", b"", HEADER_SECONDS, id="silent"),
-        pytest.param(REQUEST, b"a: b\r\n", HEADER_SECONDS, id="slow headers"),
-        pytest.param(b"GET /", b"a", HEADER_SECONDS, id="slow URL"),
-        pytest.param(b"", b"\r\n", HEADER_SECONDS, id="empty lines"),
-        pytest.param(REQUEST + b"\r\n", b"", KEEP_ALIVE_SECONDS, id="idle"),
-        pytest.param(REQUEST + b"\r\n", b"\r\n", KEEP_ALIVE_SECONDS, id="empty lines when idle"),
-        pytest.param(
-            REQUEST + b"\r\nGET /health HTTP/1.1\r\n", b"a: b\r\n", HEADER_SECONDS, id="second"
-        ),
-        pytest.param(
-            b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n",
-            b"a",
-            KEEP_ALIVE_SECONDS,
-            id="body after a refusal",
-        ),
-    ],
-)
-def test_slow_clients_are_closed(
-    server: ServerProcess, start: bytes, dribble: bytes, seconds: float
-) -> None:
-    with server.connect() as slow:
-        slow.sendall(start)
-        _, seconds_open = end_of(slow, lambda: dribble)
-    assert seconds - 1 < seconds_open < seconds + SLACK
+SLOW = {
+    "silent": (b"", b"", HEADER_SECONDS),
+    "slow headers": (REQUEST, b"a: b\r\n", HEADER_SECONDS),
+    "slow URL": (b"GET /", b"a", HEADER_SECONDS),
+    "empty lines": (b"", b"\r\n", HEADER_SECONDS),
+    "idle": (REQUEST + b"\r\n", b"", KEEP_ALIVE_SECONDS),
+    "empty lines when idle": (REQUEST + b"\r\n", b"\r\n", KEEP_ALIVE_SECONDS),
+    "second request": (
+        REQUEST + b"\r\nGET /health HTTP/1.1\r\n",
+        b"a: b\r\n",
+        HEADER_SECONDS,
+    ),
+    "body after a refusal": (
+        b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n",
+        b"a",
+        KEEP_ALIVE_SECONDS,
+    ),
+}
+"""What slow clients send at first, what they go on sending, and when they are closed."""
 
 
-def test_a_silent_handshake_is_closed(server: ServerProcess) -> None:
-    with server.connect(handshake=False) as silent:
-        _, seconds_open = end_of(silent)
-    assert seconds_open < HEADER_SECONDS + SLACK
+def test_slow_clients_are_closed(server: ServerProcess) -> None:
+    """All at once: each waits for seconds."""
+
+    def seconds_open(name: str) -> float:
+        start, dribble, _ = SLOW[name]
+        with server.connect() as slow:
+            slow.sendall(start)
+            return end_of(slow, lambda: dribble)[1]
+
+    def seconds_silent() -> float:
+        with server.connect(handshake=False) as silent:
+            return end_of(silent)[1]
+
+    with ThreadPoolExecutor(len(SLOW) + 1) as clients:
+        silent = clients.submit(seconds_silent)
+        for name, measured in zip(SLOW, clients.map(seconds_open, SLOW), strict=True):
+            expected = SLOW[name][-1]
+            assert expected - 1 < measured < expected + SLACK, name
+        assert silent.result() < HEADER_SECONDS + SLACK, "a handshake"
 
 
 def large_request() -> bytes:
