@@ -9,9 +9,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
 from typer import testing
 
 # Tests are small and may run side by side: threads that wait for one another cost far more than
@@ -49,7 +49,16 @@ def existing_modules(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-install_import_hook(existing_modules(_CHECKED), "beartype.beartype")
+def _check_types() -> None:
+    """Check declared types in the modules that are imported from now on."""
+    names = existing_modules(_CHECKED)
+    from tests.type_checks import checked_once  # imports torch
+
+    jaxtyping.jaxtyped = checked_once(jaxtyping.jaxtyped)  # with which the hook decorates functions
+    jaxtyping.install_import_hook(names, "beartype.beartype")
+
+
+_check_types()
 
 # A machine that is busy with something else is no fault of the code.
 settings.register_profile("bertworks", deadline=None)
