@@ -173,7 +173,7 @@ class Binding:
         return is_bare(self.name) and (self.kind != "variable" or self.lines > LINES)
 
     def __str__(self) -> str:
-        return f"{_shortened(self.file)}:{self.first}: {self.name} ({self.kind}, {self.lines})"
+        return f"{_shorten(self.file)}:{self.first}: {self.name} ({self.kind}, {self.lines})"
 
 
 @dataclass
@@ -301,12 +301,12 @@ def bindings(folders: Iterable[Path]) -> Iterator[Binding]:
             yield from Bindings(file).bindings
 
 
-def totals(counted: Iterable[Binding], root: Path) -> dict[str, Counter[str]]:
+def totals(matches: Iterable[Binding], root: Path) -> dict[str, Counter[str]]:
     """How many bindings are counted by name, by folder below the root, and by file."""
     names: Counter[str] = Counter()
     folders: Counter[str] = Counter()
     files: Counter[str] = Counter()
-    for binding in counted:
+    for binding in matches:
         path = binding.file.relative_to(root)
         names[binding.name.strip("_")] += 1
         folders[path.parts[0] if len(path.parts) > 1 else "."] += 1
@@ -314,38 +314,43 @@ def totals(counted: Iterable[Binding], root: Path) -> dict[str, Counter[str]]:
     return {"name": names, "folder": folders, "file": files}
 
 
-def _shortened(file: Path) -> Path:
+def _shorten(file: Path) -> Path:
     return file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
 
 
 def main(arguments: list[str]) -> None:
     for folder in [Path(argument).resolve() for argument in arguments] or [PACKAGE]:
         every = list(bindings([folder]))
-        counted = [binding for binding in every if binding.is_counted]
-        for binding in counted:
+        matches = [binding for binding in every if binding.is_counted]
+        for binding in matches:
             print(binding)
         root = folder if folder.is_dir() else folder.parent
-        for title, counts in totals(counted, root).items():
+        for title, counts in totals(matches, root).items():
             if title != "file":
                 print(f"\nby {title}:")
                 print("\n".join(f"{count:6} {key}" for key, count in counts.most_common()))
         _print_test_names(every)
-        print(f"\n{_shortened(folder)}: {len(counted):,} of {len(every):,} bindings")
+        print(f"\n{_shorten(folder)}: {len(matches):,} of {len(every):,} bindings")
 
 
-def _print_test_names(every: Iterable[Binding]) -> None:
-    tests = [
-        each
+def tests_of(every: Iterable[Binding]) -> list[tuple[Binding, str | None]]:
+    """The tests among bindings, each with what its name lacks."""
+    return [
+        (each, find_test_name_fault(each.name))
         for each in every
         if each.kind == "function"
         and each.name.startswith("test_")
         and each.file.name.startswith("test_")
     ]
-    faults = [(each, fault) for each in tests if (fault := find_test_name_fault(each.name))]
+
+
+def _print_test_names(every: Iterable[Binding]) -> None:
+    tests = tests_of(every)
+    faults = [(each, fault) for each, fault in tests if fault]
     if tests:
         print("\ntest names:")
         for test, fault in faults:
-            print(f"{_shortened(test.file)}:{test.first}: {test.name} ({fault})")
+            print(f"{_shorten(test.file)}:{test.first}: {test.name} ({fault})")
         print(f"{len(faults):,} of {len(tests):,} tests")
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from . import names
 
-MOST = 22
-"""How many bindings of the package may have such a name. This number only goes down."""
+MOST = {"src/bertworks": 22, "tests": 2, "benchmarks": 0}
+"""How many bindings of each folder may have such a name. These numbers only go down."""
 
 SOURCE = """
 import json as given
@@ -47,15 +47,23 @@ def source(tmp_path: Path) -> Path:
     return file
 
 
-def test_package_has_no_more_bare_participles_and_prepositions() -> None:
-    counted = [each for each in names.bindings([names.PACKAGE]) if each.is_counted]
-    worst = names.totals(counted, names.PACKAGE)["file"].most_common(5)
-    listed = ", ".join(f"{file} ({count})" for file, count in worst)
-    assert len(counted) <= MOST, (
-        f"{len(counted)} names are bare participles, prepositions or adverbs: at most {MOST}. "
-        f"Name the thing (`rows`, `path`, `match`). `python -m tests.names` lists all; "
-        f"files with the most: {listed}"
+@pytest.mark.parametrize("folder", MOST)
+def test_folder_has_no_more_bare_participles_and_prepositions(folder: str) -> None:
+    root = names.ROOT / folder
+    matches = [each for each in names.bindings([root]) if each.is_counted]
+    worst = names.totals(matches, root)["file"].most_common(5)
+    files = ", ".join(f"{file} ({count})" for file, count in worst)
+    assert len(matches) <= MOST[folder], (
+        f"{len(matches)} names are bare participles, prepositions or adverbs: at most "
+        f"{MOST[folder]}. Name the thing (`rows`, `path`, `match`). "
+        f"`python -m tests.names {folder}` lists all; files with the most: {files}"
     )
+
+
+def test_test_names_of_this_project_have_a_subject_and_a_behaviour() -> None:
+    tests = names.tests_of(names.bindings([names.ROOT / "tests"]))
+    faults = [(each.name, fault) for each, fault in tests if fault]
+    assert not faults, "name tests `test_<subject>_<behaviour>`, in plain words"
 
 
 def test_variables_count_beyond_three_lines_and_all_else_always(source: Path) -> None:

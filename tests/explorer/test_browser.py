@@ -35,16 +35,16 @@ ASKED = TEXT.replace(" ", "+")
 
 def cells(table: Any) -> list[list[str]]:
     """The body of a table."""
-    found: list[list[str]] = table.evaluate(
+    texts: list[list[str]] = table.evaluate(
         "one => [...one.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.textContent))"
     )
-    return found
+    return texts
 
 
-def saved_as(page: Any, name: str, within: Any) -> bytes:
+def saved_as(page: Any, name: str, part: Any) -> bytes:
     """What a button of that name saves."""
     with page.expect_download() as waiting:
-        within.get_by_role("button", name=name, exact=True).click()
+        part.get_by_role("button", name=name, exact=True).click()
     return Path(waiting.value.path()).read_bytes()
 
 
@@ -52,17 +52,17 @@ def percents(text: str) -> float:
     return float(re.sub(r"[^\d.]", "", text)) / 100
 
 
-def test_fill_in_the_blank(visit, get_model, browser) -> None:
+def test_fill_shows_the_predictions_of_a_blank(visit, get_model, browser) -> None:
     tab = visit()
     page = tab.open(f"#/fill?text={ASKED}")
     page.get_by_role("button", name="open", exact=True).click()
     page.get_by_role("heading", name="The blank · was “open”").wait_for()
     expected = get_model("pretrained").fill_mask("the door was [MASK] in london.", top_k=10)[0]
-    shown = cells(page.locator(".card table").first)[:10]
-    assert [row[0].removesuffix(" (the original)") for row in shown] == [
+    best_rows = cells(page.locator(".card table").first)[:10]
+    assert [row[0].removesuffix(" (the original)") for row in best_rows] == [
         one["token"].replace("##", "·") for one in expected
     ]
-    assert [percents(row[2]) for row in shown] == pytest.approx(
+    assert [percents(row[2]) for row in best_rows] == pytest.approx(
         [one["probability"] for one in expected], abs=0.006
     )
     page.get_by_label("Candidates").fill("river, deep")
@@ -80,26 +80,26 @@ def test_fill_in_the_blank(visit, get_model, browser) -> None:
     assert [row[0] for row in rows[-2:]] == ["river", "deep"]
     link = page.url
     text = page.locator("main").inner_text()
-    again = visit()
-    restored = again.open(link.removeprefix(again.url))
-    restored.get_by_role("heading", name="Blank 2").first.wait_for()
-    again.settle()
-    assert restored.locator("main").inner_text() == text
+    other_visit = visit()
+    other_page = other_visit.open(link.removeprefix(other_visit.url))
+    other_page.get_by_role("heading", name="Blank 2").first.wait_for()
+    other_visit.settle()
+    assert other_page.locator("main").inner_text() == text
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "number", "note"),
+    ("name", "text", "number", "note"),
     [  # the first model's words: [MASK] it ' s a door , was open .
         ("roberta", "<mask> it's a door, was open.", 7, None),
         ("albert", "[MASK] it's a door, was open.", 5, "it masks “open.”"),
     ],
 )
 def test_another_models_words_are_those_of_the_same_characters(
-    browser, start, directories, name: str, given: str, number: int, note: str | None
+    browser, start, directories, name: str, text: str, number: int, note: str | None
 ) -> None:
     """Their numbers differ: it was asked for another word."""
     other = load(FAMILIES / f"{name}-pretraining", device="cpu")
-    expected = explorer.fill(other, given, words=[number])
+    expected = explorer.fill(other, text, words=[number])
     assert expected["pieces"]["words"][number]["text"].startswith("open")
     models = {"own": directories["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
     with start(models) as site:
@@ -121,7 +121,7 @@ def test_another_models_words_are_those_of_the_same_characters(
         tab.close()
 
 
-def test_what_a_blank_would_be(visit, get_model) -> None:
+def test_guess_shows_the_layers_of_a_blank(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/guess?text={ASKED}")
     page.get_by_role("button", name="open", exact=True).click()
@@ -130,19 +130,19 @@ def test_what_a_blank_would_be(visit, get_model) -> None:
     page.get_by_label("Your guess").fill("deep")
     page.get_by_label("Your guess").press("Enter")
     page.get_by_text("It gives your “deep”").wait_for()
-    found = explorer.fill(get_model("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][
+    blank = explorer.fill(get_model("pretrained"), TEXT, words=[3], candidates=["deep"])["blanks"][
         0
     ]
     layers = cells(page.get_by_role("table", name="Most probable pieces"))
-    assert [row[2] for row in layers] == [f"{one['entropy']:.1f}" for one in found["layers"]]
+    assert [row[2] for row in layers] == [f"{one['entropy']:.1f}" for one in blank["layers"]]
     page.get_by_text("As a table").click()
     numbers = cells(page.get_by_role("table", name="Probability by layer"))
     assert [float(row[2]) for row in numbers] == pytest.approx(
-        [one["candidates"][0]["probability"] for one in found["layers"]], rel=1e-3
+        [one["candidates"][0]["probability"] for one in blank["layers"]], rel=1e-3
     )
 
 
-def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path: Path) -> None:
+def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_path: Path) -> None:
     own, run = get_model("pretrained"), tmp_path / "run"
     own.save(run / "model")
     for step in (20, 1000):
@@ -159,7 +159,7 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path
         rows = cells(page.get_by_role("table", name="The blank", exact=True))
         return [(row[0].removesuffix(" (the original)"), percents(row[2])) for row in rows[:10]]
 
-    def of(answer) -> list[Any]:
+    def rows_of(answer) -> list[Any]:
         return [
             (one["token"].replace("##", "·"), pytest.approx(one["probability"], abs=0.006))
             for one in answer["top"]
@@ -169,7 +169,7 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path
         tab = Visit(browser, f"{site.url}/")
         page = tab.open(f"#/guess?text={ASKED}&words=3&guess=deep&shown=1")
         slider = page.get_by_role("slider", name="Checkpoint")
-        assert likeliest(page) == of(expected[2]), "the model itself, first"
+        assert likeliest(page) == rows_of(expected[2]), "the model itself, first"
         for key, says, answer in (
             ("Home", "step 20", expected[0]),
             ("ArrowRight", "step 1,000", expected[1]),
@@ -177,24 +177,24 @@ def test_a_blank_at_each_checkpoint_of_a_run(browser, start, get_model, tmp_path
             slider.press(key)
             page.get_by_text(says).wait_for()
             tab.settle()
-            assert likeliest(page) == of(answer)
+            assert likeliest(page) == rows_of(answer)
         page.get_by_role("button", name="Compare all checkpoints").click()
         figure = page.get_by_role("figure", name="Probability by checkpoint")
         figure.get_by_text("As a table").click()
         rows = cells(figure.locator("table"))
         assert [row[0] for row in rows] == ["20", "1000"]
-        for at, (row, answer) in enumerate(zip(rows, expected[:2], strict=True)):
+        for number, (row, answer) in enumerate(zip(rows, expected[:2], strict=True)):
             shown = [float(one) for one in row[1:]]
             probabilities = [answer["original"], answer["candidates"][0], answer["top"][0]]
             assert shown == pytest.approx(
                 [one["probability"] for one in probabilities], rel=1e-3
-            ), at
-        again = Visit(browser, f"{site.url}/")
-        restored = again.open(page.url.removeprefix(again.url))
-        restored.get_by_text("step 1,000").wait_for()
-        again.settle()
-        assert likeliest(restored) == of(expected[1])
-        again.close()
+            ), number
+        other_visit = Visit(browser, f"{site.url}/")
+        other_page = other_visit.open(page.url.removeprefix(other_visit.url))
+        other_page.get_by_text("step 1,000").wait_for()
+        other_visit.settle()
+        assert likeliest(other_page) == rows_of(expected[1])
+        other_visit.close()
         tab.close()
 
 
@@ -209,7 +209,7 @@ def test_next_word_both_ways(visit, get_model) -> None:
     assert page.get_by_role("heading", name="Both sides").count() == 0
 
 
-def test_pieces(visit, get_model) -> None:
+def test_pieces_are_those_of_the_tokenizer(visit, get_model) -> None:
     tab = visit()
     page = tab.open("#/pieces?text=the+unopened+door&pair=日本")
     tokens = get_model("pretrained").tokenizer.encode("the unopened door", "日本")
@@ -222,20 +222,20 @@ def test_pieces(visit, get_model) -> None:
     assert page.locator("main b").count() == 0, "a text is text"
 
 
-def test_from_text_to_answer(visit, get_model) -> None:
+def test_steps_show_states_and_the_answer(visit, get_model) -> None:
     page = visit().open(f"#/steps?text={ASKED}&words=3")
     steps = explorer.steps(get_model("pretrained"), TEXT, words=[3])
     count = len(steps["pieces"]["tokens"])
     assert page.get_by_text(f"[{count}, 16]").count() == 2
-    at = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
+    position = [one["token"] for one in steps["pieces"]["tokens"]].index("london")
     page.get_by_role("group", name="Pieces").get_by_role("button", name="london").click()
     rows = cells(page.get_by_role("table", name="The states of “london”"))
     shown = [float(number.replace("−", "-")) for number in rows[-1][1:9]]
-    assert shown == pytest.approx(steps["states"][-1]["rows"][at], abs=0.006)
+    assert shown == pytest.approx(steps["states"][-1]["rows"][position], abs=0.006)
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()
 
 
-def test_attention(visit, get_model) -> None:
+def test_attention_shows_weights_and_heads(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/attention?text={ASKED}&words=3")
     answer = explorer.attention(get_model("pretrained"), TEXT, words=[3])
@@ -249,10 +249,10 @@ def test_attention(visit, get_model) -> None:
     page.get_by_role("button", name="Matrix").click()
     matrix = page.get_by_role("figure", name="Layer 2, head 2: matrix")
     matrix.get_by_text("As a table").click()
-    shown = [[float(one) for one in row[1:]] for row in cells(matrix.locator("table"))]
+    values = [[float(one) for one in row[1:]] for row in cells(matrix.locator("table"))]
     data = np.frombuffer(__import__("base64").b64decode(answer["weights"]["base64"]), np.uint8)
     weights = data.reshape(2, 2, size, size) / answer["weights"]["scale"]
-    np.testing.assert_allclose(shown, weights[1, 1], atol=1e-4)
+    np.testing.assert_allclose(values, weights[1, 1], atol=1e-4)
 
     page.get_by_label("Merge pieces").check()
     page.get_by_label("Hide special").check()
@@ -266,15 +266,15 @@ def test_attention(visit, get_model) -> None:
     page.get_by_role("button", name="Switch off: layer 2, head 2").click()
     page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
     tab.settle()
-    asked = {"text": TEXT, "words": [3], "ablated_heads": [(1, 1)]}
+    options = {"text": TEXT, "words": [3], "ablated_heads": [(1, 1)]}
     before = explorer.predict(get_model("pretrained"), TEXT, words=[3])["prediction"]
     token = before["target"]["token"]
-    off = explorer.predict(
-        get_model("pretrained"), **asked, target={"kind": "blank", "blank": 0, "token": token}
+    prediction_without_head = explorer.predict(
+        get_model("pretrained"), **options, target={"kind": "blank", "blank": 0, "token": token}
     )["prediction"]
     said = page.locator(".card p", has_text="the blank “").inner_text()
     assert percents(said.split(": ")[1].split(" %")[0]) == pytest.approx(
-        off["probability"], abs=0.006
+        prediction_without_head["probability"], abs=0.006
     )
     page.get_by_role("button", name="Rank all heads").click()
     table = page.get_by_role("table", name="Heads by their effect")
@@ -294,21 +294,21 @@ def test_a_claim_about_heads(visit, get_model, claim: str) -> None:
     page.get_by_text("Tested on").wait_for()
     more = {"links": [[(1, 0), (3, 2)], [(1, 0)]]} if claim == "links" else {}
     texts = [one.partition(" | ")[0] for one in sentences]
-    found = explorer.claim(get_model("pretrained"), texts, claim, **more)
-    assert f"Tested on {found['num_words']} words" in page.locator("main").inner_text()
+    result = explorer.claim(get_model("pretrained"), texts, claim, **more)
+    assert f"Tested on {result['num_words']} words" in page.locator("main").inner_text()
     best = cells(page.get_by_role("table", name="Best heads"))
-    assert percents(best[0][1]) == pytest.approx(found["ranked"][0]["score"], abs=0.006)
+    assert percents(best[0][1]) == pytest.approx(result["ranked"][0]["score"], abs=0.006)
 
 
-def test_minimal_pair(visit, get_model) -> None:
+def test_minimal_pair_shows_changes_of_vectors(visit, get_model) -> None:
     page = visit().open("#/pair?text=the+[MASK]+was+open&other=the+[MASK]+was+deep")
-    found = explorer.minimal_pair(
+    result = explorer.minimal_pair(
         get_model("pretrained"), "the [MASK] was open", "the [MASK] was deep"
     )
     figure = page.get_by_role("figure", name="Change of each vector")
     figure.get_by_text("As a table").click()
     shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, 1 - np.array(found["vectors"]), atol=1e-4)
+    np.testing.assert_allclose(shown, 1 - np.array(result["vectors"]), atol=1e-4)
     assert page.get_by_text("5 pieces are the same, 1 differs.").is_visible()
     page.get_by_label("Second text").fill("the [MASK] was open in london")
     page.get_by_text("6 pieces are the same, 2 are added.").wait_for()
@@ -324,18 +324,18 @@ def test_a_long_text_of_a_minimal_pair_is_seen_whole_on_a_phone(visit) -> None:
         assert box.evaluate("one => one.scrollHeight <= one.clientHeight"), name
 
 
-def test_which_words_decided(visit, get_model) -> None:
+def test_occlusion_shows_the_effect_of_each_word(visit, get_model) -> None:
     tab = visit()
     page = tab.open("#/occlusion?model=classifier&text=the+door+was+open")
     table = page.get_by_role("table", name="Effect of each word")
     rows = cells(table)
-    found = explorer.occlusion(get_model("classifier"), "the door was open")
+    result = explorer.occlusion(get_model("classifier"), "the door was open")
     assert {row[0] for row in rows} == {"the", "door", "was", "open"}
-    texts = [one["text"] for one in found["pieces"]["words"]]
-    for one in found["words"]:
+    texts = [one["text"] for one in result["pieces"]["words"]]
+    for one in result["words"]:
         (row,) = (row for row in rows if row[0] == texts[one["word"]])
         assert percents(row[1]) == pytest.approx(one["probability"], abs=0.006)
-    label = found["prediction"]["distribution"][1]["name"]
+    label = result["prediction"]["distribution"][1]["name"]
     page.get_by_label("Prediction to explain").select_option(label)
     page.get_by_text(f"the label “{label}”").wait_for()
 
@@ -349,16 +349,16 @@ def test_which_words_decided(visit, get_model) -> None:
         ([0, 0, 0, 0], "Hiding a word never lowers it."),
     ],
 )
-def test_what_a_prediction_depends_on_is_what_lowers_it(visit, changes, says: str) -> None:
-    def changed(route: Any) -> None:
+def test_prediction_depends_on_the_word_that_lowers_it_most(visit, changes, says: str) -> None:
+    def change_effects(route: Any) -> None:
         answer = route.fetch()
-        found = answer.json()
-        for one, value in zip(found["words"], changes, strict=True):
+        content = answer.json()
+        for one, value in zip(content["words"], changes, strict=True):
             one["change"] = value
-        route.fulfill(response=answer, json=found)
+        route.fulfill(response=answer, json=content)
 
     tab = visit()
-    tab.page.route("**/explore/occlusion", changed)
+    tab.page.route("**/explore/occlusion", change_effects)
     page = tab.open("#/occlusion?model=classifier&text=the+door+was+open")
     said = page.locator(".status").inner_text().partition("%. ")[2]
     assert said.removesuffix(" points.") == says
@@ -388,28 +388,28 @@ def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, g
     assert "Blue heads raise it, orange heads lower it" in figure.inner_text()
 
 
-def test_a_word_in_context(visit, get_model) -> None:
+def test_word_in_context_shows_similarities(visit, get_model) -> None:
     tab = visit()
     page = tab.open()
     page.get_by_role("link", name="A word in context").click()
     page.get_by_label("Word", exact=True).fill("door")
     page.get_by_label("Sentences with this word").fill("the door was open\na deep door\nthe door")
     page.get_by_text("“door” occurs 3 times.").wait_for()
-    found = explorer.contexts(
+    result = explorer.contexts(
         get_model("pretrained"), "door", ["the door was open", "a deep door", "the door"]
     )
     page.get_by_role("slider", name="After layer").press("ArrowLeft")
     figure = page.get_by_role("figure", name="After layer 1")
     figure.get_by_text("As a table").click()
     shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, found["similarity"][1], atol=1e-3)
+    np.testing.assert_allclose(shown, result["similarity"][1], atol=1e-3)
     picture = ET.fromstring(saved_as(page, "SVG", page.get_by_role("figure", name="A map")))
     assert len(picture.findall(".//{*}circle")) == 3
     assert "var(" not in ET.tostring(picture, "unicode"), "the colours are its own"
     assert saved_as(page, "PNG", figure)[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_next_sentence(visit, get_model) -> None:
+def test_next_sentence_lists_edits_with_probabilities(visit, get_model) -> None:
     page = visit().open("#/follow?text=the+door+was+open&pair=a+river")
     model = get_model("pretrained")
     page.get_by_text("It follows with probability").wait_for()
@@ -422,7 +422,7 @@ def test_next_sentence(visit, get_model) -> None:
     assert [percents(row[2]) for row in rows] == pytest.approx(expected, abs=0.006)
 
 
-def test_classify_and_tag(visit, get_model) -> None:
+def test_classifier_and_tagger_show_labels_and_entities(visit, get_model) -> None:
     page = visit().open("#/classify?model=classifier&text=the+door+was+open")
     (expected,) = get_model("classifier").predict("the door was open")
     rows = cells(page.get_by_role("table", name="Labels"))
@@ -430,14 +430,14 @@ def test_classify_and_tag(visit, get_model) -> None:
         pytest.approx(expected["probabilities"], abs=0.006)
     )
     page = visit().open("#/tag?model=tagger&text=the+door+in+london")
-    (tagged,) = get_model("tagger").predict("the door in london")
+    (prediction,) = get_model("tagger").predict("the door in london")
     rows = cells(page.get_by_role("table", name="Tags"))
-    assert [row[1] for row in rows] == list(tagged["tags"])
+    assert [row[1] for row in rows] == list(prediction["tags"])
     marked = [one.removesuffix("LOC").strip() for one in page.locator("mark").all_inner_texts()]
-    assert marked == [one["text"] for one in tagged["entities"]]
+    assert marked == [one["text"] for one in prediction["entities"]]
 
 
-def test_answer_and_no_answer(visit) -> None:
+def test_answer_follows_the_threshold(visit) -> None:
     page = visit().open("#/answer?model=answering&question=door&text=the+door+was+open")
     slider = page.get_by_role("slider", name="“No answer” is predicted")
     slider.fill("100")
@@ -448,7 +448,7 @@ def test_answer_and_no_answer(visit) -> None:
     assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays at it"
 
 
-def test_similarity_and_search(visit, get_model) -> None:
+def test_similarity_and_search_show_cosines(visit, get_model) -> None:
     texts = ["the door was open", "a deep river", "the river was deep"]
     tab = visit()
     page = tab.open("#/similarity?model=encoder")
@@ -495,30 +495,30 @@ def test_the_servers_error_is_shown_in_one_line(visit) -> None:
     assert "\n" not in said
 
 
-def test_what_is_still_shown_under_an_error_is_dimmed(visit) -> None:
+def test_results_under_an_error_are_dimmed(visit) -> None:
     tab = visit()
     page = tab.open(f"#/fill?text={ASKED}&words=1")
-    shown = {name: page.locator(name).first for name in (".bars", ".words")}
+    parts = {name: page.locator(name).first for name in (".bars", ".words")}
 
     def is_dimmed(name: str) -> bool:
-        dimmed: bool = shown[name].evaluate(
+        has_opacity: bool = parts[name].evaluate(
             "one => { for (; one; one = one.parentElement)"
             " if (getComputedStyle(one).opacity < 1) return true; return false; }"
         )
-        return dimmed
+        return has_opacity
 
-    assert not any(map(is_dimmed, shown))
+    assert not any(map(is_dimmed, parts))
     page.get_by_label("Text", exact=True).fill("")
     page.get_by_text("Enter a text.").wait_for()
-    assert all(map(is_dimmed, shown)), shown
+    assert all(map(is_dimmed, parts)), parts
     page.get_by_label("Text", exact=True).fill("the river was deep.")
     page.get_by_role("button", name="river", exact=True).click()
     page.get_by_role("heading", name="The blank · was “river”").wait_for()
-    assert not any(map(is_dimmed, shown))
+    assert not any(map(is_dimmed, parts))
     tab.page.route("**/explore/*", lambda route: route.abort())
     page.get_by_label("Text", exact=True).fill("a door.")
     page.get_by_text("The server does not answer.").wait_for()
-    assert all(map(is_dimmed, shown)), shown
+    assert all(map(is_dimmed, parts)), parts
     tab.faults.clear()  # the console says that the requests were stopped
 
 
@@ -527,14 +527,16 @@ def test_a_sentence_without_the_word_is_named_as_people_count(visit) -> None:
     page.get_by_text("Sentence 2 does not contain “door”.", exact=True).wait_for()
 
 
-def test_the_error_of_a_claim_is_beside_it(visit) -> None:
+def test_error_of_a_claim_is_shown_below_its_form(visit) -> None:
     page = visit().open("#/attention?claim=previous")
     page.get_by_label("Sentences, one per line").fill("door " * 200)
     page.get_by_role("button", name="Test it").click()
-    said = page.locator(".status.error")
-    said.wait_for()
-    assert said.inner_text().startswith("Sentence 1: ")
-    box, form = (one.bounding_box() for one in (said, page.get_by_role("button", name="Test it")))
+    message = page.locator(".status.error")
+    message.wait_for()
+    assert message.inner_text().startswith("Sentence 1: ")
+    box, form = (
+        one.bounding_box() for one in (message, page.get_by_role("button", name="Test it"))
+    )
     assert box["y"] > form["y"], "what is wrong with a claim is said under it"
 
 
@@ -585,19 +587,19 @@ def test_the_calls_that_one_copies_run_as_they_are(
     page = tab.show(f"#/{view}?{values}")
     page.get_by_text("The same call as curl").click()
 
-    def copied(name: str) -> str:
+    def copy(name: str) -> str:
         page.get_by_role("button", name=f"Copy {name}").click()
         text: str = page.evaluate("navigator.clipboard.readText()")
         return text
 
-    words = shlex.split(copied("curl"))
+    words = shlex.split(copy("curl"))
     assert words[0] == "curl"
     url = next(word for word in words if word.startswith("http"))
     answer = httpx.post(url, json=json.loads(words[words.index("-d") + 1]))
     assert answer.status_code == 200, answer.text
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(copied("Python"), view, "exec"), {})
-    *before, line = copied("Command line").split(" && ")
+        exec(compile(copy("Python"), view, "exec"), {})
+    *before, line = copy("Command line").split(" && ")
     monkeypatch.chdir(tmp_path)
     for command in before:
         subprocess.run(command, shell=True, check=True)

@@ -47,23 +47,23 @@ def test_a_browser_gets_the_page_and_others_the_servers_health(server) -> None:
 
 
 def test_page_and_files_need_no_key_and_nothing_else_is_given_out(directories, start) -> None:
-    with start({"m": directories["encoder"]}, keys=Keys({"me": "0123456789abcdef"})) as keyed:
-        assert keyed.http.get("/", headers=HTML).status_code == 200
-        assert keyed.http.get("/explore/static/views/fill.js").status_code == 200
-        assert keyed.http.get("/explore/static/../page.py").status_code in (401, 404)
-        assert keyed.http.get("/explore/static/%2e%2e/page.py").status_code == 404
-        assert keyed.http.get("/explore/static/views").status_code == 404
-        assert keyed.http.get("/info").status_code == 401
+    with start({"m": directories["encoder"]}, keys=Keys({"me": "0123456789abcdef"})) as site:
+        assert site.http.get("/", headers=HTML).status_code == 200
+        assert site.http.get("/explore/static/views/fill.js").status_code == 200
+        assert site.http.get("/explore/static/../page.py").status_code in (401, 404)
+        assert site.http.get("/explore/static/%2e%2e/page.py").status_code == 404
+        assert site.http.get("/explore/static/views").status_code == 404
+        assert site.http.get("/info").status_code == 401
 
 
 def test_every_module_imports_modules_that_are_there_and_is_used() -> None:
-    imported = {"app.js"}
+    modules = {"app.js"}
     for name in filter(lambda name: name.endswith(".js"), assets()):
         for found in IMPORT.findall((STATIC / name).read_text()):
             target = (STATIC / name).parent / found
             assert target.is_file(), f"{name} imports {found}"
-            imported.add(target.resolve().relative_to(STATIC.resolve()).as_posix())
-    assert imported == {name for name in assets() if name.endswith(".js")}
+            modules.add(target.resolve().relative_to(STATIC.resolve()).as_posix())
+    assert modules == {name for name in assets() if name.endswith(".js")}
 
 
 def test_a_file_holds_all_that_it_needs_and_its_text_cannot_leave_its_place() -> None:
@@ -79,7 +79,7 @@ def test_a_file_holds_all_that_it_needs_and_its_text_cannot_leave_its_place() ->
     assert "default-src 'none'" in text
 
 
-def test_without_javascript_there_are_tables() -> None:
+def test_page_has_tables_without_javascript() -> None:
     (noscript,) = re.findall(r"<noscript>(.*?)</noscript>", page(DATA), re.DOTALL)
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in noscript.split("<tr>")]
     assert list(filter(None, rows)) == [
@@ -90,7 +90,7 @@ def test_without_javascript_there_are_tables() -> None:
     ]
 
 
-def test_without_javascript_the_results_of_a_masked_word_are_named() -> None:
+def test_page_names_results_of_a_masked_word_without_javascript() -> None:
     masked = {"word": 0, "prediction": None, "heads": None, "occlusion": DATA["occlusion"]}
     (noscript,) = re.findall(r"<noscript>(.*?)</noscript>", page(DATA | {"masked": masked}), re.S)
     assert "Which words decided, with “&lt;b&gt;” masked" in noscript

@@ -54,12 +54,12 @@ def test_words_have_the_marks_of_their_last_character(get_model: GetModel) -> No
 
 def test_pieces_know_their_characters_and_words(get_model: GetModel) -> None:
     text, pair = "the riverx was  [MASK]", "é€ door"
-    found = explorer.pieces(get_model("pretrained"), text, pair)["pieces"]
-    words = [(word["text"], word["field"]) for word in found["words"]]
+    result = explorer.pieces(get_model("pretrained"), text, pair)["pieces"]
+    words = [(word["text"], word["field"]) for word in result["words"]]
     firsts = [("the", "text"), ("riverx", "text"), ("was", "text"), ("[MASK]", "text")]
     assert words == [*firsts, ("é€", "pair"), ("door", "pair")]
     encoding = get_model("pretrained").tokenizer.encode(text, pair, typed_mask=True)
-    tokens = found["tokens"]
+    tokens = result["tokens"]
     assert [token["id"] for token in tokens] == encoding.input_ids.tolist()
     assert [token["segment"] for token in tokens] == encoding.token_type_ids.tolist()
     assert [token["position"] for token in tokens] == list(range(len(tokens)))
@@ -67,7 +67,7 @@ def test_pieces_know_their_characters_and_words(get_model: GetModel) -> None:
         if token["special"]:
             assert (token["field"], token["word"]) == (None, None)
         else:
-            word = found["words"][token["word"]]
+            word = result["words"][token["word"]]
             assert word["start"] <= token["start"] < token["end"] <= word["end"]
             assert tokens[word["tokens"][0]]["start"] == word["start"]
     assert [token["token"] for token in tokens if token["unknown"]] == ["[UNK]"]
@@ -83,10 +83,10 @@ def test_a_tagger_reads_words_as_its_task_does(get_model: GetModel) -> None:
 def test_blanks_are_filled_as_fill_mask_does(get_model: GetModel) -> None:
     model = get_model("pretrained")
     text = "the [MASK] was [MASK] in london"
-    found = explorer.fill(model, text, top_k=3)["blanks"]
+    blanks = explorer.fill(model, text, top_k=3)["blanks"]
     expected = model.fill_mask(text, top_k=3)
-    assert [blank["position"] for blank in found] == [2, 4]
-    for blank, own in zip(found, expected, strict=True):
+    assert [blank["position"] for blank in blanks] == [2, 4]
+    for blank, own in zip(blanks, expected, strict=True):
         assert tops(blank["both"]) == [(one["id"], one["probability"]) for one in own]
         assert tops(blank["layers"][-1]) == tops(blank["both"])
         assert len(blank["layers"]) == 3
@@ -140,16 +140,16 @@ def test_every_family_is_explained(family: str) -> None:
         assert explorer.explain(model, "the door")["fill"]["blanks"][0]["left"]["top"]
         return
     model = pretrained(family)
-    found = explorer.explain(model, TEXT)
+    result = explorer.explain(model, TEXT)
     (expected,) = model.fill_mask(TEXT, top_k=10)
     answer = [(one["id"], one["probability"]) for one in expected]
-    assert tops(found["fill"]["blanks"][0]["both"]) == answer
-    assert found["prediction"]["probability"] == pytest.approx(answer[0][1], abs=1e-6)
-    assert np.shape(found["heads"]["effects"]) == (3, 4)
-    assert max(abs(one["change"]) for one in found["heads"]["ranked"]) > 1e-6
+    assert tops(result["fill"]["blanks"][0]["both"]) == answer
+    assert result["prediction"]["probability"] == pytest.approx(answer[0][1], abs=1e-6)
+    assert np.shape(result["heads"]["effects"]) == (3, 4)
+    assert max(abs(one["change"]) for one in result["heads"]["ranked"]) > 1e-6
 
 
-def test_from_the_left_nothing_to_the_right_is_seen() -> None:
+def test_left_context_excludes_the_words_to_the_right() -> None:
     model = pretrained("bert")
     one, two = (
         explorer.fill(model, f"the door was [MASK] {more}")["blanks"][0]
@@ -166,14 +166,16 @@ def test_from_the_left_nothing_to_the_right_is_seen() -> None:
 def test_candidates_of_several_pieces_take_as_many_masks(get_model: GetModel) -> None:
     model, words = get_model("pretrained"), ["open", "nu", "xyz"]
     (blank,) = explorer.fill(model, TEXT, candidates=words)["blanks"]
-    for word, found in zip(words, blank["both"]["candidates"], strict=True):
+    for word, candidate in zip(words, blank["both"]["candidates"], strict=True):
         ids = model.tokenizer.piece_ids([word])[0].tolist()
-        assert found["pieces"] == model.tokenizer.tokens(ids)
-        assert found["probability"] == pytest.approx(_probability(model, TEXT, 0, ids), rel=1e-4)
+        assert candidate["pieces"] == model.tokenizer.tokens(ids)
+        assert candidate["probability"] == pytest.approx(
+            _probability(model, TEXT, 0, ids), rel=1e-4
+        )
     assert blank["layers"][-1]["candidates"] == blank["both"]["candidates"]
 
 
-def test_a_causal_model_is_asked_what_comes_next(get_model: GetModel) -> None:
+def test_causal_model_predicts_the_next_piece(get_model: GetModel) -> None:
     model = get_model("causal")
     (blank,) = explorer.fill(model, "the door")["blanks"]
     likeliest = blank["left"]["top"][0]["token"]
@@ -189,10 +191,10 @@ def test_a_causal_model_is_asked_what_comes_next(get_model: GetModel) -> None:
 
 def test_attention_as_bytes_and_its_measures() -> None:
     model = pretrained("bert")
-    found = explorer.attention(model, TEXT)
-    coded = found["weights"]
+    result = explorer.attention(model, TEXT)
+    coded = result["weights"]
     weights = np.frombuffer(base64.b64decode(coded["base64"]), np.uint8).reshape(coded["shape"])
-    tokens = len(found["pieces"]["tokens"])
+    tokens = len(result["pieces"]["tokens"])
     assert weights.shape == (3, 4, tokens, tokens)
     assert np.abs(weights.sum(-1) / 255 - 1).max() <= tokens / 510
     for layer in model.encoder.layers:  # queries and keys of zeros: each token attends to all alike
@@ -234,24 +236,24 @@ def test_each_head_and_word_by_itself_moves_a_prediction(
 ) -> None:
     model = get_model(name)
     base = explorer.predict(model, text, pair)["prediction"]
-    found = explorer.heads(model, text, pair)
-    assert found["prediction"] == base
-    effects = np.array(found["effects"])
+    result = explorer.heads(model, text, pair)
+    assert result["prediction"] == base
+    effects = np.array(result["effects"])
     assert effects.shape == (2, 2)
     for layer, head in np.ndindex(2, 2):
-        off = explorer.predict(
+        answer = explorer.predict(
             model, text, pair, target=base["target"], ablated_heads=[(layer, head)]
         )
-        change = off["prediction"]["probability"] - base["probability"]
+        change = answer["prediction"]["probability"] - base["probability"]
         assert effects[layer, head] == pytest.approx(change, abs=1e-6)
-    changes = [abs(one["change"]) for one in found["ranked"]]
+    changes = [abs(one["change"]) for one in result["ranked"]]
     assert changes == sorted(changes, reverse=True)
-    assert len({(one["layer"], one["head"]) for one in found["ranked"]}) == 4
+    assert len({(one["layer"], one["head"]) for one in result["ranked"]}) == 4
     assert max(changes) > 1e-6
     hidden = explorer.occlusion(model, text, pair)
     assert hidden["prediction"] == base
     own = base["target"].get("position") if base["target"]["kind"] == "blank" else None
-    words = [word["number"] for word in found["pieces"]["words"] if own not in word["tokens"]]
+    words = [word["number"] for word in result["pieces"]["words"] if own not in word["tokens"]]
     assert [one["word"] for one in hidden["words"]] == words
     assert max(abs(one["change"]) for one in hidden["words"]) > 1e-6
 
@@ -259,38 +261,38 @@ def test_each_head_and_word_by_itself_moves_a_prediction(
 def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
     model = pretrained("bert")  # of three layers with four heads
     size = len(explorer.pieces(model, TEXT)["pieces"]["tokens"])
-    computed = []
-    watched = _RecordingAttention.context
+    layers = []
+    context = _RecordingAttention.context
 
-    def counted(self, hidden, scope):
-        computed.append(scope.layer)
-        return watched(self, hidden, scope)
+    def record_layer(self, hidden, scope):
+        layers.append(scope.layer)
+        return context(self, hidden, scope)
 
-    monkeypatch.setattr(_RecordingAttention, "context", counted)
+    monkeypatch.setattr(_RecordingAttention, "context", record_layer)
     monkeypatch.setattr("bertworks.explorer.target._MAX_BATCH_TOKENS", 4 * size)
-    found = explorer.heads(model, TEXT)["effects"]
+    effects = explorer.heads(model, TEXT)["effects"]
     text, states = [0, 1, 2], [0, 1, 2]  # the prediction, and the states that others begin with
-    assert sorted(computed) == sorted([*text, *states, 0, 1, 2, 1, 2, 2])
+    assert sorted(layers) == sorted([*text, *states, 0, 1, 2, 1, 2, 2])
     # Several layers in one pack:
     monkeypatch.setattr("bertworks.explorer.target._MAX_BATCH_TOKENS", 3 * size)
-    assert np.allclose(explorer.heads(model, TEXT)["effects"], found, atol=1e-6)
+    assert np.allclose(explorer.heads(model, TEXT)["effects"], effects, atol=1e-6)
 
 
 def test_a_hidden_word_is_a_mask_in_its_place(get_model: GetModel) -> None:
     model = get_model("pretrained")
-    found = explorer.occlusion(model, TEXT, target={"token": "open"})
-    assert (found["replacement"], len(found["words"])) == ("[MASK]", 5)
+    result = explorer.occlusion(model, TEXT, target={"token": "open"})
+    assert (result["replacement"], len(result["words"])) == ("[MASK]", 5)
     masked = explorer.fill(model, "the [MASK] was [MASK] in london", candidates=["open"])
     chance = masked["blanks"][1]["both"]["candidates"][0]["probability"]
-    assert found["words"][1]["probability"] == pytest.approx(chance, abs=1e-6)
+    assert result["words"][1]["probability"] == pytest.approx(chance, abs=1e-6)
     model = get_model("classifier")
-    found = explorer.occlusion(model, "the door was open", target={"label": "so"})
+    result = explorer.occlusion(model, "the door was open", target={"label": "so"})
     ids = model.tokenizer.encode("the door was open").input_ids.copy()
     ids[2] = model.tokenizer.mask_id
     with torch.inference_mode():
         logits = model.network.predict(_batch(ids))["logits"][0]
     expected = torch.softmax(logits, -1)[list(model.labels).index("so")]
-    assert found["words"][1]["probability"] == pytest.approx(float(expected), abs=1e-6)
+    assert result["words"][1]["probability"] == pytest.approx(float(expected), abs=1e-6)
 
 
 def _batch(ids: np.ndarray):
@@ -300,29 +302,29 @@ def _batch(ids: np.ndarray):
 
 
 def test_predictions_are_those_of_the_task(get_model: GetModel) -> None:
-    def asked(name: str, *texts: str, **target) -> dict:
+    def predict(name: str, *texts: str, **target) -> dict:
         return explorer.predict(get_model(name), *texts, target=target or None)["prediction"]
 
     text = "the door was open in london"
     (answer,) = get_model("classifier").predict([text])
-    found = asked("classifier", text)
+    found = predict("classifier", text)
     assert found["target"] == {"kind": "label", "label": answer["label"], "name": answer["label"]}
     shown = {one["name"]: pytest.approx(one["probability"]) for one in found["distribution"]}
     assert shown == answer["probabilities"]
     (answer,) = get_model("topics").predict([text])
-    assert asked("topics", text, label="so")["probability"] == pytest.approx(
+    assert predict("topics", text, label="so")["probability"] == pytest.approx(
         answer["probabilities"]["so"]
     )
     (answer,) = get_model("reranker").predict([(text, "a river")])
-    assert asked("reranker", text, "a river")["probability"] == pytest.approx(answer["value"])
+    assert predict("reranker", text, "a river")["probability"] == pytest.approx(answer["value"])
     (answer,) = get_model("tagger").predict([text])
     for word, (tag, chance) in enumerate(zip(answer["tags"], answer["probabilities"], strict=True)):
-        assert asked("tagger", text, word=word, tag=tag)["probability"] == pytest.approx(chance)
+        assert predict("tagger", text, word=word, tag=tag)["probability"] == pytest.approx(chance)
     expected = get_model("pretrained").next_sentence(text, "a river")
-    assert asked("pretrained", text, "a river")["probability"] == pytest.approx(expected)
+    assert predict("pretrained", text, "a river")["probability"] == pytest.approx(expected)
     (answer,) = get_model("answering").predict([("was it", "the door was open")])
     best = next(one for one in answer["alternatives"] if one["answer"])
-    assert asked("answering", "was it", "the door was open")["target"]["text"] == best["answer"]
+    assert predict("answering", "was it", "the door was open")["target"]["text"] == best["answer"]
 
 
 def test_a_replaced_token_is_one_kind_of_prediction() -> None:
@@ -333,10 +335,10 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
     model = Model(tokenizer, task, network.eval())
     (answer,) = model.predict(["the door was open"])
     probabilities = [token["probability"] for token in answer["tokens"]]
-    found = explorer.predict(model, "the door was open")["prediction"]
-    assert found["target"]["position"] == 1 + int(np.argmax(probabilities))
-    assert found["probability"] == pytest.approx(max(probabilities), abs=1e-6)
-    scores = {one["name"]: one["probability"] for one in found["distribution"]}
+    prediction = explorer.predict(model, "the door was open")["prediction"]
+    assert prediction["target"]["position"] == 1 + int(np.argmax(probabilities))
+    assert prediction["probability"] == pytest.approx(max(probabilities), abs=1e-6)
+    scores = {one["name"]: one["probability"] for one in prediction["distribution"]}
     assert scores == pytest.approx(
         {"replaced": max(probabilities), "original": 1 - max(probabilities)}, abs=1e-6
     )
@@ -345,8 +347,8 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
 
 def test_steps_add_up(get_model: GetModel) -> None:
     model = get_model("pretrained")
-    found = explorer.steps(model, TEXT, target={"token": "open"})
-    parts = {part["name"]: np.array(part["rows"]) for part in found["embeddings"]}
+    result = explorer.steps(model, TEXT, target={"token": "open"})
+    parts = {part["name"]: np.array(part["rows"]) for part in result["embeddings"]}
     assert np.allclose(
         parts["word"] + parts["position"] + parts["segment"], parts["sum"], atol=1e-4
     )
@@ -355,23 +357,23 @@ def test_steps_add_up(get_model: GetModel) -> None:
         states = list(
             model.encoder.hidden_states(Packed.from_arrays([encoding.input_ids]).to("cpu"))
         )
-    for own, state in zip(found["states"], states, strict=True):
+    for own, state in zip(result["states"], states, strict=True):
         assert own["shape"] == list(state.shape)
         assert np.allclose(own["rows"], state[:, :8], atol=1e-3)
         assert np.allclose(own["norms"], state.norm(dim=-1), rtol=1e-3)
-    assert np.allclose(parts["norm"], found["states"][0]["rows"], atol=1e-4)
-    head = found["head"]
+    assert np.allclose(parts["norm"], result["states"][0]["rows"], atol=1e-4)
+    head = result["head"]
     ((likeliest, *_),) = model.fill_mask(TEXT)
     assert head["probabilities"][0]["name"] == head["logits"][0]["name"] == likeliest["token"]
     first, second = head["logits"][:2]
     ratio = head["probabilities"][0]["probability"] / head["probabilities"][1]["probability"]
     assert math.exp(first["logit"] - second["logit"]) == pytest.approx(ratio, rel=1e-4)
-    assert found["prediction"]["target"]["token"] == "open"
+    assert result["prediction"]["target"]["token"] == "open"
     bare = explorer.steps(get_model("encoder"), "the door")
     assert (bare["head"], bare["prediction"]) == (None, None)
 
 
-def test_checkpoints_of_a_run(tmp_path) -> None:
+def test_checkpoints_of_a_run_are_filled_in(tmp_path) -> None:
     model, other = pretrained("bert"), pretrained("bert", seed=1)
     run = tmp_path / "run"
     model.save(run / "model")
@@ -392,41 +394,41 @@ def test_checkpoints_of_a_run(tmp_path) -> None:
 
 
 @pytest.mark.long
-def test_everything_of_a_text_at_once(get_model: GetModel, directories) -> None:
+def test_explain_has_the_results_of_every_view(get_model: GetModel, directories) -> None:
     for name in directories:
         pair = "a river was deep" if name in ("answering", "reranker") else None
         model = get_model(name)
-        found = explorer.explain(model, "the door was open", pair)
-        assert json.loads(json.dumps(found, allow_nan=False)) == found
-        assert (found["prediction"] is None) == (name in ("encoder", "choice", "pretrained"))
-        assert (found["masks"] is None) == (name != "pretrained")
-        assert (found["model"]["name"], found["model"]["views"]["pieces"]) == (name, None)
+        result = explorer.explain(model, "the door was open", pair)
+        assert json.loads(json.dumps(result, allow_nan=False)) == result
+        assert (result["prediction"] is None) == (name in ("encoder", "choice", "pretrained"))
+        assert (result["masks"] is None) == (name != "pretrained")
+        assert (result["model"]["name"], result["model"]["views"]["pieces"]) == (name, None)
     model = get_model("pretrained")
-    found = explorer.explain(model, TEXT)
-    assert [one["word"] for one in found["masks"]] == [0, 1, 2, 4, 5], "but for the typed one"
-    for one in found["masks"]:
+    result = explorer.explain(model, TEXT)
+    assert [one["word"] for one in result["masks"]] == [0, 1, 2, 4, 5], "but for the typed one"
+    for one in result["masks"]:
         (expected,) = (
             blank
             for blank in explorer.fill(model, TEXT, words=[one["word"]], top_k=5)["blanks"]
             if blank["word"] == one["word"]
         )
         assert one["blanks"] == [expected]
-    assert found["heads"] == explorer.heads(model, TEXT)
-    assert found["fill"] == explorer.fill(model, TEXT)
+    assert result["heads"] == explorer.heads(model, TEXT)
+    assert result["fill"] == explorer.fill(model, TEXT)
 
 
 def test_a_model_is_left_as_it_was(get_model: GetModel) -> None:
     model = pretrained("bert")
     model.network.train()
-    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    weights = {name: value.clone() for name, value in model.network.state_dict().items()}
     explorer.explain(model, TEXT)
     after = model.network.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
     assert all(module.training for module in model.network.modules())
     assert all(weight.requires_grad for weight in model.network.parameters())
 
 
-def test_what_a_model_lacks_is_said_in_a_line() -> None:
+def test_missing_heads_are_named_in_one_line() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     bare = Model(
         tokenizer, None, BareEncoder(Encoder(geometry("bert", num_hidden_layers=0), pooler=False))

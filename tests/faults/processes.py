@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from ..forked import CONTEXT
+from ..forking import CONTEXT
 
 PATIENCE = 600.0
 """The seconds of sleep or of processor time after which a process counts as hanging."""

@@ -25,10 +25,10 @@ def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
     words = ["lab", "compare", *models, "--data", str(tmp_path / "rows.jsonl"), "--json"]
     result = CliRunner().invoke(app, [*words, "--device", "cpu"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert [row["model"] for row in found] == models
+    rows_of_models = json.loads(result.stdout)
+    assert [row["model"] for row in rows_of_models] == models
     train = [row for number, row in enumerate(rows, 1) if number % 4]
-    for row, model in zip(found, models, strict=True):
+    for row, model in zip(rows_of_models, models, strict=True):
         wanted = bw.probe(model, train=train, dev=rows[3::4], pooling="mean").metrics
         assert row["accuracy"] == pytest.approx(wanted["accuracy"])
         assert row["majority"] == wanted["majority"]
@@ -39,14 +39,14 @@ def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
         for model in models
     ]
     interval = stats.ttest_rel(*is_correct[::-1]).confidence_interval(0.95)
-    assert found[0]["difference"] is None
-    assert found[1]["difference"] == pytest.approx((interval.low + interval.high) / 2)
+    assert rows_of_models[0]["difference"] is None
+    assert rows_of_models[1]["difference"] == pytest.approx((interval.low + interval.high) / 2)
     # Student's t with 19 degrees of freedom is 7 % wider than the normal approximation.
     half = (interval.high - interval.low) / 2
-    assert found[1]["interval"] == pytest.approx(half * 1.96 / stats.t.ppf(0.975, 19))
-    printed = CliRunner().invoke(app, [*words[:-1], "--device", "cpu"]).stdout
-    assert f"{found[1]['difference']:+.3f} ± {found[1]['interval']:.3f}" in printed
-    assert max(map(len, printed.splitlines())) <= 80
+    assert rows_of_models[1]["interval"] == pytest.approx(half * 1.96 / stats.t.ppf(0.975, 19))
+    output = CliRunner().invoke(app, [*words[:-1], "--device", "cpu"]).stdout
+    assert f"{rows_of_models[1]['difference']:+.3f} ± {rows_of_models[1]['interval']:.3f}" in output
+    assert max(map(len, output.splitlines())) <= 80
 
 
 def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path) -> None:
@@ -62,13 +62,15 @@ def test_the_table_is_opened_as_settings_say_and_named_in_errors(tmp_path: Path)
         result = CliRunner().invoke(app, given)
         return " ".join(result.output.split())
 
-    named = ("text_column=said", "--label-column", "stars", "--header")
-    assert "accuracy majority" in compare(*named)
-    assert "rows.tsv: there is no column 'says'" in compare("text_column=says", *named[1:])
+    columns = ("text_column=said", "--label-column", "stars", "--header")
+    assert "accuracy majority" in compare(*columns)
+    assert "rows.tsv: there is no column 'says'" in compare("text_column=says", *columns[1:])
     file.write_text(file.read_text().replace("\t".join(lines[6].split("\t")[1:]), "a b\t"))
-    assert "rows.tsv:8: the label (column 'stars') is empty" in compare(*named)
+    assert "rows.tsv:8: the label (column 'stars') is empty" in compare(*columns)
     file.write_text("\n".join(["n\tsaid\tstars", *lines[:3]]) + "\n")
-    assert "rows.tsv: every fourth row is used for evaluation, and there is none" in compare(*named)
+    assert "rows.tsv: every fourth row is used for evaluation, and there is none" in compare(
+        *columns
+    )
     listed = CliRunner().invoke(app, ["lab", "list", "text_column=said"])
     assert "text_column is for lab compare" in listed.output
 

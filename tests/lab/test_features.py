@@ -50,32 +50,32 @@ def test_the_six_choices_are_the_papers():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_choices_that_would_be_the_same_are_made_once(count):
-    found = choices(count)
-    assert max(max(row.layers.layers) for row in found) == count
-    single = [row.layers.layers for row in found if len(row.layers.layers) == 1]
+    rows = choices(count)
+    assert max(max(row.layers.layers) for row in rows) == count
+    single = [row.layers.layers for row in rows if len(row.layers.layers) == 1]
     assert single == [(0,), (1,)] if count == 1 else [(0,), (count - 1,), (count,)]
-    assert len({row.layers for row in found}) == len(found)
-    assert len(found) == {1: 2}.get(count, 5)
+    assert len({row.layers for row in rows}) == len(rows)
+    assert len(rows) == {1: 2}.get(count, 5)
 
 
 def probes_made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories of the probes that are trained from now on."""
-    made: list[str] = []
+    directories: list[str] = []
     train_probe = ablations.train_probe
 
-    def noted(*given: Any, out: Path, **more: Any) -> ProbeResult:
-        made.append(out.name)
-        return train_probe(*given, out=out, **more)
+    def record_directory(*arguments: Any, out: Path, **more: Any) -> ProbeResult:
+        directories.append(out.name)
+        return train_probe(*arguments, out=out, **more)
 
-    monkeypatch.setattr(ablations, "train_probe", noted)
-    return made
+    monkeypatch.setattr(ablations, "train_probe", record_directory)
+    return directories
 
 
 @pytest.mark.long
 def test_an_interrupted_table_is_resumed(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {name: value.clone() for name, value in model.network.state_dict().items()}
+    weights = {name: value.clone() for name, value in model.network.state_dict().items()}
     results = run(model, tmp_path / "a")
     names = [row.name for row in results.rows]
     assert names == [
@@ -89,7 +89,7 @@ def test_an_interrupted_table_is_resumed(
     assert sum(mixed["shares"].values()) == pytest.approx(1)
     assert mixed["shares"].keys() == {"1", "2"}
     after = model.network.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(torch.equal(value, after[name]) for name, value in weights.items())
     assert {file.name for file in (tmp_path / "a").iterdir()} == {
         *("settings.yaml", "data.json", "journal.jsonl"),
         *("table.md", "results.json", "rows"),
@@ -103,11 +103,11 @@ def test_an_interrupted_table_is_resumed(
     kept = list(tmp_path.glob("b/rows/*/result.json"))
     assert len(kept) == 3
     made = probes_made(monkeypatch)
-    again = run(model, tmp_path / "b")
+    resumed_results = run(model, tmp_path / "b")
     assert made == ["weighted-sum-last-2-seed0", "concatenated-last-2-seed0"]
     for name in ("results.json", "table.md"):
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
-    assert again.rows == results.rows
+    assert resumed_results.rows == results.rows
 
 
 class OffInRow(Lines):
@@ -130,12 +130,12 @@ SMALL = {"probe": {**FAST["probe"], "epochs": 0.1}, "finetune": None}
 def test_seeds_can_be_added(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = run(model, tmp_path / "a", **SMALL)
     assert [row.name for row in results.rows][-1] == "concatenated, last 2"
-    made = probes_made(monkeypatch)
+    directories = probes_made(monkeypatch)
     assert run(model, tmp_path / "a", **SMALL).rows == results.rows
-    assert made == []
+    assert directories == []
     both = run(model, tmp_path / "a", **SMALL, seeds=[0, 1])
-    assert len(made) == 5
-    assert all("seed1" in name for name in made)
+    assert len(directories) == 5
+    assert all("seed1" in name for name in directories)
     assert [row.outcomes[0] for row in both.rows] == [row.outcomes[0] for row in results.rows]
     assert "± (2 seeds)" in both.markdown()
 
@@ -147,10 +147,10 @@ def test_a_mistake_in_the_last_row_costs_no_probe(
     wrong = {"epochs": 0.1, "lora_rank": 2, "lora_targets": ["feed"]}
     with pytest.raises(SettingsError, match="no matrix 'feed'"):
         run(model, tmp_path / "a", **{**SMALL, "finetune": wrong})
-    made = probes_made(monkeypatch)
+    directories = probes_made(monkeypatch)
     mended = {**SMALL, "finetune": {"epochs": 0.1}}
     assert run(model, tmp_path / "a", **mended).rows[-1].name == "fine-tuned"
-    assert made == []
+    assert directories == []
     with pytest.raises(TrainingError, match=r"started with finetune\.epochs=0\.1"):
         run(model, tmp_path / "a", **{**SMALL, "finetune": {"epochs": 0.2}})
 

@@ -23,7 +23,7 @@ from tests.lab.demo.test_cycle import _library
 
 
 @pytest.mark.parametrize(
-    ("effects", "seeded", "verdict"),
+    ("effects", "is_seeded", "verdict"),
     [
         ((3.0, 4.0, 5.0), True, "shown"),  # 4 is more than twice 1
         ((0.5, 2.0, 3.5), True, "not shown"),  # 2 is less than twice 1.5
@@ -35,14 +35,14 @@ from tests.lab.demo.test_cycle import _library
     ],
 )
 def test_a_verdict_follows_the_rule(
-    effects: tuple[float, ...], seeded: bool, verdict: Verdict
+    effects: tuple[float, ...], is_seeded: bool, verdict: Verdict
 ) -> None:
-    claim = Claim("c", 1, seeded, "", "", "", (Expect("a", "b", 2),), lambda *_: {})
-    (found,) = claim.decide([{"a": 10 + effect, "b": 5.0} for effect in effects])
-    assert found.verdict == verdict
-    assert found.effect == pytest.approx(sum(effects) / len(effects))
-    assert str(found.expected) == "a > 2 × b"
-    assert Expect.parse(str(found.expected)) == found.expected
+    claim = Claim("c", 1, is_seeded, "", "", "", (Expect("a", "b", 2),), lambda *_: {})
+    (finding,) = claim.decide([{"a": 10 + effect, "b": 5.0} for effect in effects])
+    assert finding.verdict == verdict
+    assert finding.effect == pytest.approx(sum(effects) / len(effects))
+    assert str(finding.expected) == "a > 2 × b"
+    assert Expect.parse(str(finding.expected)) == finding.expected
 
 
 def test_several_expectations() -> None:
@@ -91,10 +91,10 @@ def test_a_claim_is_measured_once_and_its_page_is_written(tmp_path: Path) -> Non
 
 
 def test_an_unknown_claim_is_answered_with_where_they_are_listed(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["lab", "run", "nosuch", "--out", str(tmp_path)])
-    assert found.exit_code == 1
-    assert "no claim is called 'nosuch'" in found.stderr
-    assert "bertworks lab list" in found.stderr
+    result = CliRunner().invoke(app, ["lab", "run", "nosuch", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "no claim is called 'nosuch'" in result.stderr
+    assert "bertworks lab list" in result.stderr
 
 
 def test_lab_in_another_format_is_refused(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_lab_in_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_a_file_of_its_own() -> None:
-    drawn = charts.bars({"one": [0.5, 0.7], "a & b": [-0.25]})
-    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
-    for name in re.findall(r"var\(--(\w+)\)", drawn):
-        assert drawn.count(f"--{name}:#") == 2, name  # light and dark
+    picture = charts.bars({"one": [0.5, 0.7], "a & b": [-0.25]})
+    assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+    for name in re.findall(r"var\(--(\w+)\)", picture):
+        assert picture.count(f"--{name}:#") == 2, name  # light and dark
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ def test_a_run_is_made_once_and_its_metrics_are_kept(
 ) -> None:
     run, metrics = small.pretrained(0, steps=2)
     monkeypatch.setattr(bench, "pretrain", None)  # nothing is trained again
-    again = Lab(small.out)
-    assert again.pretrained(0, steps=2) == (run, metrics)
+    reopened_lab = Lab(small.out)
+    assert reopened_lab.pretrained(0, steps=2) == (run, metrics)
     assert 0 <= metrics["mlm_accuracy"] <= 1
     with pytest.raises(TypeError):
-        again.pretrained(1, steps=2)
+        reopened_lab.pretrained(1, steps=2)
     with pytest.raises(TrainingError, match="another data"):
         Lab(small.out, data="elsewhere")
 
@@ -138,13 +138,13 @@ def test_a_run_is_made_once_and_its_metrics_are_kept(
 def test_every_claim_can_be_measured(
     small: Lab, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
-    pretrained, finetuned = Lab.pretrained, Lab.finetuned_model
+    pretrained, finetuned_model = Lab.pretrained, Lab.finetuned_model
 
     def short(lab: Lab, seed: int, **changes: Any) -> Any:
         return pretrained(lab, seed, **{**changes, "steps": 2, "batch_size": 4})
 
     def few(lab: Lab, model: str | Path, seed: int, **settings: Any) -> float:
-        return finetuned(lab, model, seed, **{**settings, "rows": 16, "epochs": 1})
+        return finetuned_model(lab, model, seed, **{**settings, "rows": 16, "epochs": 1})
 
     monkeypatch.setattr(Lab, "pretrained", short)
     monkeypatch.setattr(Lab, "finetuned_model", few)

@@ -24,7 +24,7 @@ _PAIRS = "king queen\nman woman\nboy girl\ncity town\nriver lake".splitlines()
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """Some of what the probes need: a corpus, questions, tagged words, questions of words."""
-    made = tmp_path / "data"
+    data_dir = tmp_path / "data"
     documents = [
         "\n".join(
             f"The {first} {verb} the {second} in {1900 + at}."
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
         )
         for at in range(30)
     ]
-    written = {
+    files = {
         "wiki/part": "\n\n".join(documents),
         "trec/TREC.train.all": "\n".join(
             f"{at % 2} {('Who', 'Where')[at % 2]} is the {['king', 'boy', 'city'][at % 3]} ?"
@@ -45,11 +45,11 @@ def data(tmp_path: Path) -> Path:
         "words/questions-words.txt": ": family\nKing Queen Man Woman\nman woman boy girl\n",
     }
     for part in ("train", "dev"):
-        written[f"wnut17/{part}.conll"] = 40 * "the\tO\nking\tB-person\n\nin\tO\ntown\tB-place\n\n"
-    for path, text in written.items():
-        (made / path).parent.mkdir(parents=True, exist_ok=True)
-        (made / path).write_text(text, encoding="utf-8")
-    return made
+        files[f"wnut17/{part}.conll"] = 40 * "the\tO\nking\tB-person\n\nin\tO\ntown\tB-place\n\n"
+    for path, text in files.items():
+        (data_dir / path).parent.mkdir(parents=True, exist_ok=True)
+        (data_dir / path).write_text(text, encoding="utf-8")
+    return data_dir
 
 
 @pytest.mark.long
@@ -64,11 +64,11 @@ def test_systems_are_trained_alike_and_probed(
     words = ["lab", "lineage", "--data", str(data), "--out", str(out), "--minutes", "2"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    found = json.loads((out / "lineage.json").read_bytes())
-    systems = found["systems"]
+    report = json.loads((out / "lineage.json").read_bytes())
+    systems = report["systems"]
     assert list(systems) == list(lineage.SYSTEMS)
     assert {one["updates"] for one in systems.values()} == {2}
-    assert found["skipped"] == {
+    assert report["skipped"] == {
         "SST-2": "glue/sst2/dev.tsv",
         "MRPC": "glue/mrpc/dev.tsv",
         "word in context": "wic-tsv/Development/dev",
@@ -82,7 +82,7 @@ def test_systems_are_trained_alike_and_probed(
         assert one["scores"]["analogies"].keys() == {"frozen"}
     page = (out / "lineage.md").read_text(encoding="utf-8")
     assert "| TREC, fine-tuned |" in page and "the data has no wic-tsv" in page
-    drawn = charts.bars(lineage.arms(found))
+    drawn = charts.bars(lineage.arms(report))
     assert all(f"{name}, frozen" in drawn for name in systems)
 
     configs = [load(run.parent).encoder.config for run in out.glob("runs/pretrain-*/model")]
@@ -109,20 +109,25 @@ def test_frozen_encoders_stay_as_they_are(
     probe: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = Lab(tmp_path / "lab", data=data)
-    seen: list[dict[str, Any]] = []
+    unchanged_weights: list[dict[str, Any]] = []
     finetune = lineage.finetune
 
-    def noted(*given: Any, **settings: Any) -> Any:
-        result = finetune(*given, **{**settings, "epochs": 1})
-        trained = load(result.run.model).encoder.state_dict()
-        begun = load(given[0], task="encoder").encoder.state_dict()
-        seen.append({name: bool((begun[name] == trained[name]).all()) for name in trained})
+    def compare_weights(*arguments: Any, **settings: Any) -> Any:
+        result = finetune(*arguments, **{**settings, "epochs": 1})
+        weights_after = load(result.run.model).encoder.state_dict()
+        weights_before = load(arguments[0], task="encoder").encoder.state_dict()
+        unchanged_weights.append(
+            {
+                name: bool((weights_before[name] == weights_after[name]).all())
+                for name in weights_after
+            }
+        )
         return result
 
-    monkeypatch.setattr(lineage, "finetune", noted)
+    monkeypatch.setattr(lineage, "finetune", compare_weights)
     run, _ = lab.pretrained(0, by_model=True, steps=1, **lineage.SYSTEMS["ULMFiT"])
     lineage.PROBES[probe].measure(lab, run, 0)
-    frozen, tuned = seen
+    frozen, tuned = unchanged_weights
     assert all(frozen.values()) and not any(tuned.values())
 
 

@@ -143,13 +143,13 @@ class Numbers(Settings):
     maybe: float | None = None
     either: int | float = 1
     pair: tuple[float, float] = (0.0, 1.0)
-    named: dict[str, float] | None = None
+    mapping: dict[str, float] | None = None
     count: int = 1
     inner: Inner = Inner()
 
 
 @pytest.mark.parametrize(
-    "key", ["one", "maybe", "either", "pair.1", "named.x", "count", "inner.lr"]
+    "key", ["one", "maybe", "either", "pair.1", "mapping.x", "count", "inner.lr"]
 )
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf", "nan", "1e999"])
 def test_numbers_are_finite(key, value):

@@ -20,7 +20,7 @@ from bertworks.training.checkpoint import load_newest, network_tensors
 from bertworks.training.distributed import ProcessGroup, check_can_split, process_group
 from bertworks.training.fit import FitSettings
 
-from ..forked import launch, printed
+from ..forking import launch, read_output
 from . import elastic_run
 from .distributed_run import distributed_run, main, unfreezing_run
 from .toy import ToyNegatives, ToyTask
@@ -98,7 +98,7 @@ def test_a_process_that_hangs_is_named(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     with pytest.raises(ChildFailedError, match="exitcode  : 1 "):
         launch(elastic_run.run, tmp_path / "hang", "hang", processes=2, logs=logs)
-    assert re.search(TIMEOUT_MESSAGE, printed(logs))
+    assert re.search(TIMEOUT_MESSAGE, read_output(logs))
 
 
 @pytest.mark.long

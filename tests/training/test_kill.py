@@ -15,7 +15,7 @@ import torch
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import list_checkpoints
 
-from ..forked import start
+from ..forking import start
 from .tiny_run import run_slowly, tiny_run
 
 pytestmark = pytest.mark.long

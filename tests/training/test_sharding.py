@@ -26,7 +26,7 @@ from bertworks.training.sharding import (
     shard_like,
 )
 
-from ..forked import launch
+from ..forking import launch
 from .letters import letters_network
 from .shard_run import main, shard_run
 

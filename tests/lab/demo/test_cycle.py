@@ -53,10 +53,10 @@ def test_every_stage_is_shown_and_it_can_be_run_again(tmp_path: Path) -> None:
     assert str(result.report) in text
     assert result.report.is_file()
 
-    again = run_demo(out, console=Console(file=io.StringIO()))
-    assert again.with_pretraining == result.with_pretraining
-    assert again.held_out_loss == result.held_out_loss
-    assert again.standard_error == result.standard_error
+    repeated_result = run_demo(out, console=Console(file=io.StringIO()))
+    assert repeated_result.with_pretraining == result.with_pretraining
+    assert repeated_result.held_out_loss == result.held_out_loss
+    assert repeated_result.standard_error == result.standard_error
 
 
 @pytest.mark.long
@@ -73,8 +73,8 @@ def test_a_quick_cycle_is_written_next_to_the_whole_one(
 
 
 def test_a_difference_is_clear_from_two_standard_errors_on() -> None:
-    def result(known: float) -> cycle.DemoResult:
-        return cycle.DemoResult((9.0, 6.0), 0.3, 0.5, known, 0.02, Path("report.html"), 1.0)
+    def result(accuracy: float) -> cycle.DemoResult:
+        return cycle.DemoResult((9.0, 6.0), 0.3, 0.5, accuracy, 0.02, Path("report.html"), 1.0)
 
     assert result(0.545).is_clear
     assert not result(0.535).is_clear

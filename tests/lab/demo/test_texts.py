@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> texts.DemoData:
+def demo_data(tmp_path_factory: pytest.TempPathFactory) -> texts.DemoData:
     return texts.write(tmp_path_factory.mktemp("demo"))
 
 
@@ -28,41 +28,41 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def test_the_data_have_enough_documents_and_rows(written: texts.DemoData) -> None:
-    assert written.num_documents > 300
-    assert written.num_characters > 1_000_000
-    assert written.num_train + written.num_dev > 1_500
-    assert len(written.labels) == 8
+def test_the_data_have_enough_documents_and_rows(demo_data: texts.DemoData) -> None:
+    assert demo_data.num_documents > 300
+    assert demo_data.num_characters > 1_000_000
+    assert demo_data.num_train + demo_data.num_dev > 1_500
+    assert len(demo_data.labels) == 8
 
 
 def test_held_out_rows_are_in_neither_the_training_rows_nor_the_corpus(
-    written: texts.DemoData,
+    demo_data: texts.DemoData,
 ) -> None:
-    dev = {_plain(row["text"]) for row in _rows(written.dev)}
-    assert len(dev) == written.num_dev
-    assert dev.isdisjoint(_plain(row["text"]) for row in _rows(written.train))
-    corpus = written.corpus.read_text(encoding="utf-8").splitlines()
+    dev = {_plain(row["text"]) for row in _rows(demo_data.dev)}
+    assert len(dev) == demo_data.num_dev
+    assert dev.isdisjoint(_plain(row["text"]) for row in _rows(demo_data.train))
+    corpus = demo_data.corpus.read_text(encoding="utf-8").splitlines()
     assert dev.isdisjoint(map(_plain, corpus))
 
 
-def test_every_label_is_in_train_and_dev(written: texts.DemoData) -> None:
-    for file in (written.train, written.dev):
+def test_every_label_is_in_train_and_dev(demo_data: texts.DemoData) -> None:
+    for file in (demo_data.train, demo_data.dev):
         counts = Counter(row["label"] for row in _rows(file))
-        assert set(counts) == set(written.labels)
+        assert set(counts) == set(demo_data.labels)
         assert min(counts.values()) > 10
 
 
-def test_the_corpus_has_a_blank_line_between_documents(written: texts.DemoData) -> None:
-    documents = written.corpus.read_text(encoding="utf-8").strip("\n").split("\n\n")
-    assert len(documents) == written.num_documents
+def test_the_corpus_has_a_blank_line_between_documents(demo_data: texts.DemoData) -> None:
+    documents = demo_data.corpus.read_text(encoding="utf-8").strip("\n").split("\n\n")
+    assert len(documents) == demo_data.num_documents
     assert all(line.strip() for text in documents for line in text.splitlines())
 
 
 @pytest.mark.slow
-def test_the_same_files_every_time(written: texts.DemoData, tmp_path: Path) -> None:
+def test_the_same_files_every_time(demo_data: texts.DemoData, tmp_path: Path) -> None:
     again = texts.write(tmp_path)
     for name in ("corpus", "train", "dev"):
-        assert getattr(again, name).read_bytes() == getattr(written, name).read_bytes()
+        assert getattr(again, name).read_bytes() == getattr(demo_data, name).read_bytes()
 
 
 def test_a_text_of_two_packages_is_no_row() -> None:
@@ -82,10 +82,10 @@ def test_a_text_of_two_packages_is_no_row() -> None:
 
 
 def test_held_out_passages_leave_the_documents() -> None:
-    kept = Passage(("This one may well stay.",), is_docstring=False)
+    passage = Passage(("This one may well stay.",), is_docstring=False)
     held_out = Passage(("This one is held out.", "So is what follows it."), is_docstring=True)
     documents = module_documents(
-        [Module("a", (kept, held_out))], excluded_names={"this one is held out"}
+        [Module("a", (passage, held_out))], excluded_names={"this one is held out"}
     )
     assert documents == [["This one may well stay."]]
 

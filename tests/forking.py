@@ -56,9 +56,9 @@ def launch(function: Callable[..., object], *args: Any, processes: int, logs: Pa
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
-    return printed(logs)
+    return read_output(logs)
 
 
-def printed(logs: Path) -> str:
+def read_output(logs: Path) -> str:
     """What the processes of `launch` have printed."""
     return "".join(file.read_text() for file in sorted(logs.rglob("stdout.log")))
