@@ -53,11 +53,13 @@ def model_of(variant: str) -> Model:
     return Model(tokenizer, task, network.eval())
 
 
-def decoded(coded: dict[str, Any]) -> np.ndarray:
+def decode(encoded_array: dict[str, Any]) -> np.ndarray:
     """Numbers of `as_floats` or `as_shorts`."""
-    kind = {"float32": "<f4", "int16": "<i2"}[coded["dtype"]]
-    values = np.frombuffer(base64.b64decode(coded["base64"]), kind).reshape(coded["shape"])
-    scales = np.array(coded.get("scales", [1.0]))
+    kind = {"float32": "<f4", "int16": "<i2"}[encoded_array["dtype"]]
+    values = np.frombuffer(base64.b64decode(encoded_array["base64"]), kind).reshape(
+        encoded_array["shape"]
+    )
+    scales = np.array(encoded_array.get("scales", [1.0]))
     return values * (scales if values.ndim == 1 else scales[:, None])
 
 
@@ -71,12 +73,12 @@ def steps_of(model: Model, text: str, layer: int) -> dict[str, torch.Tensor]:
 def test_layer_has_the_networks_numbers_from_the_embeddings_to_the_logits(variant: str) -> None:
     model = model_of(variant)
     text = TEXT if model.encoder.config.attention == "causal" else TEXT.replace("open", "[MASK]")
-    before = activations(model.network, encode_input(model, text).pack()).states
+    states = activations(model.network, encode_input(model, text).pack()).states
     for number in range(model.encoder.config.num_hidden_layers):
         found = explorer.layer(model, text, layer=number)
-        numbers = {name: decoded(one) for name, one in found["numbers"].items()}
-        assert np.abs(numbers["input"] - before[number][0].numpy()).max() < 1e-5
-        assert np.abs(numbers["output"] - before[number + 1][0].numpy()).max() < 1e-5
+        numbers = {name: decode(one) for name, one in found["numbers"].items()}
+        assert np.abs(numbers["input"] - states[number][0].numpy()).max() < 1e-5
+        assert np.abs(numbers["output"] - states[number + 1][0].numpy()).max() < 1e-5
         for name, values in numbers.items():
             expected = steps_of(model, text, number)[name].flatten(1).numpy()
             assert np.abs(values - expected).max() < 1e-5, name
@@ -107,14 +109,14 @@ def test_a_row_of_weights_times_the_input_is_the_number_shown(variant: str) -> N
     for matrix in matrices_of(model.encoder, 1):
         outputs = steps[matrix].flatten(1)
         for row in (0, 13, outputs.shape[1] - 1):
-            found = explorer.weights(model, 1, matrix, row)
+            row_weights = explorer.weights(model, 1, matrix, row)
             inputs = steps[sources[matrix]].double().numpy()
-            value = inputs @ decoded(found["weights"]) + (found["bias"] or 0)
+            value = inputs @ decode(row_weights["weights"]) + (row_weights["bias"] or 0)
             assert np.allclose(value, outputs[:, row], rtol=1e-5, atol=1e-5), (matrix, row)
-            assert found["shape"] == [outputs.shape[1], inputs.shape[1]]
+            assert row_weights["shape"] == [outputs.shape[1], inputs.shape[1]]
 
 
-def test_shared_weights_windows_and_rotations_are_told() -> None:
+def test_layer_has_shared_weights_windows_and_rotations() -> None:
     albert = explorer.layer(model_of("albert"), TEXT)
     assert albert["same_weights"] == [0, 1, 2]
     modern = model_of("modernbert")
@@ -130,7 +132,7 @@ def test_shared_weights_windows_and_rotations_are_told() -> None:
     assert bert["norms"].keys() == {"feed_forward_input", "output"}
 
 
-def test_what_is_not_there_is_an_error() -> None:
+def test_missing_layers_rows_and_matrices_are_refused() -> None:
     model = model_of("bert")
     with pytest.raises(DataError, match=r"no layer 3. There are 3, from 0"):
         explorer.layer(model, TEXT, layer=3)
@@ -148,8 +150,8 @@ def test_what_is_not_there_is_an_error() -> None:
     )
 )
 def test_coded_numbers_are_the_numbers(values: np.ndarray) -> None:
-    assert np.array_equal(decoded(as_floats(torch.tensor(values))), values)
-    coded = decoded(as_shorts(torch.tensor(values)))
+    assert np.array_equal(decode(as_floats(torch.tensor(values))), values)
+    coded = decode(as_shorts(torch.tensor(values)))
     bound = np.abs(values).max(-1, keepdims=True) / 65_000
     assert (np.abs(coded - values) <= bound + 1e-30).all()
 
@@ -163,12 +165,12 @@ def test_a_file_has_as_many_layers_as_fit() -> None:
         *((matrix, row) for matrix in ("query", "key", "value") for row in (0, 12, 24, 36)),
         *(("attention_output", 0), ("intermediate", 0), ("feed_forward_output", 0)),
     }
-    of_one = sum(decoded(one).size for one in layers[0]["numbers"].values())
-    of_one += sum(decoded(one["weights"]).size for one in rows if one["layer"] == 0)
+    of_one = sum(decode(one).size for one in layers[0]["numbers"].values())
+    of_one += sum(decode(one["weights"]).size for one in rows if one["layer"] == 0)
     for most, count in ((0, 1), (2 * of_one - 1, 1), (2 * of_one, 2), (3 * of_one, 3)):
         assert len(layers_for_file(inputs, most)[0]) == count
     steps = steps_of(model, TEXT, 2)
-    found = decoded(layers[2]["numbers"]["key"])
+    found = decode(layers[2]["numbers"]["key"])
     assert np.allclose(found, steps["key"].flatten(1), atol=1e-3)
 
 
@@ -191,20 +193,20 @@ def test_the_page_computes_the_steps_of_the_network(tab, variant: str) -> None:
     size = model.encoder.config.head_size
     for layer, token, head in ((0, 0, 0), (1, 3, 2), (2, 8, 3)):
         data = explorer.layer(model, TEXT, layer=layer)
-        found = page.evaluate(COMPUTED, [url, data, token, head])
+        page_steps = page.evaluate(COMPUTED, [url, data, token, head])
         steps = {name: step.numpy() for name, step in steps_of(model, TEXT, layer).items()}
         for name, step in steps.items():
             if name in ("scores", "weights"):
                 expected = np.maximum(step[head, token], -1e30)
             else:
                 expected = step[token, head] if step.ndim == 3 else step[token]
-            assert np.allclose(found[name], expected, atol=1e-5, rtol=1e-5), (layer, name)
+            assert np.allclose(page_steps[name], expected, atol=1e-5, rtol=1e-5), (layer, name)
         key = "rotated_key" if "rotated_key" in steps else "key"
-        assert np.allclose(found["keys"], steps[key][:, head], atol=1e-5)
-        assert np.allclose(found["values"], steps["value"][:, head], atol=1e-5)
-        assert np.allclose(found["all_weights"], steps["weights"][:, token], atol=1e-5)
-        assert np.shape(found["query"]) == (size,)
-        assert found["difference"] < 1e-5
+        assert np.allclose(page_steps["keys"], steps[key][:, head], atol=1e-5)
+        assert np.allclose(page_steps["values"], steps["value"][:, head], atol=1e-5)
+        assert np.allclose(page_steps["all_weights"], steps["weights"][:, token], atol=1e-5)
+        assert np.shape(page_steps["query"]) == (size,)
+        assert page_steps["difference"] < 1e-5
 
 
 def near(value: float) -> Any:

@@ -29,10 +29,10 @@ def test_every_view_fits_and_axe_finds_no_serious_fault(visit, size: str, scheme
         faults += [(link, "wider than the screen", width)] if width > tab.width else []
         faults += [(link, "error", one) for one in page.locator(".status.error").all_inner_texts()]
         page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
-        found = page.evaluate("axe.run({resultTypes: ['violations']})")
+        report = page.evaluate("axe.run({resultTypes: ['violations']})")
         faults += [
             (link, one["id"], [node["target"] for node in one["nodes"]])
-            for one in found["violations"]
+            for one in report["violations"]
             if one["impact"] in ("serious", "critical")
         ]
     assert not faults, "\n".join(map(str, faults))
@@ -41,7 +41,7 @@ def test_every_view_fits_and_axe_finds_no_serious_fault(visit, size: str, scheme
 def test_the_keyboard_reaches_everything_and_leaves_it(visit) -> None:
     tab = visit()
     page = tab.open(f"#/attention?text={ASKED}&words=3")
-    seen: list[str] = []
+    focused_names: list[str] = []
     for _ in range(120):
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
@@ -51,14 +51,16 @@ def test_the_keyboard_reaches_everything_and_leaves_it(visit) -> None:
         if name.startswith("BODY"):
             break
         assert outline != "none", f"{name} does not show that it has the keyboard"
-        seen.append(name)
+        focused_names.append(name)
     else:
         pytest.fail("the keyboard does not come to the page's end")
-    assert seen[0] == "A Skip to the view"
-    text = "\n".join(seen)
+    assert focused_names[0] == "A Skip to the view"
+    text = "\n".join(focused_names)
     for wanted in ("Attention", "TEXTAREA", "Layer 1, head 1", "Lines", "Test it", "CSV"):
         assert wanted in text
-    assert sum(one.startswith("BUTTON Layer") for one in seen) == 1, "one stop for all heads"
+    assert sum(one.startswith("BUTTON Layer") for one in focused_names) == 1, (
+        "one stop for all heads"
+    )
 
 
 def test_a_word_is_hidden_and_a_head_chosen_by_keyboard_alone(visit) -> None:
@@ -96,7 +98,7 @@ def test_the_colours_follow_the_system_until_one_chooses(visit) -> None:
     assert page.evaluate(paper) == dark, "it is remembered"
 
 
-def test_on_a_phone_the_views_are_in_a_menu(visit) -> None:
+def test_views_are_in_a_menu_on_a_phone(visit) -> None:
     tab = visit("phone")
     page = tab.open(f"#/fill?text={ASKED}&words=1")
     link = page.get_by_role("link", name="Next word, both ways")

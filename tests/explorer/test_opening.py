@@ -43,7 +43,7 @@ LENGTH = 192  # the pieces are letters
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server of the models of `tests/serving`, with room for the page's examples."""
-    root, found = tmp_path_factory.mktemp("models"), {}
+    root, directories = tmp_path_factory.mktemp("models"), {}
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     for name in OPENED:
         task: Any = tasks(tokenizer)[name]
@@ -59,8 +59,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         )
         sentence = SentenceSettings(max_seq_length=LENGTH) if task is None else None
         Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
-        found[name] = str(root / name)
-    with running(found) as started:
+        directories[name] = str(root / name)
+    with running(directories) as started:
         yield started
 
 
@@ -78,13 +78,13 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
     tab = visit()
     page = tab.open(f"#/?model={name}")
     assert page.locator("h1").inner_text() == OPENED[name]
-    shown = titles(page)
-    assert OPENED[name] in shown
+    links = titles(page)
+    assert OPENED[name] in links
     page.goto(f"{tab.url}#/nonsense?model={name}")
     tab.settle()
     assert page.locator("h1").inner_text() == OPENED[name], "a link that names no view"
-    for title in shown:
-        page = tab.show(shown[title])
+    for title in links:
+        page = tab.show(links[title])
         assert page.locator("h1").inner_text() == title
         assert page.locator(".status.error").all_inner_texts() == [], title
         assert page.locator("h1 + p + .notice").count() == 0, title
