@@ -130,9 +130,9 @@ def classifier_logits(family: str, dtype: torch.dtype, **values: Any) -> float:
         return error(own, pair.theirs(**pair.padded).logits)
 
 
-def gradients(family: str, dtype: torch.dtype) -> dict[str, float]:
+def gradients(family: str, dtype: torch.dtype, **values: Any) -> dict[str, float]:
     """The errors of the loss of masked language modelling, and of every gradient of it."""
-    pair = masked_lm(family, dtype)
+    pair = masked_lm(family, dtype, **values)
     return compare(pair, _train_masked_lm(pair), _train_theirs(pair, pair.theirs), family)
 
 

@@ -247,6 +247,24 @@ def test_variants_of_deberta_v1_have_the_same_states(values):
     assert measures.outputs("deberta", torch.float64, **settings) <= TOLERANCE[torch.float64]
 
 
+@pytest.mark.parametrize(
+    ("convolution", "dtype"),
+    [
+        ({"kernel_size": 3}, torch.float64),
+        ({"kernel_size": 5, "groups": 4, "activation": "gelu"}, torch.float32),
+    ],
+)
+def test_debertas_convolution_has_the_same_states_and_gradients(convolution, dtype):
+    """It meets no other sequence of the pack; kernels are wider than the shortest sequences."""
+    values = {"convolution": convolution, "num_hidden_layers": 2}
+    assert measures.outputs("deberta-v2", dtype, **values) <= TOLERANCE[dtype]
+    found = measures.gradients("deberta-v2", dtype, **values)
+    assert max(found.values()) <= TOLERANCE[dtype], found
+    config = geometry("deberta-v2", **values)
+    raw = FAMILIES["deberta-v2"].write_config(config)
+    assert FAMILIES["deberta-v2"].read_config(raw, where="here") == config
+
+
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
 def test_debertas_legacy_head_is_read(family):
     """The layout that `transformers` has by default; the published weights have the other one."""
@@ -267,6 +285,8 @@ def test_debertas_legacy_head_is_read(family):
         ("deberta", {"talking_head": True}, "talking_head=True is not supported"),
         ("deberta", {"relative_attention": False}, "relative_attention=False is not supported"),
         ("deberta", {"pos_att_type": "c2p|p2p"}, "input should be 'c2p' or 'p2c'"),
+        ("deberta-v2", {"conv_kernel_size": 4}, "kernel_size=4 is not odd"),
+        ("deberta-v2", {"conv_kernel_size": 3, "conv_groups": 7}, "groups=7 does not divide"),
         ("big_bird", {"attention_type": "other"}, "max_full_attention='other'"),
         ("big_bird", {"block_size": 16}, "block_size=16 is not supported"),
         ("squeezebert", {"k_groups": 2}, "k_groups=2 is not supported"),

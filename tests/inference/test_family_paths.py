@@ -64,10 +64,17 @@ PATHS = {
 """What computes an encoder's last states, and the largest error allowed."""
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+WITH_CONVOLUTION = "bert with a convolution"
+"""Whose layers native code computes one by one."""
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, WITH_CONVOLUTION])
 def plain(request: pytest.FixtureRequest):
     """A family's encoder in evaluation mode, sequences, and the states of the plain module."""
-    network = BareEncoder(Encoder(geometry(request.param, **SIZES), pooler=False)).eval()
+    config = geometry(request.param.split()[0], **SIZES)
+    if request.param == WITH_CONVOLUTION:
+        config = config.with_values(convolution={"kernel_size": 3, "groups": 2})
+    network = BareEncoder(Encoder(config, pooler=False)).eval()
     redraw(network)
     packed = sequences(network.encoder.config)
     return network, packed, network.encoder(packed).detach()

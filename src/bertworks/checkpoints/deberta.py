@@ -11,6 +11,7 @@ from typing import Any
 
 from ..nn.config import EncoderConfig
 from .family import (
+    ACTIVATIONS,
     NO_DECODER,
     Family,
     embedding_keys,
@@ -27,19 +28,31 @@ _PROJECTIONS = ("query_proj", "key_proj", "value_proj")
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """The terms of distances as one group; positions by name."""
+    """The terms of distances and the convolution as groups; positions by name."""
+    values = _convert_embeddings(raw)
+    values["relative_attention"] = _score_bias(raw) if raw["relative_attention"] else None
+    size, activation = raw["conv_kernel_size"], raw["conv_act"]
+    values["conv_kernel_size"] = None
+    if not isinstance(size, int) or size > 0:
+        values["conv_kernel_size"] = {
+            "kernel_size": size,
+            "groups": raw["conv_groups"],
+            "activation": ACTIVATIONS.get(activation, activation),
+        }
+    return values
+
+
+def _convert_embeddings(raw: dict[str, Any]) -> dict[str, Any]:
     values = dict(raw)
     values["position_biased_input"] = "learned" if raw["position_biased_input"] else "none"
     if values.get("embedding_size") == values.get("hidden_size"):
         values.pop("embedding_size", None)
-    values["relative_attention"] = _score_bias(raw) if raw["relative_attention"] else None
     return values
 
 
 def _convert_first_config(raw: dict[str, Any]) -> dict[str, Any]:
     """The same for version 1, which always has those terms here."""
-    values = _convert_config({**raw, "relative_attention": False})
-    values["relative_attention"] = raw["relative_attention"]
+    values = _convert_embeddings(raw)
     values["pos_att_type"] = {**_distances(raw), "num_buckets": None, "key_bias": False}
     return values
 
@@ -81,6 +94,10 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
             "share_att_key": bias.shared_maps,
             "norm_rel_ebd": "layer_norm" if bias.norm else "none",
         }
+    convolution = config.convolution
+    entries["conv_kernel_size"] = 0 if convolution is None else convolution.kernel_size
+    if convolution is not None:
+        entries |= {"conv_groups": convolution.groups, "conv_act": convolution.activation}
     return entries
 
 
@@ -181,11 +198,14 @@ DEBERTA_V2 = Family(
         **_SETTINGS,
         "positions": "position_biased_input",
         "score_bias": "relative_attention",
+        "convolution": "conv_kernel_size",
     },
     keys=key_map(
         {
             **_KEYS,
             "encoder.score_bias.norm": "deberta.encoder.LayerNorm",
+            "encoder.convolution.linear": "deberta.encoder.conv.conv",
+            "encoder.convolution.norm": "deberta.encoder.conv.LayerNorm",
             "encoder.layers.{}.attention.query_key_value": tuple(
                 f"{_ATTENTION}.{part}" for part in _PROJECTIONS
             ),
@@ -220,8 +240,11 @@ DEBERTA_V2 = Family(
         "pos_att_type": None,
         "share_att_key": False,
         "norm_rel_ebd": "none",
+        "conv_kernel_size": 0,
+        "conv_groups": 1,
+        "conv_act": "tanh",
     },
-    required_values={**_REQUIRED_VALUES, "conv_kernel_size": 0},
+    required_values=_REQUIRED_VALUES,
     convert_config=_convert_config,
     extra=_extra,
     unused_tensors=_UNUSED_TENSORS,

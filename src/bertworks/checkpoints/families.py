@@ -92,6 +92,8 @@ _BERTWORKS = Family(
             **bert_keys("bert"),
             **_layer_keys(),
             "encoder.final_norm": "bert.final_norm",
+            "encoder.convolution.linear": "bert.convolution.linear",
+            "encoder.convolution.norm": "bert.convolution.norm",
             "encoder.score_bias.table": "bert.score_bias.table",
             "encoder.score_bias.norm": "bert.score_bias.norm",
             **{
@@ -115,7 +117,7 @@ _BERTWORKS = Family(
     prefix="bert.",
     bare_prefixes=(
         *("embeddings.", "encoder.", "pooler.", "final_norm.", "score_bias.", "rotary."),
-        *("contact_head.",),
+        *("contact_head.", "convolution."),
     ),
     classes=bert_classes("Bertworks"),
     unused_tensors=bert_unused_tensors("bert"),

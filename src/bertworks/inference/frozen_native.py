@@ -121,7 +121,8 @@ class FrozenNativeEncoder(Encoder):
         weights = [
             layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
         ]
-        if type(encoder) is Encoder and weights and len(weights) == len(encoder.layers):
+        is_native = len(weights) == len(encoder.layers) and encoder.convolution is None
+        if type(encoder) is Encoder and weights and is_native:
             FrozenNativeEmbeddings.prepare(encoder.embeddings)
             encoder.__class__ = FrozenNativeEncoder
             assert isinstance(encoder, FrozenNativeEncoder)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import SettingsError
 from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_pair_mask
 from ..nn.encoder import Encoder
@@ -53,8 +54,16 @@ def layer_steps(
         - `feed_forward_output`; `feed_forward_sum`: plus the feed-forward input or, with
           `norm_first`, plus the attention sum
         - `output`: normalised; with `norm_first`, only after the last layer (by the final norm)
+
+    Raises:
+        SettingsError: a convolution is beside the layer.
     """
     config, layer = encoder.config, layer_of(encoder, number)
+    if config.convolution is not None and number == 0:
+        raise SettingsError(
+            "the steps of the first layer cannot be shown, because a convolution is beside it",
+            fix="Show a later layer.",
+        )
     assert layer.attention is not None
     packed = packed.to(hidden.device)
     steps = {"input": hidden}

@@ -135,6 +135,22 @@ class LinearGroups(Settings):
     output: int = Field(1, ge=1, description="groups of the second feed-forward map")
 
 
+class ConvolutionSettings(Settings):
+    """A convolution of the embeddings, added to the first layer's output."""
+
+    kernel_size: int = Field(
+        3, ge=1, le=MAX_COLUMNS, description="number of neighbouring tokens; an odd number"
+    )
+    groups: int = Field(1, ge=1, description="groups of its inputs and outputs")
+    activation: Activation = Field("tanh", description="activation of its outputs")
+
+    @model_validator(mode="after")
+    def _has_a_middle(self) -> Self:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size={self.kernel_size} is not odd")
+        return self
+
+
 class EncoderConfig(Settings):
     """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
 
@@ -293,6 +309,10 @@ class EncoderConfig(Settings):
     )
     linear_groups: LinearGroups | None = Field(
         None, description="groups of the layers' linear maps; null: one each"
+    )
+    convolution: ConvolutionSettings | None = Field(
+        None,
+        description="a convolution beside the first layer (He et al. 2021, DeBERTa v2); null: none",
     )
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
@@ -456,6 +476,19 @@ class EncoderConfig(Settings):
                 raise ValueError("score_bias.shared_maps needs query_key_value_order=part")
             if not self.score_bias.key_bias and not self.use_bias:
                 raise ValueError("score_bias.key_bias=false needs use_bias=true")
+        return self
+
+    @model_validator(mode="after")
+    def _convolution_fits(self) -> Self:
+        if self.convolution is None:
+            return self
+        if not self.has_heads or self.attention == "causal" or not self.num_hidden_layers:
+            raise ValueError("convolution needs attention=bidirectional and a layer")
+        if self.hidden_size % self.convolution.groups:
+            raise ValueError(
+                f"convolution.groups={self.convolution.groups} does not divide "
+                f"hidden_size={self.hidden_size}"
+            )
         return self
 
     @model_validator(mode="after")

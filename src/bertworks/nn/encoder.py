@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..packed import Packed, Sequences
 from .config import EncoderConfig
+from .convolution import make_convolution
 from .cpu import align_rows
 from .embeddings import make_embeddings
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer
@@ -99,6 +100,7 @@ class Encoder(nn.Module):
         kind = TwoWayLayer if config.attention == "two-way" else Layer
         self.rotary = make_rotary(config)
         self.layers = nn.ModuleList(kind(config, number) for number in numbers)
+        self.convolution = make_convolution(config)
         self.score_bias = make_score_bias(config)
         self.final_norm = make_norm(config, config.hidden_size) if config.norm_first else None
         self.pooler = Pooler(config) if pooler or config.keep_pooler else None
@@ -109,12 +111,16 @@ class Encoder(nn.Module):
     def parts(self) -> list[nn.Module]:
         """The embeddings, then each layer from the bottom (shared layers once).
 
-        The terms of distances, which all layers share, are part of the embeddings.
+        The terms of distances, which all layers share, are part of the embeddings, and a
+        convolution of the first layer.
         """
         lowest: nn.Module = self.embeddings
         if self.score_bias is not None:
             lowest = nn.ModuleList((self.embeddings, self.score_bias))
-        return [lowest, *self.layers]
+        layers = list(self.layers)
+        if self.convolution is not None:
+            layers[0] = nn.ModuleList((layers[0], self.convolution))
+        return [lowest, *layers]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         """The last layer's vector of each token, in the order of the pack.
@@ -178,7 +184,10 @@ class Encoder(nn.Module):
             compute: Callable[..., Tensor] = layers[group]
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 compute = partial(checkpoint, compute, use_reentrant=False)
-            hidden = compute(hidden, scope)
+            output = compute(hidden, scope)
+            if self.convolution is not None and scope.layer == 0:
+                output = self.convolution(hidden, output, packed)
+            hidden = output
             if self.final_norm is not None and scope is scopes[-1]:
                 hidden = self.final_norm(hidden)
             yield hidden[: packed.num_tokens] if has_more else hidden

@@ -63,14 +63,25 @@ class GroupedLinear(nn.Module):
     Args:
         groups: the number of groups of inputs, and of outputs in each part.
         parts: the number of parts of the outputs, of equal size; each has all groups.
+        kernel_size: the last dimension of the weight, if it is that of a convolution; inputs are
+            then windows of so many neighbours, for each feature.
     """
 
     def __init__(
-        self, inputs: int, outputs: int, *, groups: int, parts: int = 1, bias: bool = True
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        groups: int,
+        parts: int = 1,
+        kernel_size: int | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.groups, self.parts = groups, parts
-        self.weight = nn.Parameter(torch.empty(outputs, inputs // groups))
+        columns = inputs // groups
+        shape = (columns,) if kernel_size is None else (columns // kernel_size, kernel_size)
+        self.weight = nn.Parameter(torch.empty(outputs, *shape))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
     def forward(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -98,7 +109,8 @@ class GroupedLinear(nn.Module):
     @property
     def _maps(self) -> Float[Tensor, "parts groups outputs inputs"]:
         """The map of each group in each part."""
-        return self.weight.view(self.parts, self.groups, -1, self.weight.shape[-1])
+        rows = self.weight.flatten(1)
+        return rows.view(self.parts, self.groups, -1, rows.shape[-1])
 
     @property
     def dense_weight(self) -> Float[Tensor, "outputs inputs"]:

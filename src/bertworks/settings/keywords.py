@@ -121,6 +121,14 @@ class LinearGroupsKeywords(TypedDict, total=False):
     output: int
 
 
+class ConvolutionKeywords(TypedDict, total=False):
+    """Settings of the group `convolution`."""
+
+    kernel_size: int
+    groups: int
+    activation: Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
+
+
 class ScoreBiasKeywords(TypedDict, total=False):
     """Settings of the group `score_bias`."""
 
@@ -167,6 +175,7 @@ class EncoderKeywords(TypedDict, total=False):
     rope_factor: float
     rope_scaling: Literal["linear", "ntk"]
     linear_groups: LinearGroupsKeywords | None
+    convolution: ConvolutionKeywords | None
     score_bias: ScoreBiasKeywords | None
     rope_kind: Literal["halves", "neighbours", "frequencies", "table"]
     zeroed_token_id: int | None

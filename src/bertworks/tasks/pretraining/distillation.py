@@ -167,6 +167,11 @@ def init_from_teacher(student: PretrainingNetwork, teacher: PretrainingNetwork) 
         (student.encoder.embeddings, teacher.encoder.embeddings),
         (student.mlm_head, teacher.mlm_head),
         *(
+            (getattr(student.encoder, name), getattr(teacher.encoder, name))
+            for name in ("score_bias", "convolution")
+            if getattr(student.encoder, name) and getattr(teacher.encoder, name)
+        ),
+        *(
             (target, teacher_layers[number])
             for target, number in zip(student_layers, layer_numbers, strict=True)
         ),
