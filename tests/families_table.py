@@ -58,6 +58,7 @@ TITLES = {
     "gte": "GTE",
     "jina_embeddings_v3": "Jina embeddings v3",
     "squeezebert": "SqueezeBERT",
+    "xlnet": "XLNet",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

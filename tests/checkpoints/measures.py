@@ -214,7 +214,7 @@ def _gradients(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Ours and theirs, under their names; each of their parameters is among them."""
     gradients = {n: p.grad for n, p in pair.ours.named_parameters() if p.grad is not None}
-    own = FAMILIES[family].keys.export(gradients)
+    own = FAMILIES[family].keys_for(pair.ours.encoder.config).export(gradients)
     # A tied parameter of theirs goes by either of its names.
     parameters = theirs.named_parameters(remove_duplicate=False)
     trained = {name: p.grad for name, p in parameters if p.grad is not None}

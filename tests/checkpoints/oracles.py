@@ -61,6 +61,7 @@ CONFIG_CLASSES = {
     "gte": "GteConfig",
     "jina_embeddings_v3": "JinaEmbeddingsV3Config",
     "squeezebert": "SqueezeBertConfig",
+    "xlnet": "XLNetConfig",
 }
 
 OF_KNOWN_PARTS = {
@@ -165,9 +166,19 @@ def pair(ours: nn.Module, theirs: nn.Module, config: EncoderConfig, dtype: torch
     packed = sequences(config)
     padded_ids, mask = packed.to_padded(fill=pad_of(config.family))
     padded = {"input_ids": padded_ids, "attention_mask": mask.long()}
-    if config.type_vocab_size > 1:
+    if config.has_segments:
         padded["token_type_ids"] = packed.to_padded(packed.token_type_ids)[0]
+    if config.family == "xlnet":  # whose classifiers take the last token of a padded row
+        padded = {name: _move_to_end(values, mask) for name, values in padded.items()}
+        mask = mask.flip(1)
     return Pair(ours, theirs, packed, padded, mask)
+
+
+def _move_to_end(values: Tensor, mask: Tensor) -> Tensor:
+    """Move the padding of rows from their end to their beginning."""
+    return torch.stack(
+        [row.roll(int((~real).sum())) for row, real in zip(values, mask, strict=True)]
+    )
 
 
 def saved_tensors(theirs: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -183,7 +194,9 @@ def sequences(config: EncoderConfig) -> Packed:
     rng = np.random.default_rng(0)
     ids = [rng.integers(2, config.vocab_size, length) for length in sorted(lengths)]
     types = [np.arange(len(row)) >= len(row) // 2 for row in ids]
-    if config.type_vocab_size < 2:
+    if config.family == "xlnet":  # whose [CLS] is the last token, and a segment of its own
+        types = [np.append(row[:-1], 2) for row in types]
+    if not config.has_segments:
         types = [np.zeros(len(row)) for row in ids]
     return Packed.from_arrays(ids, types).to("cpu")
 

@@ -31,6 +31,7 @@ KINDS = {
     "distances": {**_VECTORS, "num_buckets": None},
     "no key biases": {**_VECTORS, "num_buckets": None, "key_bias": False},
     "ranges": {**_VECTORS, "num_buckets": 16, "shared_maps": True, "norm": True},
+    "transformer-xl": {"kind": "transformer-xl"},
 }
 
 
@@ -240,6 +241,28 @@ def test_numbers_serve_causal_attention_with_earlier_keys():
     assert torch.allclose(again, own, atol=1e-12)
 
 
+@pytest.mark.usefixtures("block_cost")
+def test_values_may_have_another_size_than_queries():
+    lengths = [1, 3, 3, 4, 9]
+    bias = make_bias("a", round_up_length(9), 2, 4)
+    query, key = (numbers(sum(lengths), 2, 4, seed=seed).requires_grad_() for seed in range(2))
+    value = numbers(sum(lengths), 2, 3, seed=2).requires_grad_()
+    layout = Layout.from_lengths(np.array(lengths))
+    expected = formula(query, key, value, lengths, bias)
+    upstream = numbers(*expected.shape, seed=7)
+    gradients = torch.autograd.grad(expected, (query, key, value), upstream)
+    found = attention(query, key, value, layout, bias=bias)
+    assert torch.allclose(found, expected, atol=1e-12)
+    own_gradients = torch.autograd.grad(found, (query, key, value), upstream)
+    for own, other in zip(own_gradients, gradients, strict=True):
+        assert torch.allclose(own, other, atol=1e-12)
+    parts = [part.detach() for part in (query, key, value)]
+    with torch.inference_mode():
+        cast = ScoreBias(bias.length, keys=bias.keys.detach(), scale=bias.scale)
+        again = attention(*parts, layout, bias=cast)
+    assert torch.allclose(again, expected, atol=1e-12)
+
+
 def test_flash_attention_declines_a_bias():
     parts = [torch.zeros(4, 2, 8, dtype=torch.bfloat16)] * 3
     layout = Layout.from_lengths(np.array([4]))
@@ -252,7 +275,8 @@ def test_flash_attention_declines_a_bias():
 
 def sequences() -> Packed:
     random = np.random.default_rng(0)
-    return Packed.from_arrays([random.integers(0, 40, n) for n in LENGTHS]).to("cpu")
+    types = [np.arange(n) >= n // 2 for n in LENGTHS]
+    return Packed.from_arrays([random.integers(0, 40, n) for n in LENGTHS], types).to("cpu")
 
 
 def encoder_of(kind: str) -> BareEncoder:
@@ -327,8 +351,9 @@ def test_every_path_of_an_encoder_has_the_bias(kind, path, is_native, monkeypatc
         monkeypatch.setattr("bertworks.native.library.library", lambda: None)
     encoder, packed = encoder_of(kind), sequences()
     ids, mask = packed.to_padded()
+    padded = Padded.from_tensors(ids, mask, packed.to_padded(packed.token_type_ids)[0])
     with torch.no_grad():
-        exact = encoder_of(kind).double().encoder(Padded.from_tensors(ids, mask))[mask.flatten()]
+        exact = encoder_of(kind).double().encoder(padded)[mask.flatten()]
         plain = encoder_of(kind).double()
         plain.encoder.score_bias = None
         other = plain.encoder(packed)

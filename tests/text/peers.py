@@ -205,32 +205,29 @@ def albert(data: Path, folder: Path) -> list[Peer]:
     (plain / "tokenizer_config.json").write_text(json.dumps(config))
 
     def ids(text: str) -> list[int]:
-        return [library.piece_to_id(piece) for piece in _albert_pieces(library, text)]
+        pieces = _pieces_without_commas(library, _simplified(text).lower())
+        return [library.piece_to_id(piece) for piece in pieces]
 
     def spans(text: str) -> Spans:
         return [(start, end) for _, start, end in sentencepieces(library, text)]
 
-    def is_unchanged(text: str) -> bool:
-        """Whether neither quotes are changed before nor a number loses a comma."""
-        return not re.search(r"``|''|\d,", text)
-
     return [
         Peer(Tokenizer.load(folder), ids, None),
-        Peer(Tokenizer.load(plain), None, compare_offsets(spans), is_unchanged),
+        Peer(Tokenizer.load(plain), None, compare_offsets(spans), _is_read_as_is),
     ]
 
 
-def _albert_preprocessed(text: str) -> str:
-    """What ALBERT's own code does before SentencePiece sees the text."""
+def _simplified(text: str) -> str:
+    """What ALBERT's and XLNet's own code does before SentencePiece sees the text."""
     text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
     text = unicodedata.normalize("NFKD", text)
-    return "".join(char for char in text if not unicodedata.combining(char)).lower()
+    return "".join(char for char in text if not unicodedata.combining(char))
 
 
-def _albert_pieces(model: sentencepiece.SentencePieceProcessor, text: str) -> list[str]:
+def _pieces_without_commas(model: sentencepiece.SentencePieceProcessor, text: str) -> list[str]:
     """SentencePiece's pieces, and a comma cut off the numbers that it is one piece with."""
     pieces: list[str] = []
-    for piece in model.encode(_albert_preprocessed(text), out_type=str):
+    for piece in model.encode(text, out_type=str):
         if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
             parts = model.encode(piece[:-1].replace("▁", ""), out_type=str)
             if piece[0] != "▁" and parts[0][0] == "▁":
@@ -263,6 +260,41 @@ def sentencepieces(
             end -= 1
         pieces.append((piece.id, start, start if piece.piece == "▁" else end))
     return pieces
+
+
+def xlnet(data: Path, folder: Path) -> list[Peer]:
+    """As ALBERT's, of another vocabulary and with capital letters.
+
+    Vowel signs of Hindi and Thai are removed with the accents, as `transformers` does.
+    """
+    plain = folder / "plain"
+    plain.mkdir()
+    for directory in (folder, plain):
+        model = _trained_on_xquad(data, "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>")
+        (directory / "spiece.model").write_bytes(model)
+        (directory / "config.json").write_text('{"model_type": "xlnet"}')
+    (plain / "tokenizer_config.json").write_text('{"keep_accents": true}')
+    library = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
+
+    def ids(text: str) -> list[int]:
+        letters = (char for char in _simplified(text) if unicodedata.category(char)[0] != "M")
+        # Word by word, since the library's sums over a long text are rounded.
+        words = "".join(letters).split()
+        pieces = (piece for word in words for piece in _pieces_without_commas(library, word))
+        return [library.piece_to_id(piece) for piece in pieces]
+
+    def spans(text: str) -> Spans:
+        return [(start, end) for _, start, end in sentencepieces(library, text)]
+
+    return [
+        Peer(Tokenizer.load(folder), ids, None),
+        Peer(Tokenizer.load(plain), None, compare_offsets(spans), _is_read_as_is),
+    ]
+
+
+def _is_read_as_is(text: str) -> bool:
+    """Whether neither quotes are changed before nor a number loses a comma."""
+    return not re.search(r"``|''|\d,", text)
 
 
 def _is_unseen(char: str) -> bool:
@@ -372,5 +404,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "gte": fairseq("xlm-roberta", 1),
     "jina_embeddings_v3": fairseq("jina_embeddings_v3", 1),
     "squeezebert": wordpiece("squeezebert", "uncased"),
+    "xlnet": xlnet,
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

@@ -34,6 +34,7 @@ from .roberta import (
 from .roformer import ROFORMER
 from .squeezebert import SQUEEZEBERT
 from .static import STATIC
+from .xlnet import XLNET
 
 FAMILIES = {
     family.name: family
@@ -64,11 +65,16 @@ FAMILIES = {
         GTE,
         JINA_V3,
         SQUEEZEBERT,
+        XLNET,
     )
 }
 """The published families."""
 
 _LAYER = "encoder.layers.{}"
+_DISTANCE_MAPS = (
+    *("key", "query", "position"),
+    *("content_bias", "position_bias", "segment_bias", "segments"),
+)
 
 
 def _layer_keys() -> dict[str, str | tuple[str, ...]]:
@@ -100,12 +106,13 @@ _BERTWORKS = Family(
                 f"{_LAYER}.attention.distance_maps.{part}": (
                     f"bert.encoder.layer.{{}}.attention.distance_maps.{part}"
                 )
-                for part in ("key", "query")
+                for part in _DISTANCE_MAPS
             },
             **{
                 f"{_LAYER}.attention.{part}": f"bert.encoder.layer.{{}}.attention.{part}"
                 for part in ("query_bias", "value_bias")
             },
+            "encoder.mask_vector": "bert.mask_vector",
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
             "encoder.rotary": "bert.rotary",
@@ -117,7 +124,7 @@ _BERTWORKS = Family(
     prefix="bert.",
     bare_prefixes=(
         *("embeddings.", "encoder.", "pooler.", "final_norm.", "score_bias.", "rotary."),
-        *("contact_head.", "convolution."),
+        *("contact_head.", "convolution.", "mask_vector"),
     ),
     classes=bert_classes("Bertworks"),
     unused_tensors=bert_unused_tensors("bert"),

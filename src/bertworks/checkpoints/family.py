@@ -163,6 +163,10 @@ class Family:
         default: str = self.defaults.get(POOLING, "cls")
         return config.classifier_pooling in (self.poolings or (default,))
 
+    def keys_for(self, config: EncoderConfig) -> KeyMap:
+        """Return the key map of an encoder, which knows the shapes of all tensors."""
+        return KeyMap(self.keys.rules, config.num_attention_heads)
+
     def normalize_name(self, name: str) -> str:
         """Return a tensor's name here: with the prefix, without gamma and beta."""
         name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
@@ -239,6 +243,7 @@ def key_map(
     grouped_keys: Iterable[str] = (),
     swapped_matrices: Iterable[str] = (),
     convolutions: Iterable[str] = (),
+    matrices_by_head: Iterable[str] = (),
 ) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
@@ -249,9 +254,12 @@ def key_map(
             have fewer rows.
         swapped_matrices: our names of the maps whose halves they store in the other order.
         convolutions: our names of the matrices that they store as convolutions of width 1.
+        matrices_by_head: our names of the matrices that they store with the columns of each head
+            apart.
     """
     transposed_names, grouped_names = set(transposed_matrices), set(grouped_keys)
     swapped_names, convolution_names = set(swapped_matrices), set(convolutions)
+    names_by_head = set(matrices_by_head)
     return KeyMap(
         Rule(
             ours,
@@ -260,6 +268,7 @@ def key_map(
             ours in grouped_names,
             ours in swapped_names,
             ours in convolution_names,
+            ours in names_by_head,
         )
         for ours, theirs in table.items()
     )

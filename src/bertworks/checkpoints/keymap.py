@@ -2,9 +2,10 @@
 
 A rule maps a name of ours to theirs. `{}` in it is a layer's number. One of our tensors may be
 several of theirs concatenated by rows, or theirs transposed, or theirs with its two halves of rows
-in the other order, or the matrix in a convolution of width 1; nothing else ever changes, so a round
-trip keeps every bit. If heads of queries share keys, our map to queries, keys and values consists
-of a square matrix and two with fewer rows.
+in the other order, or the matrix in a convolution of width 1, or a matrix with the columns of each
+attention head apart; nothing else ever changes, so a round trip keeps every bit. If heads of
+queries share keys, our map to queries, keys and values consists of a square matrix and two with
+fewer rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Rule:
 
     The names are of modules (then `.weight` or `.bias` follows on both sides) or of tensors. If
     `is_transposed`, they store the transposes of our matrices; if `is_convolution`, our matrices
-    with a last dimension of size 1.
+    with a last dimension of size 1; if `is_by_head`, matrices as `[rows, heads, head_size]`.
     """
 
     ours: str
@@ -36,6 +37,7 @@ class Rule:
     is_swapped: bool = False
     """Whether they store the second half of our rows before the first."""
     is_convolution: bool = False
+    is_by_head: bool = False
 
     def num_rows(self, shape: Sequence[int]) -> list[int]:
         """The number of rows of each of theirs that form a tensor of ours of this shape."""
@@ -88,10 +90,14 @@ class Rule:
 
 
 class KeyMap:
-    """A table of rules that covers every tensor of a network."""
+    """A table of rules that covers every tensor of a network.
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = tuple(rules)
+    Args:
+        num_heads: of attention; needed for the shapes of matrices with heads apart.
+    """
+
+    def __init__(self, rules: Iterable[Rule], num_heads: int | None = None) -> None:
+        self.rules, self.num_heads = tuple(rules), num_heads
 
     def theirs(self, name: str) -> tuple[str, ...]:
         """Their names of our tensor `name`: more than one where ours combines several of theirs.
@@ -112,6 +118,9 @@ class KeyMap:
         if rule.is_convolution:
             parts = [(*part, 1) if len(part) == 2 else part for part in parts]
         shapes = [part[::-1] if rule.is_transposed else part for part in parts]
+        if rule.is_by_head and self.num_heads is not None:
+            heads = self.num_heads
+            shapes = [(*part[:-1], heads, part[-1] // heads) for part in shapes]
         return dict(zip(names, shapes, strict=True))
 
     def export(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,6 +133,8 @@ class KeyMap:
                 parts = [_transpose(part) for part in parts]
             elif rule.is_convolution and tensor.ndim == 2:
                 parts = [part.unsqueeze(-1) for part in parts]
+            if rule.is_by_head and self.num_heads is not None and tensor.ndim == 2:
+                parts = [part.reshape(len(part), self.num_heads, -1) for part in parts]
             result.update(zip(names, parts, strict=True))
         return result
 
@@ -133,6 +144,8 @@ class KeyMap:
         parts = [tensors[part] for part in names]
         if len({part.dtype for part in parts}) > 1:
             parts = [part.double() for part in parts]  # float64 represents every value exactly
+        if rule.is_by_head:
+            parts = [part.flatten(1) if part.ndim == 3 else part for part in parts]
         if rule.is_transposed:
             parts = [_transpose(part) for part in parts]
         elif rule.is_convolution:

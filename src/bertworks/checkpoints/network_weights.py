@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError
 from ..nn.device import is_finite
+from ..nn.encoder import Encoder
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, compute_row_scales
 from .family import Family
@@ -149,7 +150,10 @@ def describe_non_finite(non_finite: Mapping[str, int]) -> str:
 def key_map_of(network: nn.Module, family: Family) -> KeyMap:
     """Return a network's key map; heads without published names keep their names."""
     unpublished = [name for name in network.state_dict() if not is_published(name)]
-    return KeyMap([*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)])
+    encoder = network.get_submodule("encoder")
+    assert isinstance(encoder, Encoder)
+    rules = [*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)]
+    return KeyMap(rules, encoder.config.num_attention_heads)
 
 
 def unique_tensors(network: nn.Module) -> dict[str, Tensor]:

@@ -35,7 +35,6 @@ TITLES = {
     "ultrabert": "UltraBERT",
     "ultravbert": "UltraVBERT",
     "xlm": "XLM",
-    "xlnet": "XLNet",
     "xmod": "X-MOD",
     "yoso": "YOSO",
     # models with a decoder

@@ -222,7 +222,7 @@ def check_geometry(
         CheckpointError: a tensor is missing or has another shape.
     """
     for name, expected_shape in _expected_shapes(config):
-        for theirs, expected in family.keys.parts(name, expected_shape).items():
+        for theirs, expected in family.keys_for(config).parts(name, expected_shape).items():
             if theirs not in tensors:
                 raise CheckpointError(
                     f"the tensor {theirs!r} is missing, which config.json requires", where=where

@@ -121,7 +121,7 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
         "input_ids": torch.ones(shape, dtype=torch.int64),
         "attention_mask": torch.ones(shape, dtype=torch.int64),
     }
-    if config.type_vocab_size > 1:
+    if config.has_segments:
         inputs["token_type_ids"] = torch.zeros(shape, dtype=torch.int64)
     with torch.no_grad():
         names = list(network.outputs_by_name(**inputs))

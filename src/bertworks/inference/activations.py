@@ -170,13 +170,13 @@ class _RecordingAttention(SelfAttention):
         query, key, value = self.compute_heads(self.query_key_value(hidden))
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
+        query, key, bias = self.with_bias(query, key, scope)
         tokens = scope.packed.num_tokens  # rows of zeros may follow: see `cpu.align_rows`
-        shape, heads = (tokens // length, length, -1, self.head_size), query.shape[1]
+        shape, heads = (tokens // length, length, query.shape[1]), query.shape[1]
         query, key, value = (
-            repeat_heads(part[:tokens], heads).reshape(shape).transpose(1, 2)
+            repeat_heads(part[:tokens], heads).reshape(*shape, -1).transpose(1, 2)
             for part in (query, key, value)
         )
-        bias = self.score_bias(scope, query.dtype)
         scores = query @ key.transpose(-1, -2) * scale_of(query, bias)
         if bias is not None:
             scores = scores + bias.of_group(query, key)

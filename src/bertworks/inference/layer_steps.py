@@ -96,13 +96,14 @@ def _attention(
     if scope.rotation is not None:
         query = steps["rotated_query"] = scope.rotation.rotate(query)
         key = steps["rotated_key"] = scope.rotation.rotate(key)
-    bias = attention.score_bias(scope, query.dtype)
-    scores = torch.einsum("qhd,khd->hqk", query, key) * scale_of(query, bias)
+    more_query, more_key, bias = attention.with_bias(query, key, scope)
+    scale = scale_of(more_query, bias)
+    scores = torch.einsum("qhd,khd->hqk", more_query, more_key) * scale
     if bias is not None:
-        pair = (part.transpose(0, 1).unsqueeze(0) for part in (query, key))
-        terms = bias.of_group(*pair).squeeze(0)
+        pair = (part.transpose(0, 1).unsqueeze(0) for part in (more_query, more_key))
+        scores = scores + bias.of_group(*pair).squeeze(0)
+        terms = scores - torch.einsum("qhd,khd->hqk", query, key) * scale
         steps["score_bias"] = terms.transpose(0, 1)
-        scores = scores + terms
     length = len(hidden)
     masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
     steps["scores"] = scores if masked is None else scores.masked_fill(masked, -math.inf)

@@ -42,7 +42,7 @@ Backend = Literal["grouped", "varlen", "dense"]
 def attention(
     query: Float[Tensor, "queries heads head_size"],
     key: Float[Tensor, "keys key_heads head_size"],
-    value: Float[Tensor, "keys key_heads head_size"],
+    value: Float[Tensor, "keys key_heads value_size"],
     layout: Layout | Padded,
     key_layout: Layout | None = None,
     *,
@@ -51,14 +51,14 @@ def attention(
     dropout: float = 0.0,
     backend: Backend | None = None,
     bias: ScoreBias | None = None,
-) -> Float[Tensor, "queries heads head_size"]:
+) -> Float[Tensor, "queries heads value_size"]:
     """Let each token attend to the tokens of its sequence.
 
     Args:
         query: one vector per token and head. The grouped backend accepts extra rows after the last
             sequence, and returns zeros for them.
         key: likewise; if there are fewer heads than of queries, as many of these share each.
-        value: likewise, as many as keys.
+        value: likewise, as many as keys; the vectors may have another size.
         layout: the positions of the sequences in the queries.
         key_layout: the positions of the same number of sequences in the keys; `layout` by default.
             If a sequence has more keys than queries, the queries are its last tokens.

@@ -39,7 +39,7 @@ ClassifierPooling = Literal["cls", "mean", "last", "late"]
 included, or the vector of the last token; late: the mean of all tokens after the classifier's own
 layer (EuroBERT)."""
 
-ScoreBiasKind = Literal["buckets", "alibi", "disentangled"]
+ScoreBiasKind = Literal["buckets", "alibi", "disentangled", "transformer-xl"]
 """The terms that depend on distances in attention's scores; see `score_bias.py`."""
 
 # The bytes of a matrix of this size can still be counted in 64 bits.
@@ -73,7 +73,9 @@ class ScoreBiasSettings(Settings):
     kind: ScoreBiasKind = Field(
         description="buckets: a learned number for each head and bucket of distances (Raffel et "
         "al. 2020, T5); alibi: minus the distance times a fixed slope of each head (Press et al. "
-        "2022); disentangled: products with vectors of distances (He et al. 2021, DeBERTa)"
+        "2022); disentangled: products with vectors of distances (He et al. 2021, DeBERTa); "
+        "transformer-xl: products with sinusoids of distances and vectors of segments, without "
+        "biases in the maps of attention (Dai et al. 2019; Yang et al. 2019, XLNet)"
     )
     num_buckets: int | None = Field(
         32,
@@ -466,11 +468,17 @@ class EncoderConfig(Settings):
     def _score_bias_has_scores(self) -> Self:
         if self.score_bias is not None and not self.has_heads:
             raise ValueError("score_bias needs mixer=attention, and not attention=two-way")
-        is_disentangled = self.score_bias is not None and self.score_bias.kind == "disentangled"
-        if is_disentangled and self.attention == "causal":
-            raise ValueError("score_bias.kind=disentangled needs attention=bidirectional")
-        if is_disentangled and self.num_key_heads != self.num_attention_heads:
-            raise ValueError("score_bias.kind=disentangled needs num_key_value_heads=null")
+        kind = "buckets" if self.score_bias is None else self.score_bias.kind
+        if kind == "transformer-xl" and self.hidden_size % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is odd; score_bias.kind={kind} has "
+                "a sine and a cosine of each frequency"
+            )
+        if kind in ("disentangled", "transformer-xl"):
+            if self.attention == "causal":
+                raise ValueError(f"score_bias.kind={kind} needs attention=bidirectional")
+            if self.num_key_heads != self.num_attention_heads:
+                raise ValueError(f"score_bias.kind={kind} needs num_key_value_heads=null")
         if self.score_bias is not None:
             if self.score_bias.shared_maps and self.query_key_value_order == "head":
                 raise ValueError("score_bias.shared_maps needs query_key_value_order=part")
@@ -529,6 +537,21 @@ class EncoderConfig(Settings):
     def has_heads(self) -> bool:
         """Whether the layers have attention heads that all see the same tokens."""
         return self.mixer == "attention" and self.attention != "two-way"
+
+    @property
+    def is_transformer_xl(self) -> bool:
+        """Whether attention has the positions and segments of Transformer-XL and XLNet."""
+        return self.score_bias is not None and self.score_bias.kind == "transformer-xl"
+
+    @property
+    def has_attention_bias(self) -> bool:
+        """Whether the linear maps of attention have biases."""
+        return self.use_bias and not self.is_transformer_xl
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether the encoder distinguishes the segments of a text."""
+        return self.type_vocab_size > 1 or self.is_transformer_xl
 
     @property
     def is_static(self) -> bool:

@@ -30,9 +30,10 @@ from .cpu import align_rows
 from .embeddings import make_embeddings
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer
 from .kv_cache import KeyValueCache
-from .layers import Linear, initialize, make_norm
+from .layers import Linear, draw_weight, initialize, make_norm
 from .rotary import Rotation, make_rotary
-from .score_bias import DistanceVectors, ScoreBias, make_score_bias, round_up_length
+from .score_bias import DistanceVectors, ScoreBias, round_up_length
+from .score_bias_kinds import make_score_bias
 
 
 class Pooler(nn.Module):
@@ -105,7 +106,14 @@ class Encoder(nn.Module):
         self.final_norm = make_norm(config, config.hidden_size) if config.norm_first else None
         self.pooler = Pooler(config) if pooler or config.keep_pooler else None
         self.contact_head = ContactHead(config) if config.contact_head else None
+        # The first input of the query stream (`two_stream.py`).
+        has_vector = config.is_transformer_xl
+        self.mask_vector = (
+            nn.Parameter(torch.empty(1, 1, config.hidden_size)) if has_vector else None
+        )
         initialize(self, config.initializer_range)
+        if self.mask_vector is not None:
+            draw_weight(self.mask_vector, config.initializer_range)
 
     @property
     def parts(self) -> list[nn.Module]:

@@ -23,7 +23,9 @@ from .config import EncoderConfig
 from .kv_cache import KeyValueCache
 from .layers import ACTIVATIONS, Dropout, add_and_norm, make_linear, make_norm
 from .rotary import Rotation
-from .score_bias import DistanceVectors, ScoreBias, make_distance_maps
+from .score_bias import DistanceVectors, ScoreBias
+from .score_bias_kinds import make_distance_maps
+from .transformer_xl import TransformerXLTerms
 
 
 class AttentionScope(NamedTuple):
@@ -46,7 +48,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        size, bias = config.hidden_size, config.use_bias
+        size, bias = config.hidden_size, config.has_attention_bias
         # of queries, keys and values
         self.num_heads = [config.num_attention_heads, config.num_key_heads, config.num_key_heads]
         self.head_size = config.head_size
@@ -81,6 +83,7 @@ class SelfAttention(nn.Module):
         query, key, value = self.compute_heads(mixed)
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
+        query, key, bias = self.with_bias(query, key, scope)
         key_layout = None
         if scope.cache is not None:
             key, value = scope.cache.extend(scope.layer, key, value)
@@ -94,7 +97,7 @@ class SelfAttention(nn.Module):
             causal=scope.causal,
             window=scope.window,
             dropout=dropout,
-            bias=self.score_bias(scope, query.dtype),
+            bias=bias,
         )
         return context.flatten(1)
 
@@ -130,13 +133,24 @@ class SelfAttention(nn.Module):
             query, key, value = torch.split(by_head, self.num_heads, 1)
         return query, key, value
 
-    def score_bias(self, scope: AttentionScope, dtype: torch.dtype) -> ScoreBias | None:
-        """Return what is added to the scores of queries and keys of a dtype."""
-        if isinstance(scope.bias, DistanceVectors):
-            assert self.distance_maps is not None
-            bias: ScoreBias = self.distance_maps(scope.bias, self.query_key_value, dtype)
-            return bias
-        return scope.bias
+    def with_bias(
+        self,
+        query: Float[Tensor, "tokens heads head_size"],
+        key: Float[Tensor, "tokens key_heads head_size"],
+        scope: AttentionScope,
+    ) -> tuple[
+        Float[Tensor, "tokens heads features"],
+        Float[Tensor, "tokens key_heads features"],
+        ScoreBias | None,
+    ]:
+        """Return queries and keys, maybe with more features, and what is added to their scores."""
+        if not isinstance(scope.bias, DistanceVectors):
+            return query, key, scope.bias
+        assert self.distance_maps is not None
+        bias: ScoreBias = self.distance_maps(scope.bias, self.query_key_value, query.dtype)
+        if isinstance(self.distance_maps, TransformerXLTerms):
+            query, key = self.distance_maps.add_features(query, key, scope.packed.token_type_ids)
+        return query, key, bias
 
     def _is_native(self, mixed: Tensor, scope: AttentionScope) -> bool:
         """Whether native code computes the heads' results."""

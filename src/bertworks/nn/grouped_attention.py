@@ -54,9 +54,13 @@ def _by_head(values: Tensor, group: Group) -> Float[Tensor, "sequences heads len
     return part.view(group.sequences, group.length, *values.shape[1:]).transpose(1, 2)
 
 
-def _empty_like(values: Tensor, last: Group) -> Tensor:
-    """Return uninitialised values of the same shape, with zeros after the last group."""
-    result = values.new_empty(values.shape)
+def _empty_like(values: Tensor, last: Group, width: int | None = None) -> Tensor:
+    """Return uninitialised values of the same shape, with zeros after the last group.
+
+    Args:
+        width: of the vectors, if it is another.
+    """
+    result = values.new_empty(*values.shape[:-1], values.shape[-1] if width is None else width)
     result[last.tokens.stop :].zero_()
     return result
 
@@ -200,7 +204,7 @@ class _GroupedAttention(torch.autograd.Function):
         *_: Tensor | None,  # the bias's matrix, keys and queries, which get gradients
     ) -> Tensor:
         scale = scale_of(query, bias)
-        result = _empty_like(query, pairs[-1][0])
+        result = _empty_like(query, pairs[-1][0], value.shape[-1])
         blocks = divide_into_blocks(pairs, *query.shape[1:], query.device)
         saved_tensors: list[Tensor] = []
         for queries, keys in blocks:
@@ -343,17 +347,17 @@ def infer_grouped(
         parts.extend(context.transpose(1, 2).flatten(0, 1) for context in contexts)
     num_extra = len(query) - pairs[-1][0].tokens.stop
     if num_extra:
-        parts.append(query.new_zeros(num_extra, *query.shape[1:]))
+        parts.append(value.new_zeros(num_extra, *value.shape[1:]))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _attend_fused(
     query: Float[Tensor, "sequences heads queries head_size"],
     key: Float[Tensor, "sequences heads keys head_size"],
-    value: Float[Tensor, "sequences heads keys head_size"],
+    value: Float[Tensor, "sequences heads keys value_size"],
     bias: ScoreBias | None,
     masked: Bool[Tensor, "queries keys"] | None,
-) -> Float[Tensor, "sequences heads queries head_size"]:
+) -> Float[Tensor, "sequences heads queries value_size"]:
     """Compute the formula with PyTorch's fused kernel."""
     mask = None if masked is None else masked.logical_not()
     if bias is not None:
@@ -365,11 +369,11 @@ def _attend_fused(
 def _attend_explicitly(
     query: Float[Tensor, "sequences heads queries head_size"],
     key: Float[Tensor, "sequences heads keys head_size"],
-    value: Float[Tensor, "sequences heads keys head_size"],
+    value: Float[Tensor, "sequences heads keys value_size"],
     *,
     bias: ScoreBias | None,
     masked: Bool[Tensor, "queries keys"] | None,
-) -> Float[Tensor, "sequences heads queries head_size"]:
+) -> Float[Tensor, "sequences heads queries value_size"]:
     """Compute the formula; in bfloat16 with padding, so that oneDNN compiles few kernels.
 
     Keys of zero weight are added up to a multiple of `_MULTIPLE_OF_KEYS`, and queries up to a

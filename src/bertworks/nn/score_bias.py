@@ -6,7 +6,8 @@ For each head and distance, `a` and `b` are vectors and `c` is a number. A famil
 
 - MPNet: `c`, a learned number for each bucket of distances, the same in all layers;
 - ALiBi (Jina BERT v2): `c`, minus the distance times a fixed slope of the head;
-- DeBERTa: `a` and `b`, a layer's maps of vectors of distances that all layers share.
+- DeBERTa: `a` and `b`, a layer's maps of vectors of distances that all layers share;
+- XLNet: `a`, a layer's map of sinusoids of distances (`transformer_xl.py`).
 
 They are computed for all distances in a pack. Those of a shorter sequence are the ones in the
 middle, so that no sequence needs padding.
@@ -15,7 +16,6 @@ middle, so that no sequence needs padding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -365,26 +365,3 @@ class DistanceMaps(nn.Module):
     ) -> Float[Tensor, "heads distances head_size"]:
         assert vectors is not None
         return vectors.view(len(vectors), -1, self.head_size).transpose(0, 1)[:, rows]
-
-
-_KINDS: dict[str, Callable[[EncoderConfig, ScoreBiasSettings], nn.Module]] = {
-    "buckets": BucketBias,
-    "alibi": LinearBias,
-    "disentangled": RelativePositions,
-}
-"""What layers share of each kind: `forward` takes a length, and a tensor of the dtype and device,
-and returns a `ScoreBias` or `DistanceVectors`."""
-
-
-def make_score_bias(config: EncoderConfig) -> nn.Module | None:
-    """Return what an encoder's layers share of its score bias; None if it has none."""
-    settings = config.score_bias
-    return None if settings is None else _KINDS[settings.kind](config, settings)
-
-
-def make_distance_maps(config: EncoderConfig) -> DistanceMaps | None:
-    """Return a layer's own part of the score bias; None if it has none."""
-    settings = config.score_bias
-    if settings is None or settings.kind != "disentangled":
-        return None
-    return DistanceMaps(config, settings)

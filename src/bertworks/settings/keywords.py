@@ -132,7 +132,7 @@ class ConvolutionKeywords(TypedDict, total=False):
 class ScoreBiasKeywords(TypedDict, total=False):
     """Settings of the group `score_bias`."""
 
-    kind: Literal["buckets", "alibi", "disentangled"]
+    kind: Literal["buckets", "alibi", "disentangled", "transformer-xl"]
     num_buckets: int | None
     max_distance: int
     terms: Sequence[Literal["c2p", "p2c"]]
