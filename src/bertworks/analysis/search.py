@@ -385,12 +385,12 @@ def _rerank_late(
     engine: Mapping[str, Any],
 ) -> list[list[Hit]]:
     """Order each query's hits by late interaction; equal ones stay as retrieved."""
-    reranked = []
+    hits_by_score = []
     for query, hits in zip(queries, hits_of_queries, strict=True):
         (scores,) = model.similarity(query, [hit.text for hit in hits], **engine)
         order = np.argsort(-scores, kind="stable")
-        reranked.append([hits[at]._replace(score=float(scores[at])) for at in order])
-    return reranked
+        hits_by_score.append([hits[at]._replace(score=float(scores[at])) for at in order])
+    return hits_by_score
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:

@@ -47,19 +47,19 @@ class AlignedText:
         """
         parts: list[str] = []
         origins: list[tuple[int, int]] = []
-        at = 0
+        position = 0
         for match in pattern.finditer(self.text):
             start, end = match.span()
             new = replacement(match)
-            parts += [self.text[at:start], new]
-            origins += self.origins[at:start]
+            parts += [self.text[position:start], new]
+            origins += self.origins[position:start]
             if len(new) == end - start:
                 origins += self.origins[start:end]
             else:
                 origins += [self._span(start, end)] * len(new)
-            at = end
-        self.text = "".join([*parts, self.text[at:]])
-        self.origins = [*origins, *self.origins[at:]]
+            position = end
+        self.text = "".join([*parts, self.text[position:]])
+        self.origins = [*origins, *self.origins[position:]]
 
     def respace(self, old: str, new: str) -> None:
         """Replace each `old` by `new`, which has the same characters but for spaces."""
@@ -75,14 +75,14 @@ class AlignedText:
             for at, (char, source) in enumerate(zip(new, sources, strict=True))
         ]
         origins: list[tuple[int, int]] = []
-        at = 0
+        position = 0
         for part in parts[:-1]:
-            origins += self.origins[at : at + len(part)]
-            at += len(part)
-            origins += [self.origins[at + source] for source in sources]
-            at += len(old)
+            origins += self.origins[position : position + len(part)]
+            position += len(part)
+            origins += [self.origins[position + source] for source in sources]
+            position += len(old)
         self.text = new.join(parts)
-        self.origins = [*origins, *self.origins[at:]]
+        self.origins = [*origins, *self.origins[position:]]
 
     def normalize(self, form: NormalForm) -> None:
         """Compose or decompose characters; each came from all those that it is composed of."""
@@ -102,12 +102,12 @@ class AlignedText:
 
     def lower(self) -> None:
         """Lower-case the text; a capital sigma at the end of a word becomes ς."""
-        lowered = self.text.lower()
+        lower_text = self.text.lower()
         news: list[str] = []
-        at = 0
+        position = 0
         for char in self.text:
-            news.append(lowered[at : at + len(char.lower())])
-            at += len(news[-1])
+            news.append(lower_text[position : position + len(char.lower())])
+            position += len(news[-1])
         self._replace_chunks(list(self.text), news)
 
     def select(self, is_selected: Callable[[str], bool]) -> None:

@@ -28,7 +28,7 @@ _ENTITY = re.compile(r"&(#?x?)([^&;\s]+);")
 _WHITE_SPACE = re.compile(r"\s+")
 _FOUR_OR_MORE = re.compile(r"([^a-zA-Z0-9])\1{3,}")
 
-_BRACKETED = r"\([^\s()]*?\([^\s()]+\)[^\s()]*?\)|\(\S+?\)"
+_BRACKETS = r"\([^\s()]*?\([^\s()]+\)[^\s()]*?\)|\(\S+?\)"
 _MOUTH = r"[()\[\]{}dp/\\:@|]"
 _EYES = "[:;=8]"
 _NOSE = "[-o*']?"
@@ -36,8 +36,8 @@ _GAP = "[ *.)-]*"
 _KINDS_OF_WORDS = (
     # An address with its protocol, or with a slash after its domain.
     r"(?:https?:(?:/{1,3}|[a-z0-9%])|[a-z0-9.-]+\.[a-z]{2,13}/)"
-    rf"(?:[^\s(){{}}<>\[\]]+|{_BRACKETED})+"
-    rf"(?:{_BRACKETED}|[^\s(){{}}<>\[\]`!;:'\".,?«»“”‘’])",
+    rf"(?:[^\s(){{}}<>\[\]]+|{_BRACKETS})+"
+    rf"(?:{_BRACKETS}|[^\s(){{}}<>\[\]`!;:'\".,?«»“”‘’])",
     # A domain that belongs to no mail address.
     r"(?<!@)[a-z0-9]+(?:[.-][a-z0-9]+)*\.[a-z]{2,13}\b/?(?!@)",
     # A phone number.
@@ -80,12 +80,12 @@ def normalize_tweet(text: str, mask: str) -> tuple[str, Origin]:
         BertworksError: a package that this needs is not installed.
     """
     parts: list[AlignedText] = []
-    at = 0
+    position = 0
     for number, part in enumerate(text.split(mask)):
         if number:
-            parts.append(AlignedText(mask, at - len(mask)))
-        parts.append(_normalize_part(AlignedText(part, at)))
-        at += len(part) + len(mask)
+            parts.append(AlignedText(mask, position - len(mask)))
+        parts.append(_normalize_part(AlignedText(part, position)))
+        position += len(part) + len(mask)
     spaced = [(f"{part.text} ", [*part.origins, (0, 0)]) for part in parts]
     origins = [origin for _, origins in spaced for origin in origins]
     return "".join(text for text, _ in spaced), np.array(origins, np.int64).reshape(-1, 2)
@@ -97,7 +97,7 @@ def _normalize_part(tweet: AlignedText) -> AlignedText:
     tweet.replace_matches(_ENTITY, _character)
     tweet.replace_matches(_FOUR_OR_MORE, lambda match: match[1] * 3)
     words = [(match.start(), match.end()) for match in pattern.finditer(tweet.text)]
-    spaced: list[str] = []
+    normalized_words: list[str] = []
     origins: list[tuple[int, int]] = []
     for start, end in words:
         word = tweet.text[start:end]
@@ -106,9 +106,9 @@ def _normalize_part(tweet: AlignedText) -> AlignedText:
         space = sources[-1]
         if normalized != word:
             sources = [(sources[0][0], sources[-1][1])] * len(normalized)
-        spaced.append(normalized)
+        normalized_words.append(normalized)
         origins += [*sources, space]
-    tweet.text, tweet.origins = " ".join(spaced), origins[:-1]
+    tweet.text, tweet.origins = " ".join(normalized_words), origins[:-1]
     for old, new in _SPACES:
         tweet.respace(old, new)
     tweet.replace_matches(_WHITE_SPACE, lambda _: " ")  # an ellipsis may include some
