@@ -19,7 +19,7 @@ from typer import testing
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The types and shapes that packs and the model declare are checked wherever a test uses them.
-_CHECKED = (
+_CHECKED_MODULES = (
     "bertworks.packed",
     "bertworks.nn.attention",
     "bertworks.nn.attention_masks",
@@ -45,16 +45,18 @@ def existing_modules(names: Sequence[str]) -> Sequence[str]:
         except ModuleNotFoundError:  # nor does its package
             exists = False
         if not exists:
-            raise pytest.UsageError(f"tests/conftest.py: {name!r} of _CHECKED is no module")
+            raise pytest.UsageError(f"tests/conftest.py: {name!r} of _CHECKED_MODULES is no module")
     return names
 
 
 def _check_types() -> None:
     """Check declared types in the modules that are imported from now on."""
-    names = existing_modules(_CHECKED)
-    from tests.type_checks import checked_once  # imports torch
+    names = existing_modules(_CHECKED_MODULES)
+    from tests.type_checks import remember_checks  # imports torch
 
-    jaxtyping.jaxtyped = checked_once(jaxtyping.jaxtyped)  # with which the hook decorates functions
+    jaxtyping.jaxtyped = remember_checks(
+        jaxtyping.jaxtyped
+    )  # with which the hook decorates functions
     jaxtyping.install_import_hook(names, "beartype.beartype")
 
 

@@ -15,18 +15,18 @@ from beartype import beartype
 from jaxtyping import Float, Int64
 
 from tests import conftest
-from tests.type_checks import checked_once
+from tests.type_checks import remember_checks
 
 
 @pytest.mark.parametrize("name", ["bertworks.nowhere", "bertworks.nn.nowhere", "bertworks.no.x"])
 def test_checked_module_that_does_not_exist_is_an_error(name: str) -> None:
     names = ["bertworks.packed", name]
     assert conftest.existing_modules(names[:1]) == names[:1]
-    with pytest.raises(pytest.UsageError, match=f"'{name}' of _CHECKED is no module"):
+    with pytest.raises(pytest.UsageError, match=f"'{name}' of _CHECKED_MODULES is no module"):
         conftest.existing_modules(names)
 
 
-@pytest.mark.parametrize("name", conftest._CHECKED)
+@pytest.mark.parametrize("name", conftest._CHECKED_MODULES)
 def test_types_of_a_checked_module_are_checked(name: str) -> None:
     module = importlib.import_module(name)
     own = [one for one in vars(module).values() if getattr(one, "__module__", "") == name]
@@ -35,7 +35,7 @@ def test_types_of_a_checked_module_are_checked(name: str) -> None:
     assert any(hasattr(function, "__wrapped__") for function in [*functions, *methods])
 
 
-check_once = checked_once(jaxtyping.jaxtyped.__wrapped__)(typechecker=beartype)
+check_once = remember_checks(jaxtyping.jaxtyped.__wrapped__)(typechecker=beartype)
 
 
 class Results:

@@ -32,12 +32,12 @@ class UnknownKindError(Exception):
     """A value of which type and shape do not say all that a check may look at."""
 
 
-def checked_once(jaxtyped: Callable[..., Any]) -> Callable[..., Any]:
+def remember_checks(original: Callable[..., Any]) -> Callable[..., Any]:
     """`jaxtyping.jaxtyped`, whose functions check each kind of call once."""
 
-    @wraps(jaxtyped)
+    @wraps(original)
     def decorator(*, typechecker: Any) -> Callable[[Any], Any]:
-        return partial(_decorate, jaxtyped(typechecker=typechecker))
+        return partial(_decorate, original(typechecker=typechecker))
 
     return decorator
 
@@ -52,7 +52,7 @@ def _decorate(check: Check, one: Any) -> Any:
 
 
 def _remember(check: Check, function: Callable[..., Any]) -> Callable[..., Any]:
-    checked = check(function)
+    checked_function = check(function)
     results: dict[object, set[object]] = {}  # the kinds of results, for each kind of call
     replay = threading.local()
 
@@ -69,25 +69,25 @@ def _remember(check: Check, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
         __tracebackhide__ = True
         if torch.compiler.is_compiling():
-            return checked(*args, **keywords)
+            return checked_function(*args, **keywords)
         try:
             kind = (*map(describe, args), *keywords, *map(describe, keywords.values()))
         except UnknownKindError:
-            return checked(*args, **keywords)
-        passed = results.get(kind)
-        if passed is None:
-            result = checked(*args, **keywords)
+            return checked_function(*args, **keywords)
+        passed_kinds = results.get(kind)
+        if passed_kinds is None:
+            result = checked_function(*args, **keywords)
             results[kind] = {_describe_result(result)}
             return result
         result = function(*args, **keywords)
         result_kind = _describe_result(result)
-        if result_kind is None or result_kind not in passed:
+        if result_kind is None or result_kind not in passed_kinds:
             replay.result = result
             try:
                 result_check()(*args, **keywords)
             finally:
                 del replay.result
-            passed.add(result_kind)
+            passed_kinds.add(result_kind)
         return result
 
     return call

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.long
 FAMILIES = Path(__file__).parents[1] / "saved_models"
 
 TEXT = "the door was open in london."
-ASKED = TEXT.replace(" ", "+")
+TEXT_IN_LINK = TEXT.replace(" ", "+")
 
 
 def cells(table: Any) -> list[list[str]]:
@@ -54,7 +54,7 @@ def percents(text: str) -> float:
 
 def test_fill_shows_the_predictions_of_a_blank(visit, get_model, browser) -> None:
     tab = visit()
-    page = tab.open(f"#/fill?text={ASKED}")
+    page = tab.open(f"#/fill?text={TEXT_IN_LINK}")
     page.get_by_role("button", name="open", exact=True).click()
     page.get_by_role("heading", name="The blank · was “open”").wait_for()
     expected = get_model("pretrained").fill_mask("the door was [MASK] in london.", top_k=10)[0]
@@ -123,7 +123,7 @@ def test_another_models_words_are_those_of_the_same_characters(
 
 def test_guess_shows_the_layers_of_a_blank(visit, get_model) -> None:
     tab = visit()
-    page = tab.open(f"#/guess?text={ASKED}")
+    page = tab.open(f"#/guess?text={TEXT_IN_LINK}")
     page.get_by_role("button", name="open", exact=True).click()
     tab.settle()
     assert page.locator(".bars").count() == 0, "nothing is shown before one has guessed"
@@ -167,7 +167,7 @@ def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_pa
 
     with start({"run": str(run)}) as site:
         tab = Visit(browser, f"{site.url}/")
-        page = tab.open(f"#/guess?text={ASKED}&words=3&guess=deep&shown=1")
+        page = tab.open(f"#/guess?text={TEXT_IN_LINK}&words=3&guess=deep&shown=1")
         slider = page.get_by_role("slider", name="Checkpoint")
         assert likeliest(page) == rows_of(expected[2]), "the model itself, first"
         for key, says, answer in (
@@ -199,12 +199,12 @@ def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_pa
 
 
 def test_next_word_both_ways(visit, get_model) -> None:
-    page = visit().open(f"#/next?text={ASKED}&words=1")
+    page = visit().open(f"#/next?text={TEXT_IN_LINK}&words=1")
     blank = explorer.fill(get_model("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
     for name, side in (("Left side only", "left"), ("Both sides", "both")):
         first = cells(page.get_by_role("table", name=name))[0]
         assert percents(first[2]) == pytest.approx(blank[side]["top"][0]["probability"], abs=0.006)
-    page = visit().open(f"#/next?text={ASKED}&model=causal")
+    page = visit().open(f"#/next?text={TEXT_IN_LINK}&model=causal")
     assert page.get_by_text("This model is causal").is_visible()
     assert page.get_by_role("heading", name="Both sides").count() == 0
 
@@ -223,7 +223,7 @@ def test_pieces_are_those_of_the_tokenizer(visit, get_model) -> None:
 
 
 def test_steps_show_states_and_the_answer(visit, get_model) -> None:
-    page = visit().open(f"#/steps?text={ASKED}&words=3")
+    page = visit().open(f"#/steps?text={TEXT_IN_LINK}&words=3")
     steps = explorer.steps(get_model("pretrained"), TEXT, words=[3])
     count = len(steps["pieces"]["tokens"])
     assert page.get_by_text(f"[{count}, 16]").count() == 2
@@ -237,7 +237,7 @@ def test_steps_show_states_and_the_answer(visit, get_model) -> None:
 
 def test_attention_shows_weights_and_heads(visit, get_model) -> None:
     tab = visit()
-    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    page = tab.open(f"#/attention?text={TEXT_IN_LINK}&words=3")
     answer = explorer.attention(get_model("pretrained"), TEXT, words=[3])
     size = len(answer["pieces"]["tokens"])
     heads = page.get_by_role("group", name="Heads; press").get_by_role("button")
@@ -317,7 +317,7 @@ def test_minimal_pair_shows_changes_of_vectors(visit, get_model) -> None:
 
 
 def test_a_long_text_of_a_minimal_pair_is_seen_whole_on_a_phone(visit) -> None:
-    page = visit("phone").open(f"#/pair?text={ASKED}&other={'+'.join([ASKED] * 4)}")
+    page = visit("phone").open(f"#/pair?text={TEXT_IN_LINK}&other={'+'.join([TEXT_IN_LINK] * 4)}")
     for name in ("First text", "Second text"):
         box = page.get_by_label(name)
         assert box.evaluate("one => one.scrollWidth <= one.clientWidth"), name
@@ -366,7 +366,7 @@ def test_prediction_depends_on_the_word_that_lowers_it_most(visit, changes, says
 
 def test_heads_that_raise_a_prediction_have_the_colour_of_words_that_do(visit, get_model) -> None:
     tab = visit(color_scheme="light")
-    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    page = tab.open(f"#/attention?text={TEXT_IN_LINK}&words=3")
     page.get_by_role("button", name="Rank all heads").click()
     figure = page.get_by_role("figure", name="Effect of switching each head off")
     figure.locator("image").wait_for()
@@ -497,7 +497,7 @@ def test_the_servers_error_is_shown_in_one_line(visit) -> None:
 
 def test_results_under_an_error_are_dimmed(visit) -> None:
     tab = visit()
-    page = tab.open(f"#/fill?text={ASKED}&words=1")
+    page = tab.open(f"#/fill?text={TEXT_IN_LINK}&words=1")
     parts = {name: page.locator(name).first for name in (".bars", ".words")}
 
     def is_dimmed(name: str) -> bool:
@@ -542,21 +542,24 @@ def test_error_of_a_claim_is_shown_below_its_form(visit) -> None:
 
 def test_a_link_that_says_nonsense_shows_the_view_all_the_same(visit) -> None:
     tab = visit()
-    for link in (f"attention?text={ASKED}&words=3,99&layer=x&head=9&measure=y", "steps?token=900"):
+    for link in (
+        f"attention?text={TEXT_IN_LINK}&words=3,99&layer=x&head=9&measure=y",
+        "steps?token=900",
+    ):
         page = tab.open(f"#/{link}")
         assert page.locator(".status.error").count() == 0, link
         assert page.get_by_role("button", name="[MASK]").first.is_visible()
 
 
 VIEWS = {
-    "fill": f"text={ASKED}&words=1",
-    "guess": f"text={ASKED}&words=1&shown=1",
-    "next": f"text={ASKED}&words=1",
+    "fill": f"text={TEXT_IN_LINK}&words=1",
+    "guess": f"text={TEXT_IN_LINK}&words=1&shown=1",
+    "next": f"text={TEXT_IN_LINK}&words=1",
     "contexts": "",
-    "pieces": f"text={ASKED}&pair=a",
-    "steps": f"text={ASKED}&words=1",
-    "layer": f"text={ASKED}&words=1&layer=1&head=1",
-    "attention": f"text={ASKED}&words=1&merge=1",
+    "pieces": f"text={TEXT_IN_LINK}&pair=a",
+    "steps": f"text={TEXT_IN_LINK}&words=1",
+    "layer": f"text={TEXT_IN_LINK}&words=1&layer=1&head=1",
+    "attention": f"text={TEXT_IN_LINK}&words=1&merge=1",
     "pair": "text=the+[MASK]+was+open&other=a+[MASK]+was+open",
     "occlusion": "model=classifier&text=the+door",
     "follow": "",
@@ -617,7 +620,7 @@ def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
     with start({"m": directories["pretrained"]}, keys=Keys({"me": key})) as keyed:
         tab = Visit(browser, f"{keyed.url}/")
         page = tab.page
-        page.goto(f"{tab.url}#/fill?text={ASKED}&words=1")
+        page.goto(f"{tab.url}#/fill?text={TEXT_IN_LINK}&words=1")
         page.get_by_label("Key").fill("a wrong one, alas")
         page.get_by_role("button", name="Use this key").click()
         page.get_by_text("does not accept this key").wait_for()

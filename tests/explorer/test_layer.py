@@ -27,8 +27,8 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints.oracles import geometry, redraw
-from tests.explorer.test_browser import ASKED, cells
 from tests.explorer.test_browser import TEXT as SENTENCE
+from tests.explorer.test_browser import TEXT_IN_LINK, cells
 from tests.serving.conftest import LIMIT, PIECES
 
 TEXT = "the door was open in london and a river"
@@ -176,7 +176,7 @@ def test_a_file_has_as_many_layers_as_fit() -> None:
 
 # In a browser.
 
-COMPUTED = """async ([url, data, token, head]) => {
+COMPUTE_STEPS = """async ([url, data, token, head]) => {
     const { computeLayerSteps } = await import(url);
     const found = computeLayerSteps(data, token, head);
     return Object.fromEntries(Object.entries(found).map(([name, values]) => [name,
@@ -193,7 +193,7 @@ def test_the_page_computes_the_steps_of_the_network(tab, variant: str) -> None:
     size = model.encoder.config.head_size
     for layer, token, head in ((0, 0, 0), (1, 3, 2), (2, 8, 3)):
         data = explorer.layer(model, TEXT, layer=layer)
-        page_steps = page.evaluate(COMPUTED, [url, data, token, head])
+        page_steps = page.evaluate(COMPUTE_STEPS, [url, data, token, head])
         steps = {name: step.numpy() for name, step in steps_of(model, TEXT, layer).items()}
         for name, step in steps.items():
             if name in ("scores", "weights"):
@@ -209,12 +209,12 @@ def test_the_page_computes_the_steps_of_the_network(tab, variant: str) -> None:
         assert page_steps["difference"] < 1e-5
 
 
-def near(value: float) -> Any:
+def approximately(value: float) -> Any:
     """A number up to the digits that the page writes."""
     return pytest.approx(value, rel=6e-3, abs=6e-3 if abs(value) > 0.09 else 6e-4)
 
 
-def shown(text: str) -> float:
+def number_of(text: str) -> float:
     """A number as the page writes it."""
     return float(text.replace("−", "-").replace("∞", "inf").removesuffix("%"))
 
@@ -222,20 +222,22 @@ def shown(text: str) -> float:
 @pytest.mark.long
 def test_the_view_shows_a_head_step_by_step(visit, get_model) -> None:
     tab = visit()
-    page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    page = tab.open(f"#/layer?text={TEXT_IN_LINK}&layer=1&head=1&token=2")
     model = get_model("pretrained")
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
 
     def check(head: int, token: int) -> None:
         rows = cells(page.get_by_role("table", name="Scores"))
         scores = steps["scores"][head, token]
-        assert [shown(row[3]) for row in rows] == pytest.approx(scores.tolist(), rel=6e-3, abs=6e-3)
+        assert [number_of(row[3]) for row in rows] == pytest.approx(
+            scores.tolist(), rel=6e-3, abs=6e-3
+        )
         products = (scores * np.sqrt(8)).tolist()
-        assert [shown(row[2]) for row in rows] == pytest.approx(products, rel=6e-3, abs=6e-3)
+        assert [number_of(row[2]) for row in rows] == pytest.approx(products, rel=6e-3, abs=6e-3)
         weights = cells(page.get_by_role("table", name="Weights", exact=True))
         largest = np.sort(steps["weights"][head, token])[::-1]
-        assert shown(weights[0][2]) / 100 == pytest.approx(largest[0], abs=0.006)
-        assert shown(weights[1][2]) / 100 == pytest.approx(largest[1], abs=0.006)
+        assert number_of(weights[0][2]) / 100 == pytest.approx(largest[0], abs=0.006)
+        assert number_of(weights[1][2]) / 100 == pytest.approx(largest[1], abs=0.006)
 
     check(1, 2)
     page.get_by_label("Head", exact=True).select_option("0")
@@ -258,13 +260,13 @@ def test_the_view_shows_a_head_step_by_step(visit, get_model) -> None:
     tab.settle()
     page.locator("main .steps").get_by_role("link", name="From text to answer").click()
     page.get_by_role("heading", name="From text to answer").wait_for()
-    assert f"text={ASKED}" in page.url
+    assert f"text={TEXT_IN_LINK}" in page.url
 
 
 @pytest.mark.long
 def test_a_number_is_taken_apart_into_its_weights(visit, get_model) -> None:
     tab = visit()
-    page = tab.open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    page = tab.open(f"#/layer?text={TEXT_IN_LINK}&layer=1&head=1&token=2")
     model = get_model("pretrained")
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     card = page.locator(".steps > li").nth(1)
@@ -273,19 +275,19 @@ def test_a_number_is_taken_apart_into_its_weights(visit, get_model) -> None:
     card.get_by_label("Number", exact=True).select_option(index=3)
     card.get_by_text("Number 4 of the value").wait_for()
     expected = float(steps["value"][2, 1, 3])
-    assert shown(card.locator(".sum").inner_text()) == near(expected)
+    assert number_of(card.locator(".sum").inner_text()) == approximately(expected)
     rows = cells(card.get_by_role("table", name="The sum of value"))
-    assert sum(shown(row[3]) for row in rows[:-1]) == pytest.approx(expected, abs=0.06)
+    assert sum(number_of(row[3]) for row in rows[:-1]) == pytest.approx(expected, abs=0.06)
     weight, _ = matrices_of(model.encoder, 1)["value"]
     products = steps["input"][2] * weight[8 + 3].numpy()
     best = int(np.abs(products).argmax())
     assert rows[0][0] == f"number {best + 1}"
-    assert shown(rows[0][3]) == near(products[best])
+    assert number_of(rows[0][3]) == approximately(products[best])
 
 
 @pytest.mark.long
 def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, get_model) -> None:
-    page = visit().open(f"#/layer?text={ASKED}&layer=1&head=1&token=2")
+    page = visit().open(f"#/layer?text={TEXT_IN_LINK}&layer=1&head=1&token=2")
     steps = steps_of(get_model("pretrained"), SENTENCE, 1)
     card = page.locator(".steps > li").nth(1)
     strips = card.get_by_role("slider")
@@ -296,7 +298,7 @@ def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, get_model) -> No
         says = strips.nth(strip).get_attribute("aria-valuetext")
         start, value = says.split(": ")
         assert start == f"number {number + 1}"
-        assert shown(value) == near(float(steps[name][2, 1, number]))
+        assert number_of(value) == approximately(float(steps[name][2, 1, number]))
     assert page.locator(".tip").inner_text() == says
     assert card.locator("canvas[tabindex='0']").count() == 1, "one stop for all"
 
@@ -310,7 +312,7 @@ def test_a_file_shows_layers_and_weights(visit, get_model, tmp_path: Path) -> No
     assert page.locator(".status").inner_text() == "Layer 2 of 2, 9 pieces."
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     rows = cells(page.get_by_role("table", name="Scores"))
-    assert [shown(row[3]) for row in rows] == pytest.approx(
+    assert [number_of(row[3]) for row in rows] == pytest.approx(
         steps["scores"][1, 2].tolist(), rel=6e-3, abs=6e-3
     )
     for number, name in ((1, "query"), (6, "attention_output"), (8, "intermediate")):
@@ -318,4 +320,4 @@ def test_a_file_shows_layers_and_weights(visit, get_model, tmp_path: Path) -> No
         card.get_by_text("Down to the weights").click()
         step = steps[name][2, 1] if name == "query" else steps[name][2]
         value = card.locator(".sum").inner_text()
-        assert shown(value) == near(float(step[0]))
+        assert number_of(value) == approximately(float(step[0]))

@@ -10,7 +10,7 @@ import pytest
 from bertworks import explorer
 from bertworks.explorer.page import page as page_of
 from tests.explorer.browser import axe
-from tests.explorer.test_browser import ASKED, TEXT, VIEWS, cells
+from tests.explorer.test_browser import TEXT, TEXT_IN_LINK, VIEWS, cells
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def test_every_view_fits_and_axe_finds_no_serious_fault(visit, size: str, scheme
 
 def test_the_keyboard_reaches_everything_and_leaves_it(visit) -> None:
     tab = visit()
-    page = tab.open(f"#/attention?text={ASKED}&words=3")
+    page = tab.open(f"#/attention?text={TEXT_IN_LINK}&words=3")
     focused_names: list[str] = []
     for _ in range(120):
         page.keyboard.press("Tab")
@@ -65,7 +65,7 @@ def test_the_keyboard_reaches_everything_and_leaves_it(visit) -> None:
 
 def test_a_word_is_hidden_and_a_head_chosen_by_keyboard_alone(visit) -> None:
     tab = visit()
-    page = tab.open(f"#/attention?text={ASKED}")
+    page = tab.open(f"#/attention?text={TEXT_IN_LINK}")
     page.get_by_role("button", name="the", exact=True).first.focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
@@ -100,7 +100,7 @@ def test_the_colours_follow_the_system_until_one_chooses(visit) -> None:
 
 def test_views_are_in_a_menu_on_a_phone(visit) -> None:
     tab = visit("phone")
-    page = tab.open(f"#/fill?text={ASKED}&words=1")
+    page = tab.open(f"#/fill?text={TEXT_IN_LINK}&words=1")
     link = page.get_by_role("link", name="Next word, both ways")
     assert not link.is_visible()
     page.get_by_text("View: Fill in the blank").click()
@@ -115,10 +115,10 @@ def test_views_are_in_a_menu_on_a_phone(visit) -> None:
 @pytest.fixture
 def file(get_model, tmp_path: Path) -> Path:
     """A page of one text."""
-    found = tmp_path / "page.html"
+    path = tmp_path / "page.html"
     data = explorer.explain(get_model("pretrained"), TEXT)
-    found.write_text(page_of(data), encoding="utf-8")
-    return found
+    path.write_text(page_of(data), encoding="utf-8")
+    return path
 
 
 def test_a_file_shows_its_text_without_a_server(visit, file: Path, get_model) -> None:
@@ -140,15 +140,15 @@ def test_a_file_shows_its_text_without_a_server(visit, file: Path, get_model) ->
 
 
 def test_a_file_of_a_classifier_switches_heads_off(visit, get_model, tmp_path: Path) -> None:
-    found = tmp_path / "page.html"
+    path = tmp_path / "page.html"
     data = explorer.explain(get_model("classifier"), TEXT)
-    found.write_text(page_of(data), encoding="utf-8")
-    page = visit(file=found).open("#/attention?layer=1&head=0")
+    path.write_text(page_of(data), encoding="utf-8")
+    page = visit(file=path).open("#/attention?layer=1&head=0")
     page.get_by_role("button", name="Switch off: layer 2, head 1").click()
-    said = page.locator(".card p", has_text="the label “")
-    said.wait_for()
+    message = page.locator(".card p", has_text="the label “")
+    message.wait_for()
     share = data["prediction"]["probability"] + data["heads"]["effects"][1][0]
-    assert float(said.inner_text().split(": ")[1].split(" %")[0]) == pytest.approx(
+    assert float(message.inner_text().split(": ")[1].split(" %")[0]) == pytest.approx(
         100 * share, abs=0.6
     )
 

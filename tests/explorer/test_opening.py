@@ -23,7 +23,7 @@ from tests.explorer.browser import Visit
 from tests.explorer.test_browser import cells
 from tests.serving.conftest import PIECES, Running, config, running, tasks
 
-OPENED = {
+FIRST_VIEWS = {
     "pretrained": "Fill in the blank",
     "causal": "Fill in the blank",
     "encoder": "Similarity",
@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server of the models of `tests/serving`, with room for the page's examples."""
     root, directories = tmp_path_factory.mktemp("models"), {}
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    for name in OPENED:
+    for name in FIRST_VIEWS:
         task: Any = tasks(tokenizer)[name]
         causal = {"attention": "causal"} if name == "causal" else {}
         geometry = config(max_position_embeddings=LENGTH, **causal)
@@ -73,16 +73,16 @@ def titles(page: Any) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("name", FIRST_VIEWS)
 def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> None:
     tab = visit()
     page = tab.open(f"#/?model={name}")
-    assert page.locator("h1").inner_text() == OPENED[name]
+    assert page.locator("h1").inner_text() == FIRST_VIEWS[name]
     links = titles(page)
-    assert OPENED[name] in links
+    assert FIRST_VIEWS[name] in links
     page.goto(f"{tab.url}#/nonsense?model={name}")
     tab.settle()
-    assert page.locator("h1").inner_text() == OPENED[name], "a link that names no view"
+    assert page.locator("h1").inner_text() == FIRST_VIEWS[name], "a link that names no view"
     for title in links:
         page = tab.show(links[title])
         assert page.locator("h1").inner_text() == title
@@ -92,7 +92,7 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", OPENED)
+@pytest.mark.parametrize("name", FIRST_VIEWS)
 def test_a_file_has_no_dead_end(visit, get_model, name: str, tmp_path: Path) -> None:
     model = get_model(name)
     pair = "the door was open" if name in ("answering", "reranker") else None
@@ -155,7 +155,7 @@ def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
 ) -> None:
     says = {
         (name, view): str(view_error(get_model(name), view))
-        for name in OPENED
+        for name in FIRST_VIEWS
         for view in REQUIREMENTS
     }
     assert says["pretrained", "classify"] == (
