@@ -63,8 +63,16 @@ class Journey(NamedTuple):
 
 
 def kinds_of(family: str) -> list[str]:
-    """The kinds of models that are published; a causal BERT comes from ours alone."""
-    return [kind for kind in FAMILIES[family].classes if kind != "causal-lm"]
+    """The kinds of models that are published; a causal BERT comes from ours alone.
+
+    A head for which they have no class is not among them: the class is then the encoder's.
+    """
+    classes = FAMILIES[family].classes
+    return [
+        kind
+        for kind, name in classes.items()
+        if kind != "causal-lm" and (kind == "encoder" or name != classes["encoder"])
+    ]
 
 
 def saved_by_them(family: str, kind: str, folder: Path, **more: Any) -> Any:

@@ -117,6 +117,39 @@ def test_a_classifier_begins_with_the_discriminator(unbroken: Path, tmp_path: Pa
     assert bw.load(tmp_path / "tuned", device="cpu").predict(["a name"])[0]["label"] in ("a", "t")
 
 
+def test_disentangled_embeddings_resume_and_are_read_again(
+    prepared_data: Path, tmp_path: Path
+) -> None:
+    """DeBERTa v3: the saved discriminator has the sums as its tables."""
+    bias = {"kind": "disentangled", "num_buckets": 8, "max_distance": 24, "shared_maps": True}
+    sharing = {"generator_share": 1.0, "generator_layers": 0.5, "sharing": "gradient-disentangled"}
+    settings = {
+        "model": {"family": "deberta-v2", "num_hidden_layers": 2, "hidden_size": 16}
+        | {"num_attention_heads": 2, "intermediate_size": 32, "positions": "none"}
+        | {"score_bias": bias},
+        "replaced_tokens": sharing,
+        "steps": 12,
+        "precision": "fp32",
+    }
+    run = tmp_path / "run"
+    metrics = electra_run(prepared_data, run, **settings).metrics
+    tables = [
+        bw.load(directory, device="cpu").encoder.embeddings.word_embeddings.weight
+        for directory in (run, run / "generator")
+    ]
+    assert 0 < (tables[0] - tables[1]).abs().max() < 0.1
+    again = tmp_path / "again"
+    shutil.copytree(run, again)
+    for directory in ("model", "generator", "checkpoints/step-00000012"):
+        shutil.rmtree(again / directory)
+    assert electra_run(prepared_data, again, **settings).resumed_step == 10
+    assert_same(run, again)
+    start = {"init_checkpoint": str(run), "init_generator": str(run / "generator")}
+    settings |= {"model": {}, "steps": 1, **start}
+    electra_run(prepared_data, tmp_path / "more", **settings)
+    assert lines_of(tmp_path / "more", "eval")[0]["metrics"] == pytest.approx(metrics, rel=1e-4)
+
+
 def test_the_paper_s_small_model() -> None:
     """Clark et al. (2020), table 6."""
     recipe = read_recipe("electra-small", data="somewhere")

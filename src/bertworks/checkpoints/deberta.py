@@ -212,13 +212,21 @@ DEBERTA_V2 = Family(
             "encoder.layers.{}.attention.distance_maps.key": f"{_ATTENTION}.pos_key_proj",
             "encoder.layers.{}.attention.distance_maps.query": f"{_ATTENTION}.pos_query_proj",
             "choice_head.transform": "pooler.dense",
+            "rtd_head.norm": "mask_predictions.LayerNorm",
+            "rtd_head.dense": "mask_predictions.dense",
+            "rtd_head.dense_prediction": "mask_predictions.classifier",
         }
     ),
     prefix="deberta.",
     bare_prefixes=("embeddings.", "encoder."),
-    alternative_names=_LEGACY_HEAD,
+    alternative_names=(
+        *_LEGACY_HEAD,
+        # as the original code spells it
+        (r"mask_predictions\.classifer\.(.*)", r"mask_predictions.classifier.\1"),
+    ),
     classes={
         "encoder": "DebertaV2Model",
+        "replaced-tokens": "DebertaV2Model",  # other tools have no class with this head
         "masked-lm": "DebertaV2ForMaskedLM",
         **task_classes("DebertaV2"),
     },

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..packed import Sequences
+from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
@@ -99,17 +99,32 @@ class NSPHead(OutputLinear):
 class ReplacedTokenHead(nn.Module):
     """Predicts whether a token was replaced: a layer, and one logit per token.
 
-    Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`.
+    DeBERTa's (`classifier: context`) first adds the first token's vector to each token's, and
+    normalises the sum.
+
+    Source: Clark et al. (2020), §2, and the original code's `discriminator_predictions`; He et al.
+    (2021), "DeBERTaV3", and the original code's `mask_predictions`.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        has_context = config.classifier == "context"
+        self.norm = make_norm(config, config.hidden_size) if has_context else None
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dense_prediction = OutputLinear(config.hidden_size, 1)
         initialize(self, config.initializer_range)
 
-    def forward(self, hidden: Float[Tensor, "tokens hidden_size"]) -> Float[Tensor, " tokens"]:
+    def forward(
+        self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
+    ) -> Float[Tensor, " tokens"]:
+        if self.norm is not None:
+            first = pool(hidden, packed, "cls")
+            if isinstance(packed, Packed):
+                by_token = first.repeat_interleave(packed.cu_seqlens.long().diff(), 0)
+            else:
+                by_token = first.unsqueeze(1).expand(-1, packed.max_seqlen, -1).flatten(0, 1)
+            hidden = self.norm(hidden + by_token)
         logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden)))
         return logits.squeeze(-1)
 

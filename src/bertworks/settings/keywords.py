@@ -304,6 +304,7 @@ class ReplacedTokensKeywords(TypedDict, total=False):
     weight: float
     generator_share: float
     generator_layers: float
+    sharing: Literal["tied", "gradient-disentangled"]
 
 
 class SkipGramKeywords(TypedDict, total=False):

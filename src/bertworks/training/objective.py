@@ -20,7 +20,11 @@ from ..model import Model
 from ..nn.config import EncoderConfig
 from ..nn.encoder import BareEncoder, Encoder
 from ..nn.neighbour_attention import initialize_neighbour_attention
-from ..tasks.pretraining.discriminator import with_generator
+from ..tasks.pretraining.discriminator import (
+    read_shared_embeddings,
+    with_generator,
+    write_shared_embeddings,
+)
 from ..tasks.pretraining.distillation import (
     DistillationNetwork,
     DistillationTask,
@@ -66,10 +70,15 @@ class Objective:
             objective = _masked_lm(settings, config, tokenizer, progress)
         if settings.initial_attention == "neighbours":
             initialize_neighbour_attention(objective.models["model"].encoder)
+            read_shared_embeddings(objective.network, keep_generator=False)
         for model in objective.models.values():
             kind = "encoder" if model.task is None else model.task.model_class
             check_layout(model.network, model.encoder.config, kind)
         return objective
+
+    def update_models(self) -> None:
+        """Write into the models what they do not share with the trained network."""
+        write_shared_embeddings(self.network)
 
     @property
     def masked_lm(self) -> tuple[PretrainingTask, PretrainingNetwork] | None:
@@ -128,9 +137,10 @@ def _replaced_tokens(
         settings.replaced_tokens,
         max_length=config.max_seqlen,
     )
-    network = with_generator(task.network(config), settings.replaced_tokens)
+    discriminator = task.network(config)
+    network = with_generator(discriminator, settings.replaced_tokens)
     models = {
-        "model": Model(tokenizer, task, network.discriminator),
+        "model": Model(tokenizer, task, discriminator),
         "generator": Model(tokenizer, task.masked_lm, network.generator),
     }
     return Objective(task, network, models)
@@ -230,7 +240,10 @@ def load_initial(settings: PretrainSettings, objective: Objective) -> LoadReport
                 fix="Set replaced_tokens.generator_share and generator_layers to what it is.",
             )
         _fill(generator.network, settings.init_generator)
-    return _fill(objective.models["model"].network, settings.init_checkpoint)
+    report = _fill(objective.models["model"].network, settings.init_checkpoint)
+    has_generator = settings.init_generator is not None
+    read_shared_embeddings(objective.network, keep_generator=has_generator)
+    return report
 
 
 def _fill(network: Network | BareEncoder, name: str) -> LoadReport:

@@ -283,6 +283,7 @@ def _finish(
 ) -> None:
     """Save the trained models, sample fill-ins and the report."""
     objective.network.eval()
+    objective.update_models()
     samples = []
     if (masked_lm := objective.masked_lm) is not None:
         task, network = masked_lm

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,13 +14,17 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import load_weights
 from bertworks.errors import SettingsError
 from bertworks.inference.evaluate import evaluate
+from bertworks.nn.heads import ReplacedTokenHead
+from bertworks.packed import Batch, Padded
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.discriminator import (
     DRAW_BITS,
     DiscriminatorNetwork,
     derive_generator_config,
+    read_shared_embeddings,
     sample_pieces,
     with_generator,
+    write_shared_embeddings,
 )
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.masking import MaskingSettings
@@ -314,3 +321,95 @@ def test_unsuitable_settings_are_errors(tokenizer):
         ReplacedTokensTask(tokenizer, InstanceSettings(format="segment-pair"))
     with pytest.raises(SettingsError, match="from both sides"):
         task(tokenizer).network(geometry("electra", attention="causal"))
+
+
+DISENTANGLED = ReplacedTokensSettings(
+    generator_share=1.0, generator_layers=0.34, sharing="gradient-disentangled"
+)
+
+
+def test_disentangled_embeddings_have_the_gradients_of_the_formula(tokenizer, monkeypatch):
+    """He et al. (2021), "DeBERTaV3", §3.2: the generator's without a gradient, plus a difference.
+
+    The discriminator that is saved computes it with that sum as its table.
+    """
+    config = geometry("deberta-v2", vocab_size=tokenizer.vocab_size, positions="learned")
+    saved = DiscriminatorNetwork(config).double()
+    network = with_generator(saved, DISENTANGLED).double().eval()
+    oracles.redraw(network)
+    batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
+    labels = batch.targets["masked_labels"]
+    pieces = torch.where(torch.arange(len(labels)) % 3 == 0, labels, (labels + 7) % 1000)
+    monkeypatch.setattr(
+        "bertworks.tasks.pretraining.discriminator._sample_in_chunks", lambda *_: pieces
+    )
+    losses = network(batch)
+    sum(loss / batch.counts[name] for name, loss in losses.items()).backward()
+    gradients = {name: p.grad.clone() for name, p in network.named_parameters()}
+    outputs = network.predict(batch)
+    network.zero_grad()
+
+    mlm = network.generator(batch)["mlm"]
+    (mlm / batch.counts["mlm"]).backward()
+    tables, own = {}, {}
+    for kind in ("word", "position"):
+        name = f"encoder.embeddings.{kind}_embeddings"
+        base = network.generator.get_submodule(name).weight
+        assert torch.allclose(gradients[f"generator.{name}.weight"], base.grad)
+        own[kind] = network.discriminator.get_submodule(name).difference
+        tables[f"{name}.weight"] = base.detach() + own[kind]
+    new_ids = batch.packed.input_ids.index_copy(0, batch.targets["masked_positions"], pieces)
+    is_replaced = torch.zeros(len(new_ids), dtype=torch.bool)
+    is_replaced[batch.targets["masked_positions"]] = pieces != labels
+    changed = Batch(replace(batch.packed, input_ids=new_ids), {"is_replaced": is_replaced})
+    loss = torch.func.functional_call(saved.eval(), tables, (changed,))["rtd"]
+    assert torch.allclose(losses["weighted_rtd"], DISENTANGLED.weight * loss)
+    (DISENTANGLED.weight * loss / batch.counts["weighted_rtd"]).backward()
+    for kind, difference in own.items():
+        name = f"discriminator.encoder.embeddings.{kind}_embeddings.difference"
+        assert torch.allclose(gradients[name], difference.grad)
+        assert gradients[name].abs().max() > 0
+
+    write_shared_embeddings(network)
+    assert torch.allclose(saved.predict(changed)["rtd_logits"], outputs["rtd_logits"])
+
+
+def test_disentangled_embeddings_start_from_tables(tokenizer):
+    config = geometry("deberta-v2", vocab_size=tokenizer.vocab_size)
+    saved = DiscriminatorNetwork(config)
+    network = with_generator(saved, DISENTANGLED)
+    table = saved.encoder.embeddings.word_embeddings.weight
+    base = network.generator.encoder.embeddings.word_embeddings.weight
+    difference = network.encoder.embeddings.word_embeddings.difference
+    assert torch.equal(table, base) and not difference.any()
+    assert network.generator.mlm_head.decoder is base
+    oracles.redraw(saved)
+    before = base.detach().clone()
+    read_shared_embeddings(network, keep_generator=True)
+    assert torch.equal(base, before)
+    assert torch.allclose(base + difference, table)
+    read_shared_embeddings(network, keep_generator=False)
+    assert torch.equal(base, table) and not difference.any()
+
+
+def test_debertas_head_adds_the_first_token():
+    """The original code's: dense(norm(first + token)), the activation, one logit."""
+    config = geometry("deberta-v2")
+    head = ReplacedTokenHead(config).double()
+    oracles.redraw(head)
+    packed = oracles.sequences(config)
+    hidden = torch.randn(packed.num_tokens, config.hidden_size, dtype=torch.float64)
+    expected = []
+    for start, end in itertools.pairwise(packed.cu_seqlens.tolist()):
+        total = hidden[start] + hidden[start:end]
+        deviation = total - total.mean(-1, keepdim=True)
+        total = deviation / (deviation.square().mean(-1, keepdim=True) + 1e-7).sqrt()
+        total = total * head.norm.weight + head.norm.bias
+        inner = F.gelu(total @ head.dense.weight.T + head.dense.bias)
+        logits = inner @ head.dense_prediction.weight.T + head.dense_prediction.bias
+        expected.append(logits.squeeze(-1))
+    assert torch.allclose(head(hidden, packed), torch.cat(expected))
+    ids, mask = packed.to_padded()
+    padded = Padded.from_tensors(ids, mask)
+    spread = packed.to_padded(hidden)[0].flatten(0, 1)
+    assert torch.allclose(head(spread, padded)[mask.flatten()], torch.cat(expected))

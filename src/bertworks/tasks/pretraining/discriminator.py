@@ -1,7 +1,7 @@
 """The networks of replaced-token detection: a discriminator, and the generator it is trained with.
 
 Source: Clark et al. (2020, arXiv 2003.10555), §2 and §3.2; the original code for which embeddings
-are shared.
+are shared. For gradient-disentangled sharing see `embedding_sharing`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...nn.heads import MLMHead, ReplacedTokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
 from ..task import Network, reshape_by_row
+from .embedding_sharing import DISENTANGLED_EMBEDDINGS, ResidualEmbedding
 from .network import PretrainingNetwork
 from .settings import ReplacedTokensSettings
 
@@ -38,24 +39,24 @@ class DiscriminatorNetwork(Network):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return `rtd`, the summed loss of tokens; `targets["is_replaced"]` is `[tokens]` bool."""
-        logits = self.rtd_head(self.encoder(batch.packed))
+        logits = self.rtd_head(self.encoder(batch.packed), batch.packed)
         return {"rtd": binary_cross_entropy_sum(logits, batch.targets["is_replaced"])}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """Return `rtd_logits` `[tokens]`."""
-        return {"rtd_logits": self.rtd_head(self.encoder(batch.packed))}
+        return {"rtd_logits": self.rtd_head(self.encoder(batch.packed), batch.packed)}
 
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `logits` `[rows, length]`."""
-        return {"logits": reshape_by_row(self.rtd_head(self.encoder(padded)), padded)}
+        return {"logits": reshape_by_row(self.rtd_head(self.encoder(padded), padded), padded)}
 
 
 class ReplacedTokensNetwork(Network):
     """A discriminator and the generator that it is trained with.
 
     Args:
-        discriminator: the network that is saved.
-        generator: its embeddings must be as wide as the discriminator's, which replace them.
+        discriminator: the network that is trained; see `with_generator` for the one that is saved.
+        generator: its embeddings must be as wide as the discriminator's.
         weight: of the discriminator's loss.
     """
 
@@ -64,18 +65,6 @@ class ReplacedTokensNetwork(Network):
     ) -> None:
         super().__init__()
         self.discriminator, self.generator, self.weight = discriminator, generator, weight
-        generator_embeddings, embeddings = (
-            generator.encoder.embeddings,
-            discriminator.encoder.embeddings,
-        )
-        widths = {net.encoder.config.embedding_width for net in (discriminator, generator)}
-        assert len(widths) == 1, "both have the same embeddings"
-        for name in _SHARED_EMBEDDINGS:
-            setattr(generator_embeddings, name, getattr(embeddings, name))
-        if generator.encoder.config.tie_word_embeddings:
-            word_embeddings = embeddings.word_embeddings.weight
-            assert isinstance(word_embeddings, nn.Parameter)
-            generator.mlm_head.decoder = word_embeddings
 
     @property
     def encoder(self) -> Encoder:  # type: ignore[override]
@@ -116,10 +105,73 @@ class ReplacedTokensNetwork(Network):
 def with_generator(
     discriminator: DiscriminatorNetwork, settings: ReplacedTokensSettings
 ) -> ReplacedTokensNetwork:
-    """Combine a discriminator with a new generator."""
+    """Combine a discriminator with a new generator, with which it shares embeddings.
+
+    With gradient-disentangled sharing, the network trains another discriminator, which has all
+    parts of the given one but the shared tables: `ResidualEmbedding.write_sum` fills those.
+    """
     config = derive_generator_config(discriminator.encoder.config, settings)
     generator = PretrainingNetwork(config, next_sentence=False)
-    return ReplacedTokensNetwork(discriminator, generator, settings.weight)
+    widths = {net.encoder.config.embedding_width for net in (discriminator, generator)}
+    assert len(widths) == 1, "both have the same embeddings"
+    if settings.sharing == "tied":
+        _tie_embeddings(discriminator, generator)
+        return ReplacedTokensNetwork(discriminator, generator, settings.weight)
+    trained_discriminator = _with_residual_embeddings(discriminator, generator)
+    return ReplacedTokensNetwork(trained_discriminator, generator, settings.weight)
+
+
+def _tie_embeddings(discriminator: DiscriminatorNetwork, generator: PretrainingNetwork) -> None:
+    """Give the generator the discriminator's embeddings."""
+    embeddings = discriminator.encoder.embeddings
+    for name in _SHARED_EMBEDDINGS:
+        setattr(generator.encoder.embeddings, name, getattr(embeddings, name))
+    if generator.encoder.config.tie_word_embeddings:
+        word_embeddings = embeddings.word_embeddings.weight
+        assert isinstance(word_embeddings, nn.Parameter)
+        generator.mlm_head.decoder = word_embeddings
+
+
+def _with_residual_embeddings(
+    discriminator: DiscriminatorNetwork, generator: PretrainingNetwork
+) -> DiscriminatorNetwork:
+    """Return a discriminator with the same parts, and differences from the generator's tables."""
+    trained = DiscriminatorNetwork(discriminator.encoder.config)
+    pairs: tuple[tuple[nn.Module, nn.Module], ...] = (
+        (discriminator, trained),
+        (discriminator.encoder, trained.encoder),
+        (discriminator.encoder.embeddings, trained.encoder.embeddings),
+    )
+    own_parts = {"encoder", "embeddings"}
+    for source, target in pairs:
+        for name, part in source.named_children():
+            if name not in own_parts:
+                setattr(target, name, part)
+    tables, bases = trained.encoder.embeddings, generator.encoder.embeddings
+    for name in DISENTANGLED_EMBEDDINGS:
+        if (saved := getattr(tables, name)) is not None:
+            residual = ResidualEmbedding(getattr(bases, name), saved)
+            setattr(tables, name, residual)
+            residual.write_sum()
+    return trained
+
+
+def write_shared_embeddings(network: nn.Module) -> None:
+    """Write what a network learned into the tables of the discriminator that is saved."""
+    for module in network.modules():
+        if isinstance(module, ResidualEmbedding):
+            module.write_sum()
+
+
+def read_shared_embeddings(network: nn.Module, *, keep_generator: bool) -> None:
+    """Start from the tables of the discriminator that is saved.
+
+    Args:
+        keep_generator: whether the generator keeps its own tables; else it starts from them too.
+    """
+    for module in network.modules():
+        if isinstance(module, ResidualEmbedding):
+            module.read_sum(keep_base=keep_generator)
 
 
 def derive_generator_config(

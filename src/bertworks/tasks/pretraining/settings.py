@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from ...settings.base import Settings
@@ -52,4 +54,10 @@ class ReplacedTokensSettings(Settings):
         gt=0,
         le=1,
         description="depth of the generator, as a share of the discriminator's layers",
+    )
+    sharing: Literal["tied", "gradient-disentangled"] = Field(
+        "tied",
+        description="embeddings of both networks; tied: the same ones (ELECTRA); "
+        "gradient-disentangled: the discriminator's are the generator's, without a gradient, plus "
+        "a difference that it learns (DeBERTa v3, He et al. 2021)",
     )
