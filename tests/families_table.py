@@ -59,6 +59,7 @@ TITLES = {
     "jina_embeddings_v3": "Jina embeddings v3",
     "squeezebert": "SqueezeBERT",
     "xlnet": "XLNet",
+    "mobilebert": "MobileBERT",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

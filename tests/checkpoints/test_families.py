@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -10,6 +12,7 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.errors import CheckpointError
 from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.layers import ACTIVATIONS, GroupedLinear
 from bertworks.packed import Batch
 from bertworks.tasks.classification import ClassificationNetwork
@@ -93,6 +96,7 @@ def test_gradients_in_bfloat16_are_close(family):
         ("eurobert", {"classifier_pooling": "cls"}),
         ("eurobert", {"classifier_pooling": "mean"}),
         ("eurobert", {"rope_factor": 2.5, "rope_theta": 300.0}),
+        ("mobilebert", {"classifier": "linear"}),
     ],
 )
 def test_a_classifier_has_the_same_logits(family, values, dtype):
@@ -234,6 +238,43 @@ def test_variants_of_deberta_v2_have_the_same_states(values, dtype):
     assert measures.outputs("deberta-v2", dtype, **values) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("bottleneck", "trigrams", "values"),
+    [
+        ({"attention": True}, True, {"norm": "layer", "layer_norm_eps": 0.01}),
+        ({"attention": True, "shared_query_key": False}, False, {}),
+        ({"num_feed_forward": 1}, True, {"norm": "layer"}),
+    ],
+)
+def test_variants_of_mobilebert_have_the_same_states(bottleneck, trigrams, values, dtype):
+    config = geometry("mobilebert")
+    parts = {
+        "bottleneck": config.bottleneck.with_values(**bottleneck),
+        "word_map": config.word_map.with_values(trigrams=trigrams),
+    }
+    values = values | {name: part.model_dump() for name, part in parts.items()}
+    assert measures.outputs("mobilebert", dtype, **values) <= TOLERANCE[dtype]
+
+
+def test_a_text_alone_has_the_states_of_mobilebert():
+    """Without padding, which theirs would see as the next token."""
+    config = geometry("mobilebert")
+    theirs = oracles.theirs_of(config, "encoder", torch.float64)
+    theirs.get_input_embeddings()._forward_hooks.clear()
+    pair = oracles.pair(BareEncoder(Encoder(config)), theirs, config, torch.float64)
+    with torch.no_grad():
+        states = pair.ours.encoder(pair.packed)
+        for start, end in pairwise(pair.packed.cu_seqlens.tolist()):
+            parts = {
+                "input_ids": pair.packed.input_ids,
+                "token_type_ids": pair.packed.token_type_ids,
+            }
+            one = {name: part[None, start:end] for name, part in parts.items()}
+            expected = pair.theirs(**one).last_hidden_state[0]
+            assert error(states[start:end], expected) <= TOLERANCE[torch.float64]
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -292,7 +333,12 @@ def test_debertas_legacy_head_is_read(family):
         ("squeezebert", {"k_groups": 2}, "k_groups=2 is not supported"),
         ("squeezebert", {"output_groups": 5}, "linear_groups.output=5 does not divide"),
         ("roformer", {"rotary_value": True}, "rotary_value=True is not supported"),
-        ("rembert", {"tie_word_embeddings": True}, "needs tie_word_embeddings=false"),
+        ("rembert", {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported"),
+        ("mobilebert", {"use_bottleneck": False}, "use_bottleneck=False is not supported"),
+        ("mobilebert", {"key_query_shared_bottleneck": False}, "needs shared_query_key=true"),
+        ("mobilebert", {"num_attention_heads": 3}, "bottleneck.size=128 is not divisible"),
+        ("mobilebert", {"embedding_size": None}, "word_map needs embedding_size"),
+        ("mobilebert", {"embedding_size": 600}, "is less than the width of the embeddings, 600"),
         ("esm", {"token_dropout": True, "mask_token_id": 99}, "99 is not below vocab_size=33"),
     ],
 )

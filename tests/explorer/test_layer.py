@@ -20,9 +20,11 @@ from bertworks.explorer.explaining import MAX_NUMBERS
 from bertworks.explorer.inputs import as_floats, as_shorts, encode_input
 from bertworks.explorer.layers import layers_for_file
 from bertworks.explorer.page import page as page_of
+from bertworks.explorer.requirements import view_error
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
 from bertworks.model import Model
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -33,7 +35,7 @@ from tests.serving.conftest import LIMIT, PIECES
 
 TEXT = "the door was open in london and a river"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{family: (family, {}) for family in sorted(FAMILIES)},
+    **{family: (family, {}) for family in sorted(FAMILIES) if family != "mobilebert"},
     "gated": ("bert", {"gated": True, "hidden_act": "relu"}),
     "silu": ("modernbert", {"hidden_act": "silu", "use_bias": True}),
     "tanh": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
@@ -51,6 +53,14 @@ def model_of(variant: str) -> Model:
     network = task.network(config)
     redraw(network)
     return Model(tokenizer, task, network.eval())
+
+
+def test_layers_with_bottlenecks_have_no_steps() -> None:
+    config = geometry("mobilebert", vocab_size=len(PIECES))
+    network = BareEncoder(Encoder(config, pooler=False)).eval()
+    model = Model(Tokenizer.from_vocabulary(PIECES), None, network)
+    assert "(with bottlenecks" in str(view_error(model, "layer"))
+    assert view_error(model, "attention") is None
 
 
 def decode(encoded_array: dict[str, Any]) -> np.ndarray:

@@ -405,5 +405,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "jina_embeddings_v3": fairseq("jina_embeddings_v3", 1),
     "squeezebert": wordpiece("squeezebert", "uncased"),
     "xlnet": xlnet,
+    "mobilebert": wordpiece("mobilebert", "uncased"),
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

@@ -150,6 +150,8 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
     [
         {},
         {"gated": True},
+        {"bottleneck": {"size": 32}},
+        {"bottleneck": {"size": 32, "attention": True, "shared_query_key": False}},
         {"attention": "two-way"},
         {"attention": "causal", "mixer": "lstm", "positions": "none"},
         {"attention": "two-way", "mixer": "lstm", "positions": "none"},

@@ -17,6 +17,7 @@ from .gpt import GPT
 from .gte import GTE, NEW
 from .jina import JINA_V3
 from .jina_bert import JINA_BERT_V2
+from .mobilebert import MOBILEBERT
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
 from .neobert import NEOBERT
@@ -66,6 +67,7 @@ FAMILIES = {
         JINA_V3,
         SQUEEZEBERT,
         XLNET,
+        MOBILEBERT,
     )
 }
 """The published families."""
@@ -74,6 +76,13 @@ _LAYER = "encoder.layers.{}"
 _DISTANCE_MAPS = (
     *("key", "query", "position"),
     *("content_bias", "position_bias", "segment_bias", "segments"),
+)
+_BOTTLENECK_PARTS = (
+    *("bottleneck.dense", "bottleneck.norm", "query_key_bottleneck.dense"),
+    *("query_key_bottleneck.norm", "output", "output_norm"),
+    *("attention.query_key_value.query_key", "attention.query_key_value.value"),
+    *(f"feed_forward_blocks.{{}}.feed_forward.{part}" for part in ("intermediate", "output")),
+    "feed_forward_blocks.{}.norm",
 )
 
 
@@ -114,6 +123,9 @@ _BERTWORKS = Family(
             },
             "encoder.mask_vector": "bert.mask_vector",
             "encoder.embeddings.projection": "bert.embeddings.projection",
+            "encoder.embeddings.word_map": "bert.embeddings.word_map",
+            **{f"{_LAYER}.{part}": f"bert.encoder.layer.{{}}.{part}" for part in _BOTTLENECK_PARTS},
+            "mlm_head.decoder_extension": "cls.predictions.decoder_extension",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
             "encoder.rotary": "bert.rotary",
             "encoder.rotary.frequencies": "bert.rotary.frequencies",

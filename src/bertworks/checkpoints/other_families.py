@@ -23,7 +23,6 @@ TITLES = {
     "longformer": "Longformer",
     "luke": "LUKE",
     "markuplm": "MarkupLM",
-    "mobilebert": "MobileBERT",
     "modernvbert": "ModernVBERT",
     "mra": "MRA",
     "neomme": "NeoMME",

@@ -69,7 +69,11 @@ REMBERT = Family(
     defaults=_DEFAULTS,
     convert_config=_convert_config,
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
-    required_values={"position_embedding_type": "absolute", **NO_DECODER},
+    required_values={
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": False,
+        **NO_DECODER,
+    },
     unused_tensors=(
         *unused_constants("rembert."),
         (r"cls\..*", "the head of pre-training, which this task does not have"),

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..errors import CheckpointError, SettingsError
-from ..nn.config import EncoderConfig
+from ..nn.config import BottleneckSettings, EncoderConfig
 from ..settings.base import Settings
 from ..utils.json_files import check_format_version
 from . import tensorflow
@@ -247,16 +247,38 @@ def _expected_shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ..
     }
     for kind, rows in embeddings.items():
         if rows:
-            yield f"encoder.embeddings.{kind}_embeddings.weight", (rows, width)
-    if config.embedding_size is not None:
+            columns = width if kind == "word" else config.embedding_sum_width
+            yield f"encoder.embeddings.{kind}_embeddings.weight", (rows, columns)
+    if config.word_map is not None:
+        inputs = width * (3 if config.word_map.trigrams else 1)
+        yield "encoder.embeddings.word_map.weight", (size, inputs)
+    elif config.embedding_size is not None:
         yield "encoder.embeddings.projection.weight", (size, width)
     if last := config.num_weighted_layers:
         layer = f"encoder.layers.{last - 1}" + ".backwards" * is_two_way
         if config.mixer == "lstm":
             yield f"{layer}.recurrence.weight_ih_l0", (4 * size, size)
+        elif config.bottleneck is not None:
+            yield from _shapes_of_bottleneck(config.bottleneck, size, layer)
+            size = config.bottleneck.size
         else:
             heads = config.num_attention_heads + 2 * config.num_key_heads
             shape = (heads * config.head_size, size // config.groups.query_key_value)
             yield f"{layer}.attention.query_key_value.weight", shape
         inputs = size // config.groups.intermediate
         yield f"{layer}.feed_forward.intermediate.weight", ((1 + config.gated) * inner, inputs)
+
+
+def _shapes_of_bottleneck(
+    bottleneck: BottleneckSettings, size: int, layer: str
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    narrow, inputs = bottleneck.size, f"{layer}.attention.query_key_value"
+    yield f"{layer}.bottleneck.dense.weight", (narrow, size)
+    if bottleneck.attention:
+        yield f"{inputs}.weight", (3 * narrow, narrow)
+    else:
+        yield f"{inputs}.query_key.weight", (2 * narrow, narrow)
+        yield f"{inputs}.value.weight", (narrow, size)
+    if bottleneck.num_feed_forward > 1:
+        last = bottleneck.num_feed_forward - 2
+        yield f"{layer}.feed_forward_blocks.{last}.norm.weight", (narrow,)

@@ -22,6 +22,7 @@ _INSERTED_NAMES = re.compile(
 _FAMILIES = (
     *("bert.", "roberta.", "electra.", "albert.", "distilbert.", "ernie.", "data2vec_text."),
     *("roberta_prelayernorm.", "mpnet.", "rembert.", "roformer.", "esm.", "deberta."),
+    *("mobilebert.",),
 )
 """Beginnings that name another family: its tensors would be read wrongly, not unwrapped."""
 

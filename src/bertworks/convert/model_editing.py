@@ -32,7 +32,10 @@ from ..text.tree import TreeDefinition
 from ..text.tree_changes import add_words, keep_pieces, places_of
 from ..text.trial import check_pieces_found, running_texts
 
-_ROWS = ("encoder.embeddings.word_embeddings.weight", "mlm_head.decoder", "mlm_head.bias")
+_ROWS = (
+    "encoder.embeddings.word_embeddings.weight",
+    *("mlm_head.decoder", "mlm_head.decoder_extension", "mlm_head.bias"),
+)
 """The parameters with one row per piece."""
 
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..errors import BertworksError
 from ..model import Model
+from ..nn.config import EncoderConfig
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
@@ -71,6 +72,11 @@ def _training_remedy(what: str, task: str) -> str:
     return f"{what}: bertworks finetune {task} trains one"
 
 
+def has_plain_layers(config: EncoderConfig) -> bool:
+    """Whether the steps of the layers are attention, feed-forward and norms alone."""
+    return config.bottleneck is None and config.norm != "none"
+
+
 _ANY = Requirement(
     "it predicts nothing",
     "a pre-trained or fine-tuned model, such as mini",
@@ -81,6 +87,12 @@ _HEADS = Requirement(
     "side have none)",
     "another model, such as mini",
     lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
+)
+_STEPS = Requirement(
+    "its layers are of a kind whose steps are not shown (with bottlenecks, with factors in place "
+    "of norms, or without attention heads)",
+    "another model, such as mini",
+    lambda model: _HEADS.has(model) and has_plain_layers(model.encoder.config),
 )
 REQUIREMENTS: dict[str, Requirement | None] = {
     **dict.fromkeys(("pieces", "pair", "contexts", "steps", "similarity", "search")),
@@ -100,7 +112,8 @@ REQUIREMENTS: dict[str, Requirement | None] = {
         "a pre-trained or fine-tuned BERT, such as mini",
         lambda model: bool(kinds_of(model)) and model.encoder.config.has_heads,
     ),
-    **dict.fromkeys(("attention", "claim", "layer", "weights"), _HEADS),
+    **dict.fromkeys(("attention", "claim"), _HEADS),
+    **dict.fromkeys(("layer", "weights"), _STEPS),
     "next-sentence": Requirement(
         "it predicts no next sentences",
         "a model pre-trained on pairs, such as mini or bert-base-uncased",

@@ -209,9 +209,9 @@ class FrozenNetworkBuilder:
             copy.__class__ = FrozenMLMHead
             assert isinstance(copy, FrozenMLMHead)
             copy.packed_weight = torch.ops.mkldnn._reorder_linear_weight(
-                copy.decoder.detach().to(dtype)
+                copy.decoder_weight.detach().to(dtype)
             )
-            copy.fixed_rows = self._needs_fixed_rows(dtype, copy.decoder.shape[-1])
+            copy.fixed_rows = self._needs_fixed_rows(dtype, copy.decoder_weight.shape[-1])
         elif isinstance(copy, FeedForward):
             self._fuse(copy)
         elif type(copy) is Layer and FrozenLayer.can_compute(copy):

@@ -129,7 +129,7 @@ def _feed_forward(layer: Layer, hidden: Float[Tensor, "tokens hidden_size"]) -> 
 def layer_of(encoder: Encoder, number: int) -> Layer:
     """Return the layer of a number; layers that share their weights are one module."""
     layer = encoder.layers[encoder.config.layer_groups[number]]
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, Layer) and encoder.config.bottleneck is None
     return layer
 
 
@@ -184,6 +184,7 @@ def matrices_of(
 def _input_matrices(attention: SelfAttention) -> dict[str, tuple[Tensor, Tensor | None]]:
     """The weights and biases of the maps to queries, keys and values."""
     linear, heads = attention.query_key_value, attention.num_heads[0]
+    assert isinstance(linear, Linear | GroupedLinear)
 
     def split(rows: Tensor) -> list[Tensor]:
         columns = rows.detach().view(len(rows), -1).t().contiguous()

@@ -26,11 +26,13 @@ RopeKind = Literal["halves", "neighbours", "frequencies", "table"]
 """Which features are rotated together, and whether a checkpoint has tensors with the rotations; see
 `rotary.py`."""
 
-Norm = Literal["layer", "rms"]
-"""A norm of hidden states: layer normalisation (Ba et al. 2016), or division by the root mean
-square (Zhang and Sennrich 2019)."""
+Norm = Literal["layer", "rms", "none"]
+"""A norm of hidden states: layer normalisation (Ba et al. 2016), division by the root mean square
+(Zhang and Sennrich 2019), or only a factor and a bias of each feature (Sun et al. 2020)."""
 
-Classifier = Literal["pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "none"]
+Classifier = Literal[
+    "pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "linear", "none"
+]
 """The layer between a sequence's vector and a classifier's output layer; see
 `heads.ClassificationHead`."""
 
@@ -153,6 +155,53 @@ class ConvolutionSettings(Settings):
         return self
 
 
+class WordMapSettings(Settings):
+    """A linear map of word embeddings to the layers' width, before positions are added.
+
+    Source: Sun et al. (2020), "MobileBERT", §3.1 and the original code.
+    """
+
+    trigrams: bool = Field(
+        True,
+        description="the input is the embeddings of the next token, the token and the previous "
+        "one, side by side; zeros beyond the ends of a sequence",
+    )
+    norm_eps: float | None = Field(
+        None, gt=0, le=1, description="layer_norm_eps of the embeddings' norm, if it is another"
+    )
+
+
+class BottleneckSettings(Settings):
+    """Layers that are narrower inside than between them (Sun et al. 2020, "MobileBERT", §3.1)."""
+
+    size: int = Field(128, ge=1, le=MAX_COLUMNS, description="width inside a layer")
+    attention: bool = Field(
+        False,
+        description="queries, keys and values are maps of the layer's narrow vectors; otherwise "
+        "values are maps of its input",
+    )
+    shared_query_key: bool = Field(
+        True,
+        description="the layer has other narrow vectors, for queries and keys; unused with "
+        "attention",
+    )
+    num_feed_forward: int = Field(
+        4, ge=1, le=1000, description="number of feed-forward networks, one after another"
+    )
+    norm_eps: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="layer_norm_eps of the norm after the last of them, if it is another",
+    )
+
+    @model_validator(mode="after")
+    def _queries_have_inputs(self) -> Self:
+        if not self.attention and not self.shared_query_key:
+            raise ValueError("attention=false needs shared_query_key=true")
+        return self
+
+
 class EncoderConfig(Settings):
     """Geometry of an encoder, with the names of `config.json`; the defaults are BERT-Base's.
 
@@ -224,7 +273,13 @@ class EncoderConfig(Settings):
         ge=1,
         le=MAX_COLUMNS,
         description="width of the masked-language-model decoder, if it is not that of the "
-        "embeddings (RemBERT, Chung et al. 2021); needs tie_word_embeddings=false",
+        "embeddings (RemBERT, Chung et al. 2021); with tie_word_embeddings it is larger, and the "
+        "embeddings are the decoder's first columns (MobileBERT)",
+    )
+    word_map: WordMapSettings | None = Field(
+        None,
+        description="map of word embeddings to hidden_size before positions are added; needs "
+        "embedding_size; null: none",
     )
     num_hidden_groups: int | None = Field(
         None,
@@ -316,6 +371,9 @@ class EncoderConfig(Settings):
         None,
         description="a convolution beside the first layer (He et al. 2021, DeBERTa v2); null: none",
     )
+    bottleneck: BottleneckSettings | None = Field(
+        None, description="layers that are narrower inside; null: as wide as between them"
+    )
     score_bias: ScoreBiasSettings | None = Field(
         None, description="terms that depend on distances, in attention's scores; null: none"
     )
@@ -356,7 +414,8 @@ class EncoderConfig(Settings):
     norm: Norm = Field(
         "layer",
         description="norm of hidden states; layer: layer norm; rms: division by the root mean "
-        "square, without the mean and without biases (Zhang and Sennrich 2019)",
+        "square, without the mean and without biases (Zhang and Sennrich 2019); none: a factor and "
+        "a bias of each feature",
     )
     norm_bias: bool = Field(True, description="biases in the layers' norms")
     gated: bool = Field(
@@ -416,8 +475,9 @@ class EncoderConfig(Settings):
     @model_validator(mode="after")
     def _heads_fit_together(self) -> Self:
         heads = f"num_attention_heads={self.num_attention_heads}"
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size={self.hidden_size} is not divisible by {heads}")
+        if self.attention_width % self.num_attention_heads:
+            name = "hidden_size" if self.bottleneck is None else "bottleneck.size"
+            raise ValueError(f"{name}={self.attention_width} is not divisible by {heads}")
         if self.num_attention_heads % self.num_key_heads:
             keys = f"num_key_value_heads={self.num_key_value_heads}"
             raise ValueError(f"{heads} is not divisible by {keys}")
@@ -462,6 +522,22 @@ class EncoderConfig(Settings):
         if self.attention == "two-way" and self.norm_first:
             # Its final norm would mix the two directions.
             raise ValueError("attention=two-way needs norm_first=false")
+        return self
+
+    @model_validator(mode="after")
+    def _bottleneck_fits(self) -> Self:
+        if self.bottleneck is None:
+            return self
+        needs = {
+            **{"mixer": "attention", "attention": "bidirectional", "norm_first": False},
+            **{"num_key_value_heads": None, "query_key_value_order": "part"},
+            **{"linear_groups": None, "score_bias": None},
+        }
+        for name, value in needs.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"bottleneck needs the default of {name}")
+        if self.positions == "rotary":
+            raise ValueError("bottleneck needs positions that are not rotary")
         return self
 
     @model_validator(mode="after")
@@ -520,8 +596,15 @@ class EncoderConfig(Settings):
 
     @model_validator(mode="after")
     def _tables_fit(self) -> Self:
-        if self.output_embedding_size is not None and self.tie_word_embeddings:
-            raise ValueError("output_embedding_size needs tie_word_embeddings=false")
+        if self.tie_word_embeddings and self.decoder_width < self.embedding_width:
+            raise ValueError(
+                f"output_embedding_size={self.output_embedding_size} is less than the width of the "
+                f"embeddings, {self.embedding_width}, and needs tie_word_embeddings=false"
+            )
+        if self.word_map is not None and self.embedding_size is None:
+            raise ValueError("word_map needs embedding_size")
+        if self.word_map is not None and self.zeroed_token_id is not None:
+            raise ValueError("word_map needs zeroed_token_id=null")
         if self.zeroed_token_id is not None and self.zeroed_token_id >= self.vocab_size:
             raise ValueError(
                 f"zeroed_token_id={self.zeroed_token_id} is not below vocab_size={self.vocab_size}"
@@ -578,9 +661,19 @@ class EncoderConfig(Settings):
         )
 
     @property
+    def narrow_config(self) -> Self:
+        """The geometry inside the layers, if they have bottlenecks; else the same."""
+        if self.bottleneck is None:
+            return self
+        values = dict.fromkeys(
+            ("bottleneck", "word_map", "embedding_size", "output_embedding_size"), None
+        )
+        return self.with_values(hidden_size=self.bottleneck.size, **values)
+
+    @property
     def has_pooler(self) -> bool:
         """Whether a classifier needs the encoder's pooler, whose input is the first token."""
-        return self.classifier == "pooler" and self.classifier_pooling == "cls"
+        return self.classifier in ("pooler", "linear") and self.classifier_pooling == "cls"
 
     def head_dropout(self, name: str) -> float:
         """Return one of `HEAD_DROPOUTS`, or its default if it is None."""
@@ -589,8 +682,13 @@ class EncoderConfig(Settings):
         return default if value is None else value
 
     @property
+    def attention_width(self) -> int:
+        """The width of the queries of all heads."""
+        return self.hidden_size if self.bottleneck is None else self.bottleneck.size
+
+    @property
     def head_size(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+        return self.attention_width // self.num_attention_heads
 
     @property
     def has_key_bias(self) -> bool:
@@ -619,6 +717,11 @@ class EncoderConfig(Settings):
     def embedding_width(self) -> int:
         """The width of the embeddings."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def embedding_sum_width(self) -> int:
+        """The width of the sum of the embeddings of tokens, positions and segments."""
+        return self.embedding_width if self.word_map is None else self.hidden_size
 
     @property
     def decoder_width(self) -> int:

@@ -21,9 +21,9 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        width = config.embedding_width
+        width = config.embedding_sum_width
         self.position_offset = config.position_offset
-        self.word_embeddings = nn.Embedding(config.vocab_size, width)
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_width)
         learned = config.positions == "learned"
         self.sinusoidal = config.positions == "sinusoidal"
         positions = config.max_position_embeddings if learned else 0
@@ -31,9 +31,10 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(positions, width) if positions else None
         self.token_type_embeddings = nn.Embedding(types, width) if types else None
         self.task_type_embeddings = nn.Embedding(tasks, width) if tasks else None
-        self.norm = make_norm(config, width) if config.embedding_norm else None
+        eps = None if config.word_map is None else config.word_map.norm_eps
+        self.norm = make_norm(config, width, eps) if config.embedding_norm else None
         self.dropout = Dropout(config.hidden_dropout_prob)
-        has_projection = config.embedding_size is not None
+        has_projection = config.embedding_size is not None and config.word_map is None
         self.projection = Linear(width, config.hidden_size) if has_projection else None
 
     def words(self, packed: Sequences) -> Float[Tensor, "tokens width"]:
@@ -99,8 +100,33 @@ def _share_of_sequence(
     return torch.repeat_interleave(sums.diff() / edges.diff(), edges.diff())
 
 
+class MappedEmbeddings(Embeddings):
+    """Embeddings in which a linear map widens those of words, of up to three neighbours.
+
+    The layers are as wide as the positions. Source: Sun et al. (2020), "MobileBERT", §3.1.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        assert config.word_map is not None
+        self.trigrams = config.word_map.trigrams
+        inputs = config.embedding_width * (3 if self.trigrams else 1)
+        self.word_map = Linear(inputs, config.hidden_size)
+
+    def words(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        vectors = super().words(packed)
+        if self.trigrams:
+            following = F.pad(vectors[1:], (0, 0, 0, 1)).index_fill(0, packed.last_tokens, 0)
+            previous = F.pad(vectors[:-1], (0, 0, 1, 0)).index_fill(0, packed.first_tokens, 0)
+            vectors = torch.cat([following, vectors, previous], -1)
+        result: Tensor = self.word_map(vectors)
+        return result
+
+
 def make_embeddings(config: EncoderConfig) -> Embeddings:
     """Return the embeddings of an encoder."""
+    if config.word_map is not None:
+        return MappedEmbeddings(config)
     has_zeroed = config.zeroed_token_id is not None
     return ZeroedMaskEmbeddings(config) if has_zeroed else Embeddings(config)
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..packed import Packed, Sequences
+from .bottleneck import BottleneckLayer
 from .config import EncoderConfig
 from .convolution import make_convolution
 from .cpu import align_rows
@@ -47,6 +48,18 @@ class Pooler(nn.Module):
         self, first: Float[Tensor, "sequences hidden_size"]
     ) -> Float[Tensor, "sequences hidden_size"]:
         return torch.tanh(self.dense(first))
+
+
+def make_layer(config: EncoderConfig, number: int) -> Layer | TwoWayLayer:
+    """Return a new layer of the number, from 0."""
+    if config.attention == "two-way":
+        return TwoWayLayer(config, number)
+    return Layer(config, number) if config.bottleneck is None else BottleneckLayer(config, number)
+
+
+def make_pooler(config: EncoderConfig) -> nn.Module:
+    """Return a new pooler; without a layer, it returns the first token's vector."""
+    return nn.Identity() if config.classifier == "linear" else Pooler(config)
 
 
 class ContactHead(nn.Module):
@@ -98,13 +111,12 @@ class Encoder(nn.Module):
         self.gradient_checkpointing = False
         self.embeddings = make_embeddings(config.per_direction_config)
         numbers = range(len(set(config.layer_groups)))
-        kind = TwoWayLayer if config.attention == "two-way" else Layer
         self.rotary = make_rotary(config)
-        self.layers = nn.ModuleList(kind(config, number) for number in numbers)
+        self.layers = nn.ModuleList(make_layer(config, number) for number in numbers)
         self.convolution = make_convolution(config)
         self.score_bias = make_score_bias(config)
         self.final_norm = make_norm(config, config.hidden_size) if config.norm_first else None
-        self.pooler = Pooler(config) if pooler or config.keep_pooler else None
+        self.pooler = make_pooler(config) if pooler or config.keep_pooler else None
         self.contact_head = ContactHead(config) if config.contact_head else None
         # The first input of the query stream (`two_stream.py`).
         has_vector = config.is_transformer_xl

@@ -21,7 +21,16 @@ from ..packed import Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .kv_cache import KeyValueCache
-from .layers import ACTIVATIONS, Dropout, add_and_norm, make_linear, make_norm
+from .layers import (
+    ACTIVATIONS,
+    Dropout,
+    GroupedLinear,
+    Linear,
+    QueryKeyAndValue,
+    add_and_norm,
+    make_linear,
+    make_norm,
+)
 from .rotary import Rotation
 from .score_bias import DistanceVectors, ScoreBias
 from .score_bias_kinds import make_distance_maps
@@ -56,7 +65,7 @@ class SelfAttention(nn.Module):
         self.dropout_prob = config.attention_probs_dropout_prob
         groups, size_of_all = config.groups, sum(self.num_heads) * self.head_size
         has_all_biases = bias and config.has_key_bias
-        self.query_key_value = make_linear(
+        self.query_key_value: Linear | GroupedLinear | QueryKeyAndValue = make_linear(
             size, size_of_all, groups=groups.query_key_value, parts=3, bias=has_all_biases
         )
         has_some_biases = bias and not has_all_biases
@@ -66,13 +75,13 @@ class SelfAttention(nn.Module):
         self.output = make_linear(size, size, groups=groups.attention_output, bias=bias)
 
     def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+        self, hidden: Float[Tensor, "tokens inputs"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         result: Tensor = self.output(self.context(hidden, scope))
         return result
 
     def context(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
+        self, hidden: Float[Tensor, "tokens inputs"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         """Compute the input of the output map: the heads' results, concatenated."""
         mixed = self.query_key_value(hidden)

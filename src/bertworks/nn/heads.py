@@ -14,6 +14,7 @@ from .encoder import Encoder
 from .layers import (
     ACTIVATIONS,
     Dropout,
+    LayerNorm,
     Linear,
     OutputLinear,
     draw_weight,
@@ -46,6 +47,13 @@ class MLMHead(nn.Module):
         self.transform = MLMTransform(config, width) if config.mlm_transform else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
         self.decoder = word_embeddings
+        self.decoder_extension: nn.Parameter | None = None
+        if config.tie_word_embeddings and width > config.embedding_width:
+            columns = width - config.embedding_width
+            self.decoder_extension = nn.Parameter(
+                word_embeddings.new_empty(config.vocab_size, columns)
+            )
+            draw_weight(self.decoder_extension, config.initializer_range)
         if not config.tie_word_embeddings:
             self.decoder = nn.Parameter(word_embeddings.new_empty(config.vocab_size, width))
             draw_weight(self.decoder, config.initializer_range)
@@ -57,14 +65,21 @@ class MLMHead(nn.Module):
 
     def logits(self, vectors: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab_size"]:
         """Apply only the decoder, in float32 at least (see `OutputLinear`)."""
-        return F.linear(promote_to_float32(vectors), self.decoder, self.bias)
+        return F.linear(promote_to_float32(vectors), self.decoder_weight, self.bias)
+
+    @property
+    def decoder_weight(self) -> Float[Tensor, "vocab_size width"]:
+        """The decoder's matrix; the embeddings may be its first columns only."""
+        if self.decoder_extension is None:
+            return self.decoder
+        return torch.cat([self.decoder, self.decoder_extension], 1)
 
     def loss_sum(
         self, hidden: Float[Tensor, "masked hidden_size"], labels: Int[Tensor, " masked"]
     ) -> Float[Tensor, ""]:
         """The summed cross-entropy of the masked positions, without keeping the logits."""
         return linear_cross_entropy(
-            self.transform(align_rows(hidden)), self.decoder, self.bias, labels
+            self.transform(align_rows(hidden)), self.decoder_weight, self.bias, labels
         )
 
 
@@ -76,7 +91,10 @@ class MLMTransform(nn.Module):
         has_bias = config.use_bias if config.mlm_dense_bias is None else config.mlm_dense_bias
         self.dense = Linear(config.hidden_size, width, bias=has_bias)
         self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
-        self.norm = make_norm(config, width)
+        has_norm = config.norm != "none"  # MobileBERT has a layer norm here alone
+        self.norm = (
+            make_norm(config, width) if has_norm else LayerNorm(width, config.layer_norm_eps)
+        )
         initialize(self, config.initializer_range)
 
     def forward(self, hidden: Float[Tensor, "masked hidden_size"]) -> Float[Tensor, "masked width"]:
@@ -138,12 +156,14 @@ class ClassificationHead(nn.Module):
 
     - `pooler`: the encoder's pooler (BERT, ALBERT, ERNIE); no layer if the vector is not the first
       token's;
+    - `linear`: no layer; the pooler's output is the first token's vector (MobileBERT, if its
+      configuration says so);
     - `tanh`, `gelu`, `relu`: a layer of this head with this activation (RoBERTa, ELECTRA and
       EuroBERT, DistilBERT); with `tanh` and `gelu`, dropout also precedes it;
     - `context`: a layer of this head with GELU, which no dropout precedes (DeBERTa);
     - `hidden_act`: as `gelu`, with the activation of the layers (RoFormer);
     - `norm`: the layer of the masked-language-model head (ModernBERT);
-    - `none`: no layer (GPT).
+    - `none`: no layer, and no bias in the output layer (GPT).
 
     Args:
         dropout: `config.classifier_dropout` by default.
@@ -190,7 +210,7 @@ class ClassificationHead(nn.Module):
     def _vectors(
         self, encoder: Encoder, hidden: Tensor, packed: Sequences
     ) -> Float[Tensor, "sequences hidden_size"]:
-        if self.kind == "pooler" and self.pooling == "cls":
+        if self.kind in ("pooler", "linear") and self.pooling == "cls":
             return encoder.pool(hidden, packed)
         if self.pooling == "late":
             return pool(self._transform(hidden), packed, "mean")

@@ -122,6 +122,28 @@ class GroupedLinear(nn.Module):
         return dense.view(parts * groups * outputs, groups * inputs)
 
 
+class QueryKeyAndValue(nn.Module):
+    """A map to queries and keys, and one to values, each of other inputs.
+
+    The input is both side by side, so that attention calls it like a map of one.
+
+    Args:
+        inputs: the width of the inputs of queries and keys.
+        value_inputs: the width of the inputs of values.
+        outputs: the width of queries, of keys and of values.
+    """
+
+    def __init__(self, inputs: int, value_inputs: int, *, outputs: int, bias: bool) -> None:
+        super().__init__()
+        self.widths = [inputs, value_inputs]
+        self.query_key = Linear(inputs, 2 * outputs, bias=bias)
+        self.value = Linear(value_inputs, outputs, bias=bias)
+
+    def forward(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        inputs, value_inputs = (part.contiguous() for part in torch.split(x, self.widths, -1))
+        return torch.cat([self.query_key(inputs), self.value(value_inputs)], -1)
+
+
 def make_linear(
     inputs: int, outputs: int, *, groups: int, parts: int = 1, bias: bool = True
 ) -> Linear | GroupedLinear:
@@ -170,11 +192,35 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
-def make_norm(config: EncoderConfig, width: int) -> LayerNorm | RMSNorm:
-    """Return a new norm of vectors of a width, of the kind that the configuration names."""
+class NoNorm(nn.Module):
+    """A factor and a bias of each feature, in place of a norm.
+
+    Source: Sun et al. (2020), "MobileBERT", §3.3.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch features"]:
+        return x * self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+def make_norm(
+    config: EncoderConfig, width: int, eps: float | None = None
+) -> LayerNorm | RMSNorm | NoNorm:
+    """Return a new norm of vectors of a width, of the kind that the configuration names.
+
+    Args:
+        eps: `layer_norm_eps` by default.
+    """
+    eps = config.layer_norm_eps if eps is None else eps
+    if config.norm == "none":
+        return NoNorm(width)
     if config.norm == "rms":
-        return RMSNorm(width, config.layer_norm_eps)
-    return LayerNorm(width, config.layer_norm_eps, bias=config.norm_bias)
+        return RMSNorm(width, eps)
+    return LayerNorm(width, eps, bias=config.norm_bias)
 
 
 class Dropout(nn.Module):
@@ -283,9 +329,9 @@ def initialize(module: nn.Module, initializer_range: float) -> None:
             draw_weight(part.weight, initializer_range)
         if isinstance(part, nn.Linear | GroupedLinear) and part.bias is not None:
             nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm | nn.RMSNorm):
+        if isinstance(part, nn.LayerNorm | nn.RMSNorm | NoNorm):
             nn.init.ones_(part.weight)
-            if isinstance(part, nn.LayerNorm) and part.bias is not None:
+            if not isinstance(part, nn.RMSNorm) and part.bias is not None:
                 nn.init.zeros_(part.bias)
 
 

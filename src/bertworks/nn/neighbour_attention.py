@@ -18,6 +18,7 @@ import torch
 from ..errors import SettingsError
 from .encoder import Encoder
 from .encoder_layers import Layer, TwoWayLayer
+from .layers import Linear
 
 _PEAK = 6.0
 """Score, before the softmax, of the token that a head attends to; the others have about 0."""
@@ -45,6 +46,7 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     is_supported = is_supported and config.num_key_heads == config.num_attention_heads
     is_supported = is_supported and config.query_key_value_order == "part"
     is_supported = is_supported and config.linear_groups is None
+    is_supported = is_supported and config.bottleneck is None
     if table is None or not is_supported or not encoder.layers:
         raise SettingsError(
             "initial_attention=neighbours needs learned positions as wide as the layers, and two "
@@ -74,7 +76,9 @@ def initialize_neighbour_attention(encoder: Encoder) -> None:
     head_offsets = []
     for layer, sign in sides:
         assert isinstance(layer, Layer) and layer.attention is not None
-        heads = layer.attention.query_key_value.weight.view(3, -1, size, width).unbind(1)
+        matrix = layer.attention.query_key_value
+        assert isinstance(matrix, Linear)
+        heads = matrix.weight.view(3, -1, size, width).unbind(1)
         head_offsets += [
             (head, sign * offset) for head, offset in zip(heads, offsets, strict=False)
         ]

@@ -112,6 +112,13 @@ class PrepareKeywords(TypedDict, total=False):
     shard_bytes: int
 
 
+class WordMapKeywords(TypedDict, total=False):
+    """Settings of the group `word_map`."""
+
+    trigrams: bool
+    norm_eps: float | None
+
+
 class LinearGroupsKeywords(TypedDict, total=False):
     """Settings of the group `linear_groups`."""
 
@@ -127,6 +134,16 @@ class ConvolutionKeywords(TypedDict, total=False):
     kernel_size: int
     groups: int
     activation: Literal["gelu", "gelu_new", "relu", "silu", "tanh"]
+
+
+class BottleneckKeywords(TypedDict, total=False):
+    """Settings of the group `bottleneck`."""
+
+    size: int
+    attention: bool
+    shared_query_key: bool
+    num_feed_forward: int
+    norm_eps: float | None
 
 
 class ScoreBiasKeywords(TypedDict, total=False):
@@ -159,6 +176,7 @@ class EncoderKeywords(TypedDict, total=False):
     family: str
     embedding_size: int | None
     output_embedding_size: int | None
+    word_map: WordMapKeywords | None
     num_hidden_groups: int | None
     positions: Literal["learned", "rotary", "sinusoidal", "none"]
     position_offset: int
@@ -176,6 +194,7 @@ class EncoderKeywords(TypedDict, total=False):
     rope_scaling: Literal["linear", "ntk"]
     linear_groups: LinearGroupsKeywords | None
     convolution: ConvolutionKeywords | None
+    bottleneck: BottleneckKeywords | None
     score_bias: ScoreBiasKeywords | None
     rope_kind: Literal["halves", "neighbours", "frequencies", "table"]
     zeroed_token_id: int | None
@@ -185,11 +204,13 @@ class EncoderKeywords(TypedDict, total=False):
     embedding_norm: bool
     use_bias: bool
     intermediate_bias: bool | None
-    norm: Literal["layer", "rms"]
+    norm: Literal["layer", "rms", "none"]
     norm_bias: bool
     gated: bool
     keep_pooler: bool
-    classifier: Literal["pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "none"]
+    classifier: Literal[
+        "pooler", "tanh", "relu", "gelu", "context", "hidden_act", "norm", "linear", "none"
+    ]
     classifier_pooling: Literal["cls", "mean", "last", "late"]
     classifier_dropout: float | None
     tagging_dropout: float | None

@@ -139,15 +139,16 @@ class TranslationTask(LabelledTask[LabelledExample]):
 
         Raises:
             SettingsError: the encoder has fewer positions than `max_seq_length`; or it is of a kind
-                that the decoder does not support: two-way, with rotary positions, or with
-                embeddings narrower than its hidden size.
+                that the decoder does not support: two-way, with rotary positions, with bottlenecks,
+                or with embeddings narrower than its hidden size.
         """
         check_length(self.settings.max_seq_length, config)
         has_hidden_width = config.per_direction_config.embedding_width == config.hidden_size
-        if not has_hidden_width or config.positions == "rotary":
+        if not has_hidden_width or config.positions == "rotary" or config.bottleneck is not None:
             raise SettingsError(
                 "a decoder takes the encoder's embeddings, with its positions and its width",
-                fix="Use a model without positions=rotary, attention=two-way and embedding_size.",
+                fix="Use a model without positions=rotary, attention=two-way, embedding_size and "
+                "bottleneck.",
             )
         return TranslationNetwork(
             config,

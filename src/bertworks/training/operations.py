@@ -82,6 +82,14 @@ def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
     # matrices of h × h: of the LSTM, or of queries, keys, values and the output
     attention_maps = 2 + 2 * config.num_key_heads / config.num_attention_heads
     mixer = 8 if config.mixer == "lstm" else attention_maps
-    linear = 2 * packed.num_tokens * (mixer * h * h + (3 if config.gated else 2) * h * i)
-    attention = sum(4 * count * length**2 * h for _start, count, length in packed.groups)
+    feed_forward = 3 if config.gated else 2  # matrices
+    width = config.attention_width
+    weights = mixer * width * width + feed_forward * width * i
+    if (bottleneck := config.bottleneck) is not None:
+        weights += (bottleneck.num_feed_forward - 1) * feed_forward * width * i
+        weights += 2 * h * width  # into the layer and out of it
+        if not bottleneck.attention:  # a second way in, and values of wide vectors
+            weights += h * width + (h - width) * width
+    linear = 2 * packed.num_tokens * weights
+    attention = sum(4 * count * length**2 * width for _start, count, length in packed.groups)
     return float(config.num_hidden_layers * (linear + attention * config.has_heads))

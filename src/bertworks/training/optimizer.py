@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..checkpoints.families import family_of
 from ..nn.encoder import Encoder
+from ..nn.layers import NoNorm
 from .settings import OptimizerSettings
 from .sharding import full_tensor, shard_like
 
@@ -39,7 +40,7 @@ def parameter_groups(
     without_decay: list[Tensor] = []
     all_parameters: set[Tensor] = set()
     for module in network.modules():
-        is_norm = isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        is_norm = isinstance(module, nn.LayerNorm | nn.RMSNorm | NoNorm)
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and parameter not in all_parameters:
                 all_parameters.add(parameter)
