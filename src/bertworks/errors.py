@@ -157,6 +157,10 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("dev", "eval_dataset", "validation_file"), "Give it as --dev (dev=)"),
     **dict.fromkeys(("device", "use_cpu", "no_cuda"), "Give it as --device (device=)"),
     **dict.fromkeys(("num_workers", "dataloader_num_workers"), "No workers are needed here"),
+    **dict.fromkeys(
+        ("multi_label", "problem_type", "label_separator"),
+        "The task multilabel is for rows with any number of labels",
+    ),
     "load_best_model_at_end": "With dev, the best weights are always kept",
     **dict.fromkeys(
         ("show_progress_bar", "show_progress", "verbose"),

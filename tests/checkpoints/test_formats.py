@@ -452,9 +452,9 @@ def test_an_answering_model_of_the_original_release_is_read(original, tmp_path):
             "for 'tag_head.",
         ),
         (
-            "classification",
-            {"labels": ("a", "b"), "multi_label": True, "columns": {"text": "t"}},
-            r"no classifiers of several labels per row \(multi_label\)",
+            "multilabel",
+            {"labels": ("a", "b"), "columns": {"text": "t"}},
+            "no classifiers of several labels per row",
         ),
         ("choice", {}, "for 'choice_head."),
         ("translation", {"columns": {"source": "s", "target": "t"}}, "for 'decoder."),

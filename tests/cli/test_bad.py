@@ -210,9 +210,10 @@ def test_bad_finetuning_settings_are_refused(
     _fails(bertworks, *start, *model, *train, "seed=1", "seed=2", says="seed is given twice")
     _fails(bertworks, *start, *model, *train, "patience=2", says="called 'early_stopping'")
     _fails(bertworks, *start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
-    both = ("multi_label=true", "positive_label=a")
     _fails(
-        bertworks, *start, *model, *train, *both, says="positive_label='a' needs one label per row"
+        bertworks,
+        *(*start, *model, *train, "multi_label=true"),
+        says="The task multilabel is for rows with any number of labels",
     )
     late = ("epochs=2", "unfreeze_epochs=3")
     _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")

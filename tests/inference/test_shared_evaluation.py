@@ -106,12 +106,12 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         {},
     ),
     "several labels": (
-        "classification",
+        "multilabel",
         [
             {"text": text(), "label": [name for name in "pqr" if RANDOM.random() < 0.4]}
             for _ in range(60)
         ],
-        {"multi_label": True},
+        {},
     ),
     "numbers": (
         "regression",

@@ -30,6 +30,7 @@ from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.multilabel import MultiLabelSettings, MultiLabelTask
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
@@ -76,9 +77,8 @@ def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
         "classifier": ClassificationTask(
             tokenizer, ClassificationSettings(labels=labels, columns=single, **limit)
         ),
-        "topics": ClassificationTask(
-            tokenizer,
-            ClassificationSettings(labels=labels, columns=single, multi_label=True, **limit),
+        "topics": MultiLabelTask(
+            tokenizer, MultiLabelSettings(labels=labels, columns=single, **limit)
         ),
         "reranker": RegressionTask(tokenizer, RegressionSettings(columns=pairs, **limit)),
         "tagger": TaggingTask(

@@ -136,7 +136,7 @@ def test_classification_equals_scikit_learn() -> None:
 
 def test_a_single_label_is_counted_as_itself() -> None:
     rows = [{"text": text(), "label": "spam" if at % 4 == 0 else ""} for at in range(40)]
-    model = random_model("classification", rows, multi_label=True)
+    model = random_model("multilabel", rows)
     with torch.no_grad():  # so that some are told, rightly and wrongly
         model.network.head.linear.bias.fill_(9)
     evaluation = model.evaluate(rows)
@@ -188,7 +188,7 @@ def test_several_labels_of_a_row_equal_scikit_learn() -> None:
         {"text": text(), "label": [name for name in names if RANDOM.random() < 0.4]}
         for _ in range(60)
     ]
-    model = random_model("classification", rows, multi_label=True)
+    model = random_model("multilabel", rows)
     breakdown = model.evaluate(rows).breakdown
     predictions = model.predict([row["text"] for row in rows])
     predicted = [one["labels"] for one in predictions]

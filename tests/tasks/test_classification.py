@@ -25,6 +25,7 @@ from bertworks.tasks.classification import (
     ClassificationTask,
 )
 from bertworks.tasks.labels import count_labels, read_label_names, sort_labels
+from bertworks.tasks.multilabel import MultiLabelSettings, MultiLabelTask
 from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
 
@@ -55,6 +56,15 @@ def make_task(tokenizer: Tokenizer, **values: Any) -> ClassificationTask:
         **values,
     }
     return ClassificationTask(tokenizer, ClassificationSettings.parse(settings))
+
+
+def make_multilabel_task(tokenizer: Tokenizer) -> MultiLabelTask:
+    settings = {
+        "labels": ("neg", "pos", "meh"),
+        "columns": Columns(text="text", pair="pair", label="label"),
+        "max_seq_length": 16,
+    }
+    return MultiLabelTask(tokenizer, MultiLabelSettings.parse(settings))
 
 
 def batch_of(task: ClassificationTask, rows: Sequence[Mapping[str, Any]]) -> Batch:
@@ -298,7 +308,7 @@ def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
 
 
 def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
-    task = make_task(tokenizer, multi_label=True)
+    task = make_multilabel_task(tokenizer)
     rows = [{"text": "good", "pair": "bad", "label": labels} for labels in (["pos"], [])]
     train, dev = task.examples(rows, 0), task.examples(rows[1:], 0)
     text = "\n".join(DataSummary.from_examples(task, ("train", train), ("dev", dev)).lines())
@@ -308,7 +318,7 @@ def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
 
 def test_rows_of_several_labels_have_shares_of_rows_and_no_majority(tokenizer: Tokenizer) -> None:
     """Their accuracy is of all labels of a row, which is not what the commonest label would get."""
-    task = make_task(tokenizer, multi_label=True)
+    task = make_multilabel_task(tokenizer)
     labels = [["pos", "neg"], ["pos", "neg"], ["pos"], []]
     rows = [{"text": "good", "pair": "bad", "label": names} for names in labels]
     examples = task.examples(rows, 0)

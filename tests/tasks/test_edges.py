@@ -27,6 +27,7 @@ LONG = "ab " * 100_000
 COLUMNS = {"text": "text", "label": "label"}
 TASKS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["n", "p"], "columns": COLUMNS},
+    "multilabel": {"labels": ["n", "p"], "columns": COLUMNS},
     "regression": {"columns": COLUMNS},
     "tagging": {
         "labels": ["O", "B-PER", "I-PER"],

@@ -19,6 +19,7 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError, SettingsError
 from bertworks.tasks.classification import ClassificationOptions, ClassificationTask
 from bertworks.tasks.labels import find_unlabelled_marks
+from bertworks.tasks.multilabel import MultiLabelOptions
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
 
@@ -134,7 +135,7 @@ def test_user_may_keep_a_mark_as_a_class_or_name_one() -> None:
         assert labels_of([-1, 0, 1] * 2) == ("-1", "0", "1")
     assert labels_of([-1, 0, 1] * 2, no_label="-1") == ("0", "1")
     with pytest.raises(SettingsError, match="no_label"):
-        ClassificationOptions.parse({"no_label": "-", "multi_label": True})
+        MultiLabelOptions.parse({"no_label": "-"})
 
 
 def test_evaluation_follows_the_labels_of_the_model(tmp_path: Path) -> None:

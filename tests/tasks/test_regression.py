@@ -15,10 +15,10 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.classification import (
     ClassificationOptions,
-    ClassificationSettings,
     ClassificationTask,
 )
 from bertworks.tasks.labels import count_labels, read_label_names
+from bertworks.tasks.multilabel import MultiLabelOptions, MultiLabelTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.texts import TextOptions
 from tests.tasks.test_choice import CONFIG, TOKENIZER
@@ -70,14 +70,14 @@ def test_number_beyond_float32_is_refused(value):
     assert regression().example({"text": "a", "score": "-3.4e38"}, 0).target == -3.4e38
 
 
-def multi_label(**values):
+def multilabel_task(**values):
     rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": ""}, {"text": "c", "label": "y"}]
-    options = ClassificationOptions(multi_label=True, max_seq_length=16, **values)
-    return ClassificationTask.from_table(TOKENIZER, read_rows(rows), options), rows
+    options = MultiLabelOptions(max_seq_length=16, **values)
+    return MultiLabelTask.from_table(TOKENIZER, read_rows(rows), options), rows
 
 
-def test_several_labels_are_questions_of_their_own():
-    task, rows = multi_label()
+def test_multilabel_classes_are_predicted_independently():
+    task, rows = multilabel_task()
     assert task.settings.labels == ("x", "y")
     network = task.network(CONFIG).eval()
     batch = task.collate(task.examples(rows, 0)).to("cpu")
@@ -124,7 +124,7 @@ def test_rare_classes_can_count_for_more():
     each = F.cross_entropy(logits, labels, reduction="none", label_smoothing=0.1)
     weights = torch.tensor(task.settings.class_weights)[labels]
     assert network(batch)["classification"].item() == pytest.approx((each * weights).sum().item())
-    weighted, _ = multi_label(balance_classes=True)
+    weighted, _ = multilabel_task(balance_classes=True)
     assert weighted.settings.class_weights == pytest.approx((2.0, 0.5))
 
 
@@ -153,16 +153,10 @@ def test_smoothed_loss_is_the_formula(balance, smoothing):
     assert loss == pytest.approx((losses * weights).sum(), rel=1e-6)
 
 
-def test_smoothing_is_for_one_label():
-    with pytest.raises(SettingsError, match="label_smoothing needs one label per row"):
-        ClassificationSettings.parse(
-            {
-                "labels": ("x",),
-                "columns": {"text": "text"},
-                "multi_label": True,
-                "label_smoothing": 0.1,
-            }
-        )
+@pytest.mark.parametrize("name", ["label_smoothing", "positive_label", "no_label"])
+def test_multilabel_has_no_settings_of_single_labels(name):
+    with pytest.raises(SettingsError, match=f"unknown setting '{name}'"):
+        MultiLabelOptions.parse({name: 0.1})
 
 
 @pytest.mark.parametrize("kind", [ClassificationTask, RegressionTask])
@@ -215,10 +209,10 @@ def test_same_text_is_truncated_in_both_orders(truncation):
     assert second_ids.tolist() == [cls, *expected[1], sep, *expected[0], sep]
 
 
-def test_a_label_that_every_row_has_is_learned_all_the_same():
+def test_multilabel_learns_a_label_that_every_row_has():
     rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": "x"}]
-    options = ClassificationOptions(multi_label=True, balance_classes=True)
-    task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
+    options = MultiLabelOptions(balance_classes=True)
+    task = MultiLabelTask.from_table(TOKENIZER, read_rows(rows), options)
     assert dict(zip(task.settings.labels, task.settings.class_weights, strict=True)) == {
         "x": 0.5,
         "y": 1.0,

@@ -33,8 +33,8 @@ TAGGING = {"words": ["a", "b"], "tags": ["O", "X"], "probabilities": [0.5, 0.75]
         ("classification", {}, {"label": "b", "probabilities": SURE}, [("b", 0.75)]),
         ("classification", {}, {"label": "b"}, [("b", None)]),
         (
-            "classification",
-            {"multi_label": True},
+            "multilabel",
+            {},
             {"labels": ["b", "a"], "probabilities": SURE},
             [("b", 0.75), ("a", 0.25)],
         ),
@@ -56,6 +56,7 @@ def test_a_prediction_is_shown_line_by_line(
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "classification": [{"text": "a"}, {"text": "b c d"}],
+    "multilabel": [{"text": "a"}, {"text": "b c d"}],
     "regression": [{"text": "a"}, {"text": "b c d"}],
     "tagging": [{"words": ["a"]}, {"words": ["b", "c"]}],
     "answering": [{"question": "a", "context": "b"}, {"question": "a b", "context": "c d"}],

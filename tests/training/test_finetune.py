@@ -346,9 +346,9 @@ def test_the_last_weights_are_saved_without_dev(model: Model, tmp_path: Path) ->
             r"unfreeze_epochs=2\.5 is more than epochs=2: only the head would learn",
         ),
         (
-            {"multi_label": True, "positive_label": "yes"},
+            {"multi_label": True},
             SettingsError,
-            "positive_label='yes' needs one label per row",
+            "The task multilabel is for rows with any number of labels",
         ),
         ({"positive_label": "yess"}, SettingsError, "not one of the labels 'no', 'yes'"),
         (

@@ -12,6 +12,8 @@ import pytest
 from bertworks.data.tables import read_rows
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.multilabel import MultiLabelTask
+from bertworks.tasks.text_classifier import TextClassifierTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.instability import failures, no_better_than_guessing
 from bertworks.training.settings import FinetuneSettings
@@ -90,18 +92,20 @@ def test_the_advice_is_about_this_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("kind", "options", "expected"),
     [
-        ({}, True),
-        ({"label_smoothing": 0.1}, False),
-        ({"balance_classes": True}, False),
-        ({"multi_label": True}, False),
+        (ClassificationTask, {}, True),
+        (ClassificationTask, {"label_smoothing": 0.1}, False),
+        (ClassificationTask, {"balance_classes": True}, False),
+        (MultiLabelTask, {}, False),
     ],
 )
-def test_guessing_costs_the_entropy_of_the_labels(options: dict[str, Any], expected: bool) -> None:
+def test_baseline_loss_is_the_entropy_of_the_labels(
+    kind: type[TextClassifierTask], options: dict[str, Any], expected: bool
+) -> None:
     rows = read_rows(TRAIN[:30] + TRAIN[:30:2])
-    parsed = ClassificationTask.options.parse({"max_seq_length": 32, **options})
-    task = ClassificationTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, parsed)
+    parsed = kind.options.parse({"max_seq_length": 32, **options})
+    task = kind.from_table(Tokenizer.from_vocabulary(PIECES), rows, parsed)
     labels = [row.values["label"] for row in rows]
     counts = {name: labels.count(name) for name in ("no", "yes")}
     shares = np.array([counts[name] for name in labels]) / len(labels)

@@ -35,10 +35,10 @@ from ..inference.similarity import is_sparse, similarities
 from ..inference.sparse import SparseEmbedder
 from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
-from ..tasks.classification import ClassificationTask
 from ..tasks.regression import RegressionTask
 from ..tasks.retrieval.exact_search import top_k as nearest
 from ..tasks.task import Prediction
+from ..tasks.text_classifier import TextClassifierTask
 from ..utils.atomic_writes import atomic_write
 from ..utils.outputs import check_inputs, locked_output
 
@@ -404,7 +404,7 @@ def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
 def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
     """Return a function from a model's prediction for two texts to their relevance."""
     task = model.task
-    if not isinstance(task, ClassificationTask | RegressionTask):
+    if not isinstance(task, TextClassifierTask | RegressionTask):
         name = "nothing" if task is None else task.name
         raise BertworksError(
             f"the reranker was trained for {name}",
@@ -414,8 +414,8 @@ def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
         return lambda answer: Relevance(answer["value"], answer["value"])
-    labels, positive = task.settings.labels, task.settings.positive
-    if positive is None or task.settings.multi_label:
+    labels, positive = task.labels, task.positive
+    if positive is None:
         raise BertworksError(
             f"the reranker does not say which of its labels {', '.join(labels)} is the "
             "positive one",

@@ -39,7 +39,7 @@ from .task_adapters import merge_inner_adapter
 from .weights import INPUTS, SHIFT, has_weights, read_json, read_weights
 from .wrappers import remove_wrapper_names
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class PublishedSettings(Settings):

@@ -85,8 +85,8 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="Task: classification, regression, tagging, answering, choice, retrieval or "
-            "translation.",
+            help="Task: classification, multilabel, regression, tagging, answering, choice, "
+            "retrieval or translation.",
         ),
     ],
     model: Model,

@@ -37,7 +37,7 @@ from ..nn.encoder import BareEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
-from ..tasks.classification import ClassificationNetwork
+from ..tasks.multilabel import MultiLabelNetwork
 from ..tasks.task import Network, Task, compute_encoder_outputs
 from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
@@ -210,10 +210,10 @@ def write_tensorflow(
             f"the original release's layout has no attention={config.attention}: its code would "
             "read the model as a bidirectional one"
         )
-    if isinstance(network, ClassificationNetwork) and network.multi_label:
+    if isinstance(network, MultiLabelNetwork):
         raise CheckpointError(
-            "the original release's layout has no classifiers of several labels per row "
-            "(multi_label): it would be read as one of exactly one label per row"
+            "the original release's layout has no classifiers of several labels per row: it would "
+            "be read as one of exactly one label per row"
         )
     for name in unique_tensors(network):
         if not name.startswith(_ORIGINAL):

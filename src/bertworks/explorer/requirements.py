@@ -10,11 +10,11 @@ from ..errors import BertworksError
 from ..model import Model
 from ..nn.config import EncoderConfig
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
+from ..tasks.text_classifier import TextClassifierTask
 
 
 class NoHeadError(BertworksError):
@@ -36,7 +36,7 @@ class Requirement(NamedTuple):
 
 
 _KINDS = {
-    ClassificationTask: "label",
+    TextClassifierTask: "label",
     RegressionTask: "value",
     TaggingTask: "tag",
     AnsweringTask: "answer",
@@ -143,7 +143,7 @@ REQUIREMENTS: dict[str, Requirement | None] = {
 
 _TASK_CLAUSES: dict[type, str] = {
     PretrainingTask: "is only pre-trained",
-    ClassificationTask: "is a classifier",
+    TextClassifierTask: "is a classifier",
     RegressionTask: "predicts a value",
     TaggingTask: "is a tagger",
     AnsweringTask: "answers questions",

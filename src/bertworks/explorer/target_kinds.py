@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, did_you_mean, truncate_repr
+from ..tasks.multilabel import MultiLabelTask
 from .inputs import EncodedInput
 from .requirements import check, kinds_of
 from .target import Target
@@ -124,7 +125,7 @@ class LabelTarget(Target):
         return outputs["logits"].float()
 
     def _to_probabilities(self, logits: Tensor) -> Float[Tensor, "rows names"]:
-        if self._task.settings.multi_label:
+        if isinstance(self._task, MultiLabelTask):
             return torch.sigmoid(logits)
         return super()._to_probabilities(logits)
 

@@ -15,12 +15,12 @@ from ..inference.settings import EngineSettings
 from ..inference.sparse import SparseEmbedder
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.classification import ClassificationTask
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Network, Task
+from ..tasks.text_classifier import TextClassifierTask
 from ..tasks.texts import TextTask
 from .runners.base import WHOLE, Text, Truncation
 from .runners.embedding import EmbedRunner
@@ -104,9 +104,9 @@ class LoadedModel:
     def can_score_pairs(self) -> bool:
         """Whether it predicts one number for a pair of texts."""
         task = self.task
-        if isinstance(task, ClassificationTask) and len(task.labels) > 1:
+        if isinstance(task, TextClassifierTask) and len(task.labels) > 1:
             return False
-        return isinstance(task, ClassificationTask | RegressionTask) and (
+        return isinstance(task, TextClassifierTask | RegressionTask) and (
             task.settings.is_pair_optional or task.settings.columns.pair is not None
         )
 

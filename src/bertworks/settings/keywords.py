@@ -392,13 +392,12 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     text_column: str | None
     pair_column: str | None
     label_column: str | None
-    positive_label: str | None
-    multi_label: bool
-    label_separator: str
-    no_label: str | None
-    label_smoothing: float
     lm_weight: float
     balance_classes: bool
+    positive_label: str | None
+    no_label: str | None
+    label_smoothing: float
+    label_separator: str
     word_column: str | None
     tag_column: str | None
     scheme: Literal["bio", "bioes", "plain"]

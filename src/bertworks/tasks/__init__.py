@@ -20,6 +20,7 @@ _TASKS = {
     "next-sentence": "pretraining.next_sentence:NextSentenceTask",
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
     "classification": "classification:ClassificationTask",
+    "multilabel": "multilabel:MultiLabelTask",
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",
@@ -28,7 +29,7 @@ _TASKS = {
     "translation": "translation:TranslationTask",
 }
 _TASKS_OF_CHECKPOINTS = (
-    *("answering", "tagging", "choice", "classification", "regression"),
+    *("answering", "tagging", "choice", "classification", "multilabel", "regression"),
     *("pretraining", "next-sentence", "replaced-tokens"),
 )
 """Tasks that other tools train, in the order in which a checkpoint is searched for their heads."""
@@ -36,8 +37,8 @@ _TASKS_OF_CHECKPOINTS = (
 _USER_TASKS: dict[str, type[Task[Any]]] = {}
 
 LABELLED_TASKS = (
-    *("classification", "regression", "tagging", "answering", "choice", "retrieval"),
-    "translation",
+    *("classification", "multilabel", "regression", "tagging", "answering", "choice"),
+    *("retrieval", "translation"),
 )
 """The package's tasks that are trained on labelled rows."""
 

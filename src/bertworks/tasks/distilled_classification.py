@@ -14,14 +14,14 @@ from torch import Tensor
 
 from ..nn.config import EncoderConfig
 from ..nn.layers import promote_to_float32
-from ..packed import Batch
 from ..text.tokenizer import Tokenizer
-from .classification import ClassificationNetwork, ClassificationSettings, ClassificationTask
-from .example import LabelledExample, collate_labelled
+from .classification import ClassificationSettings, ClassificationTask
+from .example import LabelledExample
+from .text_classifier import TextClassifierNetwork
 from .text_network import Pooling
 
 
-class DistilledNetwork(ClassificationNetwork):
+class DistilledNetwork(TextClassifierNetwork):
     """A classifier that is trained on a teacher's probabilities instead of labels.
 
     Args:
@@ -40,15 +40,16 @@ class DistilledNetwork(ClassificationNetwork):
         super().__init__(config, num_labels, dropout, pooling=pooling)
         self._temperature = temperature
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the summed Kullback-Leibler divergences of the rows: `classification`."""
-        logits = promote_to_float32(self.logits(batch))
-        probabilities = batch.targets["labels"].to(logits.dtype)
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of the rows' Kullback-Leibler divergences from the teacher's
+        probabilities, `labels` `[rows, classes]`."""
+        logits = promote_to_float32(logits)
+        probabilities = labels.to(logits.dtype)
         # Logarithms of probabilities are logits up to a constant.
         teacher = (probabilities.clamp_min(1e-12).log() / self._temperature).log_softmax(-1)
         student = (logits / self._temperature).log_softmax(-1)
         loss = F.kl_div(student, teacher, reduction="sum", log_target=True)
-        return {"classification": loss * self._temperature**2}
+        return loss * self._temperature**2
 
 
 class DistilledTask(ClassificationTask):
@@ -66,22 +67,15 @@ class DistilledTask(ClassificationTask):
         super().__init__(tokenizer, settings)
         self.temperature = temperature
 
-    def network(self, config: EncoderConfig) -> DistilledNetwork:
+    def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         settings = self.settings
         return DistilledNetwork(
-            settings.encoder_config(config),
+            config,
             len(settings.labels),
             settings.dropout,
             self.temperature,
             settings.pooling,
         )
-
-    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
-        """Pack rows as `ClassificationTask` does; if they have probabilities, `targets["labels"]`
-        is `[rows, classes]` float32."""
-        if isinstance(examples[0].target, np.ndarray):
-            return collate_labelled(examples, np.float32, "classification")
-        return super().collate(examples)
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         """Count for each class the rows in which it is the most probable."""

@@ -308,7 +308,7 @@ def sigmoid(logit: float) -> float:
 
 
 def has_single_output(checkpoint: PublishedCheckpoint) -> bool:
-    """Whether another tool's classifier is a regression: one output, and not `multi_label`.
+    """Whether another tool's classifier is a regression: one output, and not one of several labels.
 
     Raises:
         CheckpointError: its configuration says that it is a regression, but it has several outputs.

@@ -107,8 +107,8 @@ def finetune(
 
     Args:
         model: the model to start from: a `Model`, a directory, or a name on the hub.
-        task: "classification", "regression", "tagging", "answering", "choice", "retrieval" or
-            "translation"; or your own task, as a class or `path/to/file.py:Class`.
+        task: "classification", "multilabel", "regression", "tagging", "answering", "choice",
+            "retrieval" or "translation"; or your own task, as a class or `path/to/file.py:Class`.
         train: training rows: a path, or rows in memory, such as a pandas `DataFrame`,
             `(text, label)` pairs or a tuple `(texts, labels)` (see `data.tables.Table`).
         dev: evaluation rows, likewise; or a number such as 0.1, the share of the training rows to
@@ -130,44 +130,13 @@ def finetune(
     """
     progress = usual_progress(progress)
     kind = find_labelled_task(task)
-    run_settings = settings_of(kind).parse(settings)
-    run_settings.check_together()
-    for option in ("early_stopping", "best_metric", "eval_every"):
-        if dev is None and (value := getattr(run_settings, option)) is not None:
-            raise SettingsError(
-                f"{option}={value}: there are no evaluation rows",
-                fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
-            )
-    if not isinstance(dev, float) and run_settings.dev_seed != FinetuneSettings().dev_seed:
-        raise SettingsError(
-            f"dev_seed={run_settings.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
-        )
+    run_settings = _parse_settings(kind, dev, settings)
     with process_group(device, run_settings.rank_timeout) as group:
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
-        inherited_options = {
-            option: value
-            for option, value in kind.inherit_options(start_model.sentence).items()
-            if option not in run_settings.model_fields_set
-        }
-        if inherited_options and start_model.modules is not None:
-            kinds = ", ".join(one.kind for one in start_model.modules.settings)
-            warnings.warn(
-                f"{name}: the vectors that are trained are those of the pooling; the modules after "
-                f"it ({kinds}) are left out",
-                BertworksWarning,
-                stacklevel=2,
-            )
-        is_carried = (
-            start_model.learning_rate is not None
-            and "learning_rate" not in run_settings.model_fields_set
-        )
-        if is_carried:
-            inherited_options["learning_rate"] = start_model.learning_rate
-        run_settings = (
-            run_settings.with_values(**inherited_options) if inherited_options else run_settings
-        )
+        inherited = _inherited_settings(kind, start_model, run_settings, str(name))
+        run_settings = run_settings.with_values(**inherited) if inherited else run_settings
         precision = resolve_precision(
             run_settings.precision, None if overwrite else out, group.device
         )
@@ -207,12 +176,53 @@ def finetune(
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
-            if is_carried:
+            if "learning_rate" in inherited:
                 rate = f"learning_rate={run_settings.learning_rate:g}"
                 say(main_progress, f"{rate}, the rate that the model carries")
             return _finetune(
                 start, data, phase, run_settings, fit_settings, run, group, main_progress
             )
+
+
+def _parse_settings(
+    kind: type[LabelledTask[Any]], dev: Dev | None, settings: Mapping[str, Any]
+) -> FinetuneSettings:
+    """Parse the settings, and check that those about evaluation have evaluation rows."""
+    run_settings = settings_of(kind).parse(settings)
+    run_settings.check_together()
+    for option in ("early_stopping", "best_metric", "eval_every"):
+        if dev is None and (value := getattr(run_settings, option)) is not None:
+            raise SettingsError(
+                f"{option}={value}: there are no evaluation rows",
+                fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
+            )
+    if not isinstance(dev, float) and run_settings.dev_seed != FinetuneSettings().dev_seed:
+        raise SettingsError(
+            f"dev_seed={run_settings.dev_seed}: nothing is split off for dev", fix="Give dev=0.1."
+        )
+    return run_settings
+
+
+def _inherited_settings(
+    kind: type[LabelledTask[Any]], model: Model, settings: FinetuneSettings, name: str
+) -> dict[str, Any]:
+    """Return the values that the given model has for settings that the user did not set."""
+    inherited = {
+        option: value
+        for option, value in kind.inherit_options(model.sentence).items()
+        if option not in settings.model_fields_set
+    }
+    if inherited and model.modules is not None:
+        kinds = ", ".join(one.kind for one in model.modules.settings)
+        warnings.warn(
+            f"{name}: the vectors that are trained are those of the pooling; the modules after "
+            f"it ({kinds}) are left out",
+            BertworksWarning,
+            stacklevel=3,
+        )
+    if model.learning_rate is not None and "learning_rate" not in settings.model_fields_set:
+        inherited["learning_rate"] = model.learning_rate
+    return inherited
 
 
 def _name_of(table: Any) -> str | None:
@@ -254,20 +264,7 @@ def _finetune(
     task, network = data.task, start.network
     if group.is_main:
         data.write_summary(run)
-        for line in data.lines():
-            say(progress, line)
-        if start.new_parameters:
-            say(progress, f"newly initialised: {', '.join(start.new_parameter_names)}")
-        if phase.batch_size != settings.batch_size:
-            say(
-                progress,
-                f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
-                "examples: each step takes all of them",
-            )
-
-    shortfall = fit_settings.shortfall(len(network.encoder.layers), phase.steps)
-    if shortfall is not None:
-        say(progress, shortfall)
+        _report_start(start, data, phase, settings, fit_settings, progress)
     metric = settings.best_metric or data.reader.best_metric
     best = BestMetric(metric, metric in task.lower_is_better, settings.early_stopping)
     engine = EngineSettings(precision=settings.precision)
@@ -298,15 +295,7 @@ def _finetune(
         start.adapters.merge()
     final, task = _evaluate_and_tune(network, data, engine, group)
     if group.is_main:
-        prior = task.baseline_losses(data.summary.train.labels)
-        width = network.encoder.config.hidden_size
-        failure_signs = failures(final.metrics, run.lines(), prior, settings, width)
-        for sign in failure_signs:
-            run.log_session("failure", text=sign)
-        final = replace(final, notes=[*failure_signs, *final.notes, *data.notes])
-        if data.summary.dev is not None:
-            tree = json.loads(final.to_json(data.summary.dev.name))
-            write_json(run.evaluation, with_checksum(tree), indent=1)
+        final = _write_evaluation(final, data, network, settings, run)
     network.eval()
     final_model = Model(
         task.tokenizer,
@@ -333,6 +322,50 @@ def _finetune(
         new_parameters=start.new_parameters,
         breakdown=final.breakdown,
     )
+
+
+def _report_start(
+    start: Start,
+    data: LabelledData,
+    phase: Phase,
+    settings: FinetuneSettings,
+    fit_settings: FitSettings,
+    progress: Progress | None,
+) -> None:
+    """Show what is trained, on which data, and what in it may surprise."""
+    for line in data.lines():
+        say(progress, line)
+    if start.new_parameters:
+        say(progress, f"newly initialised: {', '.join(start.new_parameter_names)}")
+    if phase.batch_size != settings.batch_size:
+        say(
+            progress,
+            f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
+            "examples: each step takes all of them",
+        )
+    shortfall = fit_settings.shortfall(len(start.network.encoder.layers), phase.steps)
+    if shortfall is not None:
+        say(progress, shortfall)
+
+
+def _write_evaluation(
+    evaluation: Evaluation,
+    data: LabelledData,
+    network: Network,
+    settings: FinetuneSettings,
+    run: RunDirectory,
+) -> Evaluation:
+    """Write the final evaluation, and return it with notes on a failed training and the data."""
+    prior = data.task.baseline_losses(data.summary.train.labels)
+    width = network.encoder.config.hidden_size
+    failure_signs = failures(evaluation.metrics, run.lines(), prior, settings, width)
+    for sign in failure_signs:
+        run.log_session("failure", text=sign)
+    evaluation = replace(evaluation, notes=[*failure_signs, *evaluation.notes, *data.notes])
+    if data.summary.dev is not None:
+        tree = json.loads(evaluation.to_json(data.summary.dev.name))
+        write_json(run.evaluation, with_checksum(tree), indent=1)
+    return evaluation
 
 
 def _evaluate_and_tune(

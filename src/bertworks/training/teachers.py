@@ -92,12 +92,12 @@ def _student_of_classifier(
 ) -> tuple[DistilledTask, list[LabelledExample]]:
     assert isinstance(options, ClassificationOptions) and settings.teacher is not None
     teacher = load(settings.teacher, device=device)
-    if not isinstance(teacher.task, ClassificationTask) or teacher.task.settings.multi_label:
+    if not isinstance(teacher.task, ClassificationTask):
         raise SettingsError(
             f"teacher={settings.teacher}: it is not a classifier with one label per row",
             fix="Give one that `finetune classification` made.",
         )
-    for option in ("multi_label", "balance_classes", "label_smoothing", "lm_weight"):
+    for option in ("balance_classes", "label_smoothing", "lm_weight"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
     columns = _columns(rows, dev, options.columns_by_role(TEXTS))
