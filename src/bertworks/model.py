@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from .checkpoints.network_weights import LoadReport
-from .checkpoints.saving import save_model
+from .checkpoints.saving import SavedTask, save_model
 from .checkpoints.sentence import SentenceSettings
 from .data.rows import Row
 from .data.tables import Table, TableOptions
@@ -712,16 +712,20 @@ class Model:
                 than a saved model; it cannot be written, or is being written by another process.
         """
         task = self.task
+        saved_task = None
+        if task is not None:
+            saved_task = SavedTask(
+                task.name,
+                task.to_dict(),
+                task.model_class,
+                task.config_entries(),
+                task.head_dropout,
+            )
         return save_model(
             directory,
-            network=self.network,
-            config=self.encoder.config,
-            task=None if task is None else task.name,
-            task_settings={} if task is None else task.to_dict(),
-            model_class="encoder" if task is None else task.model_class,
-            config_entries={} if task is None else task.config_entries(),
-            head_dropout=None if task is None else task.head_dropout,
-            tokenizer=self.tokenizer,
+            self.network,
+            self.tokenizer,
+            saved_task,
             sentence=self.sentence,
             modules=self.modules,
             learning_rate=self.learning_rate,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.checkpoints.saving import save_model
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch
 from bertworks.runs.run_directory import RunDirectory
@@ -108,16 +108,7 @@ def train(
     )
     seed_everything(1)
     network = task.network(config)
-    save_model(
-        out / "start",
-        network=network,
-        config=config,
-        task=task.name,
-        task_settings=task.to_dict(),
-        model_class=task.model_class,
-        config_entries=task.config_entries(),
-        tokenizer=task.tokenizer,
-    )
+    Model(task.tokenizer, task, network).save(out / "start")
     run = RunDirectory.open(out / "run", settings(**values))
     fit(network, task, [Phase(source, STEPS)], settings=settings(**values), run=run)
     run.close()

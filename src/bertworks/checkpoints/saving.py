@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 from ..nn.config import EncoderConfig
 from ..nn.device import is_finite
+from ..nn.encoder import HasEncoder
 from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, quantize_rows
@@ -41,17 +43,30 @@ def is_other_file(name: str) -> bool:
     return name not in _FILES and not sentence_files.is_sentence_file(name)
 
 
+@dataclass(frozen=True)
+class SavedTask:
+    """What is saved of a model's task, in `bertworks.json` and `config.json`.
+
+    Attributes:
+        name, settings: the task's, as `read_task` reads them.
+        model_class: the key in `Family.classes` of the class that loads the model.
+        config_entries: additions to `config.json` (`id2label`).
+        head_dropout: before the task's output layer, where it is not the family's default.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    model_class: str
+    config_entries: Mapping[str, Any]
+    head_dropout: float | None = None
+
+
 def save_model(
     directory: str | Path,
-    *,
-    network: nn.Module,
-    config: EncoderConfig,
-    task: str | None,
-    task_settings: Mapping[str, Any],
-    model_class: str,
-    config_entries: Mapping[str, Any],
+    network: HasEncoder,
     tokenizer: Tokenizer,
-    head_dropout: float | None = None,
+    task: SavedTask | None,
+    *,
     sentence: SentenceSettings | None = None,
     modules: VectorModules | None = None,
     learning_rate: float | None = None,
@@ -64,9 +79,7 @@ def save_model(
     Args:
         directory: see `new_directory` for where the previous model is if the program is
             killed during the replacement.
-        model_class: the key in `Family.classes` of the class that loads the model.
-        config_entries: the task's additions to `config.json` (`id2label`).
-        head_dropout: before the task's output layer, where it is not the family's default.
+        task: None for a bare encoder.
         learning_rate: that suits fine-tuning the model; saved if there is a task.
         dtype: of the weights in the file; with int8, the layers' linear maps are int8 (see
             `weights.CODES`) and the rest is bfloat16.
@@ -77,55 +90,20 @@ def save_model(
             be written, or is being written by another process.
     """
     directory = Path(directory)
+    config = network.encoder.config
     family = family_of(config)
+    model_class = "encoder" if task is None else task.model_class
     check_layout(network, config, model_class)
-    raw = {
-        "pad_token_id": tokenizer.id_of("pad"),
-        **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
-        **family.write_config(config),
-        "architectures": [_class_of(family, config, model_class)],
-        "dtype": str(dtype).removeprefix("torch."),
-        **config_entries,
-    }
     if family is STATIC:
-        sentence = sentence or SentenceSettings()
-        dtype = _static_dtype(dtype)
+        dtype, sentence = _static_dtype(dtype), sentence or SentenceSettings()
+    raw = _config_of(config, family, tokenizer, task)
+    raw["dtype"] = str(dtype).removeprefix("torch.")
+    if family is STATIC:
+        assert sentence is not None
         raw |= static_entries(tokenizer.definition, sentence, has_modules=modules is not None)
-        raw["dtype"] = str(dtype).removeprefix("torch.")
     if sentence is not None and sentence.layer_weights is not None:
         raw["output_hidden_states"] = True  # or other tools ignore the weights of layers
-    if head_dropout is not None and model_class in family.dropouts:
-        raw[family.dropouts[model_class]] = head_dropout
-    task_file: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "task": task,
-        "task_settings": dict(task_settings),
-    }
-    if learning_rate is not None:
-        task_file["learning_rate"] = learning_rate
-    unpublished = [name for name in unique_tensors(network) if not is_published(name)]
-    if unpublished:
-        task_file["heads"] = sorted({name.partition(".")[0] for name in unpublished})
-    tensors = key_map_of(network, family).export(unique_tensors(network))
-    if family.has("mlm_head.decoder", tensors) and family.decoder_bias is not None:
-        bias, second = family.decoder_bias
-        tensors[second] = tensors[bias].clone()  # other tools add this one to untied logits
-    non_finite = {
-        name: int((~tensor.isfinite()).sum())
-        for name, tensor in tensors.items()
-        if not is_finite(tensor)
-    }
-    if non_finite:
-        raise CheckpointError(f"the model is not saved: {describe_non_finite(non_finite)}")
-    buffers = dict(network.named_buffers())
-    constants = key_map_of(network, family).export(
-        {name: tensor for name, tensor in unique_tensors(network).items() if name in buffers}
-    )
-    if dtype is torch.int8:
-        tensors = _in_eight_bits(network, tensors, family)
-    else:
-        tensors = {key: value.to(dtype) for key, value in tensors.items()}
-    tensors |= constants  # sines and cosines of rotary positions: rounded, they would be others
+    tensors = _tensors_of(network, family, dtype)
     bare = family.prefix if family.has_bare_encoders and model_class == "encoder" else ""
     contiguous = {
         key.removeprefix(bare): value.cpu().contiguous() for key, value in tensors.items()
@@ -137,7 +115,7 @@ def save_model(
     ):
         write_json(new / "config.json", raw)
         if task is not None:
-            write_json(new / "bertworks.json", task_file)
+            write_json(new / "bertworks.json", _task_file(network, task, learning_rate))
         write_weights(new / SAFETENSORS, contiguous, format="pt")
         (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
         write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
@@ -146,6 +124,66 @@ def save_model(
         elif sentence is not None:
             sentence_files.write_sentence_encoder(new, sentence, modules, config.hidden_size)
     return directory
+
+
+def _config_of(
+    config: EncoderConfig, family: Family, tokenizer: Tokenizer, task: SavedTask | None
+) -> dict[str, Any]:
+    """The content of `config.json` that does not depend on how the weights are stored."""
+    model_class = "encoder" if task is None else task.model_class
+    raw = {
+        "pad_token_id": tokenizer.id_of("pad"),
+        **{key: tokenizer.id_of(role) for key, role in family.token_ids.items()},
+        **family.write_config(config),
+        "architectures": [_class_of(family, config, model_class)],
+        **({} if task is None else task.config_entries),
+    }
+    if task is not None and task.head_dropout is not None and model_class in family.dropouts:
+        raw[family.dropouts[model_class]] = task.head_dropout
+    return raw
+
+
+def _task_file(network: nn.Module, task: SavedTask, learning_rate: float | None) -> dict[str, Any]:
+    """The content of `bertworks.json`."""
+    values: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "task": task.name,
+        "task_settings": dict(task.settings),
+    }
+    if learning_rate is not None:
+        values["learning_rate"] = learning_rate
+    unpublished = [name for name in unique_tensors(network) if not is_published(name)]
+    if unpublished:
+        values["heads"] = sorted({name.partition(".")[0] for name in unpublished})
+    return values
+
+
+def _tensors_of(network: nn.Module, family: Family, dtype: torch.dtype) -> dict[str, Tensor]:
+    """A network's tensors under the family's names, of a dtype.
+
+    Raises:
+        CheckpointError: a weight is not finite.
+    """
+    own = unique_tensors(network)
+    tensors = key_map_of(network, family).export(own)
+    if family.has("mlm_head.decoder", tensors) and family.decoder_bias is not None:
+        bias, second = family.decoder_bias
+        tensors[second] = tensors[bias].clone()  # other tools add this one to untied logits
+    non_finite = {
+        name: int((~tensor.isfinite()).sum())
+        for name, tensor in tensors.items()
+        if not is_finite(tensor)
+    }
+    if non_finite:
+        raise CheckpointError(f"the model is not saved: {describe_non_finite(non_finite)}")
+    if dtype is torch.int8:
+        tensors = _in_eight_bits(network, tensors, family)
+    else:
+        tensors = {key: value.to(dtype) for key, value in tensors.items()}
+    buffers = dict(network.named_buffers())
+    constants = {name: tensor for name, tensor in own.items() if name in buffers}
+    # Sines and cosines of rotary positions: rounded, they would be others.
+    return tensors | key_map_of(network, family).export(constants)
 
 
 def _static_dtype(dtype: torch.dtype) -> torch.dtype:
