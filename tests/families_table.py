@@ -1,4 +1,4 @@
-"""Measure every family beside the reference implementations, and write `docs/families.md`.
+"""Measure every family against the reference implementations, and write `docs/families.md`.
 
     BERTWORKS_DATA=… python -m tests.families_table [FAMILY …]
 

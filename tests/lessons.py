@@ -1,4 +1,4 @@
-"""The code blocks of `docs/learn`: found, run, and given their outputs again.
+"""The code blocks of `docs/learn`: reads them, runs them, and writes their outputs.
 
     python -m tests.lessons [FILE…]    # runs the blocks, and writes what they print below them
 
@@ -74,7 +74,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(body: str) -> list[tuple[str, str]]:
-    """The commands of a console, each with what is shown below it."""
+    """The commands of a console, each with its output."""
     pairs: list[tuple[str, str]] = []
     for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
         lines = part.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The examples run, and say what the same steps by hand say."""
+"""The examples run, and print the results of the same steps written out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_tutorial_prints_its_table(tutorial, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["features_tutorial", "own_task"])
-def test_an_example_without_arguments_says_how_it_is_called(name, monkeypatch):
+def test_example_without_arguments_shows_its_usage(name, monkeypatch):
     file = ROOT / "examples" / f"{name}.py"
     monkeypatch.setattr("sys.argv", [str(file)])
     with pytest.raises(SystemExit, match=f"usage: .*examples/{name}.py [A-Zt]"):

@@ -42,7 +42,7 @@ def _run(code: str) -> str:
 
 
 def test_preparing_data_loads_no_torch() -> None:
-    """One process imports them all: whichever loads something heavy is told by its name."""
+    """One process imports them all: a module that loads something heavy is named."""
     code = f"""
 import importlib, sys
 for name in {LIGHT!r}:

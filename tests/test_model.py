@@ -57,7 +57,7 @@ def test_a_published_classifier_takes_texts_and_pairs():
     assert one[0]["probabilities"] != pair[0]["probabilities"]
 
 
-def test_each_handle_says_what_it_cannot():
+def test_unsupported_calls_of_a_model_are_refused():
     classifier, pretrained = tiny("classification"), tiny()
     with pytest.raises(bw.BertworksError, match="not for masked words or next sentences"):
         classifier.fill_mask("a [MASK]")

@@ -34,7 +34,7 @@ def test_a_padded_batch_survives_a_round_trip(lengths):
 
 
 @given(lengths_lists)
-def test_a_pack_says_where_everything_lies(lengths):
+def test_pack_has_positions_and_edges_of_sequences(lengths):
     arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]
     packed = Packed.from_arrays(arrays, rows=[7 * i for i in range(len(lengths))])
     edges = packed.cu_seqlens

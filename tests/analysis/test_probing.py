@@ -1,4 +1,4 @@
-"""Logistic regression on frozen vectors: what scikit-learn finds by hand, on rows of any table."""
+"""Logistic regression on frozen vectors equals scikit-learn's, on rows of any table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_regression_has_the_threads_of_pytorch(
     assert set(counts) == {1}
 
 
-def test_vectors_that_know_the_classes_tell_them() -> None:
+def test_vectors_with_the_class_words_predict_the_classes() -> None:
     # A mean of embeddings has a share of the x's, in as many directions as there are letters.
     wide = CONFIG.with_values(hidden_size=64)
     model = bw.Model.fresh(wide, bw.Tokenizer.from_vocabulary(PIECES))

@@ -76,7 +76,7 @@ def kinds_of(family: str) -> list[str]:
 
 
 def saved_by_them(family: str, kind: str, folder: Path, **more: Any) -> Any:
-    """Their model, which is saved with our tokenizer beside it.
+    """Their model, saved with our tokenizer.
 
     Args:
         more: what else its `config.json` says.
@@ -189,7 +189,7 @@ def _complaints() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    # Their logger does not hand on what it is told to the root's.
+    # Their logger does not pass its records to the root logger.
     logger, handler = logging.getLogger("transformers"), Handler(logging.WARNING)
     logger.addHandler(handler)
     try:

@@ -106,7 +106,7 @@ def outputs_in_bfloat16(family: str, **values: Any) -> Rough:
     pair = masked_lm(family, torch.float32, **values)
     with torch.no_grad():
         expected = _their_states(pair, pair.theirs)
-        # Their rotation goes by way of float32, as ours: it is theirs that is wanted here.
+        # Their rotation is computed in float32, as ours by default: theirs is the reference here.
         rough = _their_states(pair, copy.deepcopy(pair.theirs).bfloat16(), exact=False)
         with autocast_to(pair.ours, torch.bfloat16):
             ours = _our_states(pair)
@@ -215,7 +215,7 @@ def _gradients(
     """Ours and theirs, under their names; each of their parameters is among them."""
     gradients = {n: p.grad for n, p in pair.ours.named_parameters() if p.grad is not None}
     own = FAMILIES[family].keys_for(pair.ours.encoder.config).export(gradients)
-    # A tied parameter of theirs goes by either of its names.
+    # A tied parameter of theirs has two names.
     parameters = theirs.named_parameters(remove_duplicate=False)
     trained = {name: p.grad for name, p in parameters if p.grad is not None}
     is_same = own.keys() <= trained.keys()

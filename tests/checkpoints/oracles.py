@@ -1,4 +1,4 @@
-"""Hugging Face's models of each family as oracles: their weights redrawn large, ours filled."""
+"""Hugging Face's models as oracles: their weights drawn large, and copied to ours."""
 
 from __future__ import annotations
 

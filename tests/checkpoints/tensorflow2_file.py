@@ -129,7 +129,7 @@ def keras_names(name: str, value: Any) -> tuple[str, str, Any]:
 
 
 def write(directory: Path) -> None:
-    """Write the model, with an optimizer's slot and a counter of checkpoints beside it."""
+    """Write the model with an optimizer's slot and a counter of checkpoints."""
     import tensorflow as tf
 
     model = tf.Module()

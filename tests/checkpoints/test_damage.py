@@ -179,7 +179,7 @@ def test_a_geometry_beyond_measure_is_refused_at_once(
 def test_layers_that_share_their_weights_are_not_without_end(
     models: Path, tmp_path: Path, value: int
 ) -> None:
-    """No tensor of ALBERT's tells how many layers there are."""
+    """ALBERT's tensors do not show how many layers there are."""
     shutil.copytree(models / "albert", tmp_path / "m")
     edit(tmp_path / "m", num_hidden_layers=value)
     with pytest.raises(CheckpointError, match="num_hidden_layers"):

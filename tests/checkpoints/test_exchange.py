@@ -91,7 +91,7 @@ def test_a_decoder_that_is_not_tied_has_a_bias_of_its_own(family, tmp_path):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_a_tied_decoders_bias_is_the_one_that_counts(both, tmp_path):
-    """A file may have it under the decoder's name, alone or beside another that is not used."""
+    """A file may have it under the decoder's name, alone or with another that is not used."""
     theirs = journeys.saved_by_them("bert", "masked-lm", tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)

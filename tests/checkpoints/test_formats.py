@@ -407,7 +407,7 @@ def test_tensorflows_layout_has_wordpiece_only(tmp_path):
     assert not (tmp_path / "tf").exists()
 
 
-def test_special_pieces_behind_a_vocabulary_go_to_tensorflows_layout(tmp_path):
+def test_special_pieces_after_a_vocabulary_are_saved_for_tensorflow(tmp_path):
     model = tiny()
     definition = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
     config = model.encoder.config.with_values(vocab_size=len(PIECES) + 1)

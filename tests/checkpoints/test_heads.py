@@ -184,7 +184,7 @@ def test_a_choice_model_has_the_same_outputs(family, values, dtype):
     targets = {"row": torch.arange(count) // 2, "max_choices": torch.zeros(2), "labels": labels}
     batch = Batch(pair.packed, targets, examples=[None] * (count // 2))
     inputs = {name: value.view(count // 2, 2, -1) for name, value in pair.padded.items()}
-    if family == "openai-gpt":  # theirs is told which token has seen all, and masks no choices
+    if family == "openai-gpt":  # theirs needs the position of the last token, and masks no choices
         last = pair.packed.cu_seqlens.diff().long() - 1
         logits = pair.theirs(**pair.padded, mc_token_ids=last).mc_logits.view(-1, 2)
     else:

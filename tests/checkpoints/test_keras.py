@@ -1,4 +1,4 @@
-"""Keras weights: files in the published layout, beside the same weights in safetensors."""
+"""Keras weights: files in the published layout equal the same weights in safetensors."""
 
 from __future__ import annotations
 

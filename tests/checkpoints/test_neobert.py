@@ -1,4 +1,4 @@
-"""NeoBERT beside its formula: its code is in no package, so the paper's is written out here."""
+"""NeoBERT equals its formula: its code is in no package, so the paper's is written out here."""
 
 from __future__ import annotations
 

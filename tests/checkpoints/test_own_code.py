@@ -1,4 +1,4 @@
-"""Models in the layouts of their authors' own code, beside the classes of `transformers`."""
+"""Models in the layouts of their authors' own code equal the classes of `transformers`."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ ODD_NAME = "x\udcff"  # the byte 0xff, as Python has it
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there all names are UTF-8")
 def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    """They are refused where libraries could not use them; elsewhere they are read, and shown."""
+    """They are refused where libraries could not use them; otherwise they are read, and shown."""
     folder = tmp_path / f"corpus{ODD_NAME}"
     folder.mkdir()
     (folder / f"a{ODD_NAME}.txt").write_bytes(world.corpus.read_bytes())
@@ -382,7 +382,7 @@ def _start(*words: object, **options: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_names_the_command_to_resume(world: World, tmp_path: Path) -> None:
     run = tmp_path / "run"
     own = [word for word in SMALL if not word.startswith("steps=")]
     words = (*own, f"data={world.data}", "steps=1000000", "log_every=1", *CPU)
@@ -405,7 +405,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(world: World, tmp_path: Path) -> Non
     assert any((run / "checkpoints").iterdir())
 
 
-def test_ctrl_c_elsewhere_is_one_line(world: World) -> None:
+def test_ctrl_c_of_other_verbs_is_one_line(world: World) -> None:
     process = _start("tokenize", world.vocab, "-", "--json", stdin=subprocess.PIPE)
     try:
         assert process.stdin is not None

@@ -394,7 +394,9 @@ def test_generate_continues_each_text(bertworks: Bertworks, causal: Path) -> Non
     assert bertworks(*sampling_words, "--seed", 1).stdout == outcomes[1]
 
 
-def test_generate_says_what_it_cannot(bertworks: Bertworks, world: World, causal: Path) -> None:
+def test_generate_refuses_unsupported_models_and_prompts(
+    bertworks: Bertworks, world: World, causal: Path
+) -> None:
     for words, says in (
         ((world.pretrained, "the door"), "sees both sides"),
         ((world.classifier, "the door"), "trained for classification"),

@@ -61,7 +61,7 @@ def test_ablate_features(
     assert "started with probe.epochs=1.0, not 2.0" in " ".join(other.stderr.split())
 
 
-def test_a_claim_that_nobody_knows(bertworks: Bertworks) -> None:
+def test_unknown_claim_is_refused(bertworks: Bertworks) -> None:
     words = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
     result = bertworks("ablate", "fetures", *words)
     assert result.exit_code == 2

@@ -125,7 +125,7 @@ def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
 
 
 @pytest.mark.parametrize("title", ["predict", "convert", "vocab", "merge", "merge of vectors"])
-def test_a_finished_command_says_so(
+def test_finished_command_is_not_repeated(
     bertworks: Bertworks, world: World, tmp_path: Path, title: str
 ) -> None:
     words = command(title, world, output_of(title, tmp_path))

@@ -90,7 +90,7 @@ def test_words_that_cannot_be_pieces_are_named(word, says):
         add_tokens(model, ["fine", word], where=["f.txt:1", "f.txt:7"])
 
 
-def test_words_go_behind_when_nothing_is_unused():
+def test_words_are_appended_without_unused_pieces():
     tokenizer = bw.Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     model = bw.Model.fresh(tiny().encoder.config.with_values(vocab_size=6), tokenizer)
     result = add_tokens(model, ["dog", "a-a", "cat"])

@@ -1,4 +1,4 @@
-"""Static models made from encoders, beside the published recipe computed with transformers."""
+"""Static models made from encoders equal the published recipe computed with transformers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROWS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, str
 
 
 class PolarsFrame:
-    """Has what is asked of a table of polars, which is not installed here."""
+    """Has the methods of a table of polars that are used; polars is not installed here."""
 
     columns: tuple[str, ...] = ("text", "label")
 

@@ -94,7 +94,7 @@ def test_ids_are_the_tokenizers(
     ]
 
 
-def test_a_damaged_tokenizer_of_a_finished_corpus_is_mended(
+def test_damaged_tokenizer_of_a_finished_corpus_is_written_again(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
     """Its `vocab.txt`, which is for other tools, has no checksum."""

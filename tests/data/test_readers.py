@@ -339,7 +339,7 @@ def test_missing_sources(tmp_path: Path) -> None:
         "*.txt": r"\*\.txt: no file matches",
         "empty": "empty: the folder holds no files",
     }.items():
-        with pytest.raises(DataError, match=message):  # at once, before a document is asked for
+        with pytest.raises(DataError, match=message):  # at once, before the first document is read
             read_documents(f"{tmp_path}/{source}", skip_bad=True)
     with pytest.raises(DataError, match="no corpus"):
         read_documents([])

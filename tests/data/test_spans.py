@@ -26,7 +26,7 @@ LETTERS = "abcdeéx中力😀"
 
 @pytest.fixture(scope="module")
 def letters() -> Tokenizer:
-    """Each character is a piece; what goes on a word has its `##`."""
+    """Each character is a piece; one that continues a word has its `##`."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *LETTERS]
     return Tokenizer.from_vocabulary([*pieces, *(f"##{c}" for c in LETTERS)], lowercase=False)
 
@@ -145,7 +145,7 @@ def test_a_token_of_two_spans_joins_them() -> None:
     assert count == 1
 
 
-def test_a_space_of_its_own_goes_with_what_follows() -> None:
+def test_separate_space_belongs_to_the_following_token() -> None:
     offsets = np.array([[0, 2], [3, 3], [3, 4], [4, 5]])
     words = np.array([False, False, True, True])
     continues_unit, count = mark_units(offsets, words, ((3, 5),))

@@ -39,7 +39,7 @@ def axe() -> str:
     pytest.skip("no axe-core: npm install, or say in AXE_CORE where it is")
 
 
-# Follow a link within the page; whether it leads elsewhere, so that the page is drawn again.
+# Follow a link within the page; return whether it changes the page, which is then drawn again.
 _SHOW = """link => {
     const before = location.href;
     document.querySelector("main h1").dataset.old = true;

@@ -97,7 +97,7 @@ def test_fill_shows_the_predictions_of_a_blank(visit, get_model, browser) -> Non
 def test_another_models_words_are_those_of_the_same_characters(
     browser, start, directories, name: str, text: str, number: int, note: str | None
 ) -> None:
-    """Their numbers differ: it was asked for another word."""
+    """Their numbers differ: it predicts another word."""
     other = load(FAMILIES / f"{name}-pretraining", device="cpu")
     expected = explorer.fill(other, text, words=[number])
     assert expected["pieces"]["words"][number]["text"].startswith("open")
@@ -540,7 +540,7 @@ def test_error_of_a_claim_is_shown_below_its_form(visit) -> None:
     assert box["y"] > form["y"], "what is wrong with a claim is said under it"
 
 
-def test_a_link_that_says_nonsense_shows_the_view_all_the_same(visit) -> None:
+def test_invalid_link_shows_the_view(visit) -> None:
     tab = visit()
     for link in (
         f"attention?text={TEXT_IN_LINK}&words=3,99&layer=x&head=9&measure=y",

@@ -142,7 +142,7 @@ def _content(path: Path) -> Any:
     content = path.read_bytes()
     if path.name == "journal.jsonl":
         lines = [_timeless(json.loads(line)) for line in content.splitlines()]
-        # A grid's journal tells of runs that failed too, which are then done again.
+        # A grid's journal also records failed runs, which are then repeated.
         return [json.dumps(line) for line in lines if line.get("error") is None]
     if "checkpoints" in path.parts and path.suffix == ".json":
         tree = json.loads(content)

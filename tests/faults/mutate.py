@@ -168,7 +168,7 @@ def read_many(
 
     Args:
         reader: the name of a function of `tests.faults.test_mutated`.
-        source: a folder that holds what is read, whole.
+        source: a folder that holds the intact files.
         name: of the file that is changed.
         folder: where `try` (the number of the last try), `faults` and the copy lie.
     """

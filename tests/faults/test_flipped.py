@@ -1,4 +1,4 @@
-"""A flipped byte in what a command left half done: found and named, mended, or without effect."""
+"""A flipped bit in an unfinished output is found and named, repaired, or without effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_READ_AGAIN = {"settings.yaml", "data.json", "journal.jsonl"}
 """Of a grid's finished run: what is read of it are its outcome and its evaluation."""
 
 _LOG_FILES = {"sessions.jsonl", ".lock"}
-"""What nothing depends on."""
+"""Files that nothing depends on."""
 
 
 def flip(file: Path, draw: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""A command that is killed, whenever, and run again leaves what an undisturbed one leaves."""
+"""A command that is killed at any time and repeated leaves the same files as one that was not."""
 
 from __future__ import annotations
 

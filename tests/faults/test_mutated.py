@@ -316,7 +316,9 @@ def test_changed_files(
             process.start()
             processes.is_over(process)
             code, last = process.exitcode, count - 1
-            if code or code is None:  # it died of this try; the next goes on
+            if (
+                code or code is None
+            ):  # this try ended the process; the next process continues with the next try
                 last = int((folder / "try").read_text())
                 how = "more than 10 s" if code == -signal.SIGPROF else f"exit status {code}"
                 faults.append((name, last, how))

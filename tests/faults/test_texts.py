@@ -89,7 +89,7 @@ def tokenize_many(model: Path, seed: str, first: int, last: int, faults: Path) -
 
 
 def use_many(world: World, seed: str, first: int, last: int, faults: Path) -> None:
-    """A vector and a prediction is of a text alone, whatever is beside it, and is finite."""
+    """A vector and a prediction depend on one text only, whatever the batch, and are finite."""
     import numpy as np
 
     import bertworks as bw

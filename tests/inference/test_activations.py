@@ -1,4 +1,4 @@
-"""Attention weights and hidden states on the way, beside Hugging Face's, for every family."""
+"""Attention weights and hidden states equal Hugging Face's, for every family."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_a_model_that_sees_both_sides_cannot():
         generate(network, PROMPTS, GenerationSettings(), ENGINE)
 
 
-def test_no_token_sees_what_follows(network):
+def test_tokens_do_not_depend_on_later_tokens(network):
     rows = [torch.arange(5, 15).numpy()]
     other_row = rows[0].copy()
     other_row[6:] = 60

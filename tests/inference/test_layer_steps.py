@@ -1,4 +1,4 @@
-"""The steps of a layer, beside the network's own states, its attention, and a plain computation."""
+"""The steps of a layer equal the network's states, its attention, and a plain computation."""
 
 from __future__ import annotations
 

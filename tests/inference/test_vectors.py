@@ -134,9 +134,7 @@ def flip(file: Path, position: int) -> None:
     file.write_bytes(content)
 
 
-def test_a_flipped_bit_after_the_file_has_its_name_and_before_its_manifest_says_so(
-    model, out, monkeypatch
-):
+def test_flipped_bit_between_file_and_manifest_is_found(model, out, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(vectors, "_finish", lambda *given: [_finish(*given), 1 / 0])
         with pytest.raises(ZeroDivisionError):

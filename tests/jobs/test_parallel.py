@@ -1,4 +1,4 @@
-"""A function over parts: the results in order, in bounded memory, and every fault told."""
+"""A function over parts: results in order, in bounded memory, and every fault reported."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def cluster(port: int) -> Iterator[Any]:
     # Ray's server forks while gRPC has threads; with gRPC's handlers its child may die at once
     # (ray-project/ray#63202).
     patches.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
-    # What workers import is there on their nodes, as it has to be for a client elsewhere.
+    # Workers can import their modules, as they must for a client on another machine.
     patches.syspath_prepend(str(ROOT))
     patches.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False}
@@ -193,7 +193,7 @@ def test_a_cluster_is_reached_by_the_address_of_its_server(
         cluster.remove_node(node)
 
 
-def test_an_address_where_nobody_is() -> None:
+def test_unreachable_address_is_an_error() -> None:
     ray.shutdown()
     with pytest.raises(BertworksError, match=r"ray://127\.0\.0\.1:9: Ray cannot be reached"):
         list(parallel.map(str, [1], on="ray://127.0.0.1:9"))

@@ -1,4 +1,4 @@
-"""The table of features beside fine-tuning: its rows, its files, and going on after a kill."""
+"""The table of features and fine-tuning: its rows, its files, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_an_interrupted_table_is_resumed(
     }
     assert not list(tmp_path.glob("a/rows/*/checkpoints"))
 
-    # Switched off in the fourth row, and gone on with: the same to the last digit, and none of what
-    # was finished is done again.
+    # Interrupted in the fourth row, and resumed: the same to the last digit, and no finished row
+    # is computed again.
     with pytest.raises(RuntimeError, match="switched off"):
         run(model, tmp_path / "b", progress=OffInRow("weighted sum", step=10))
     kept = list(tmp_path.glob("b/rows/*/result.json"))

@@ -31,7 +31,7 @@ from tests.lab.demo.test_cycle import _library
         ((4.0,), True, "not shown"),  # one seed says nothing of the spread
         ((4.0,), False, "shown"),
         ((0.0,), False, "not shown"),
-        ((0.5, 2.0, 3.5), False, "shown"),  # the mean of items: 2 beside 1.5 / √3
+        ((0.5, 2.0, 3.5), False, "shown"),  # the mean of items: 2 against 1.5 / √3
     ],
 )
 def test_a_verdict_follows_the_rule(

@@ -1,4 +1,4 @@
-"""BERT beside its ancestors, on a little of made-up data."""
+"""BERT and its ancestors, on a little made-up data."""
 
 from __future__ import annotations
 

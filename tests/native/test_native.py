@@ -1,4 +1,4 @@
-"""Native code: beside float64, bit for bit in any batch, in training; and what happens without."""
+"""Native code: close to float64, the same bits in any batch, in training; and without kernels."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def states(encoder: Encoder, packed: Packed, precision="bf16") -> torch.Tensor:
 
 
 def error(actual: torch.Tensor, exact: torch.Tensor) -> float:
-    """The norm of what differs, beside that of the exact result."""
+    """The norm of the difference, relative to that of the exact result."""
     return ((actual.double() - exact).norm() / exact.norm()).item()
 
 
@@ -161,7 +161,7 @@ def test_batches_of_rows_and_threads_change_no_bit(precision):
 @needs_kernels
 @pytest.mark.parametrize("values", [{}, {"num_hidden_groups": 1}])
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_all_layers_at_once_give_what_they_give_one_by_one(precision, values):
+def test_layers_together_and_one_by_one_are_equal(precision, values):
     packed = pack(3, 17, 600, 40)
     form = frozen_form(encoder_of(**values), precision)
     assert type(form) is FrozenNativeEncoder
@@ -611,7 +611,7 @@ def test_dropout_is_the_same_forward_and_backward():
         torch.manual_seed(7)
         return native.attention(qkv, layout, heads, dropout)
 
-    # With one-hot values and equal scores a context is a row of what is kept of the weights.
+    # With one-hot values and equal scores a context is a row of the weights after dropout.
     one_hot = torch.zeros(sum(lengths), 3, heads, size, dtype=torch.bfloat16)
     start = 0
     for length in lengths:
@@ -663,7 +663,7 @@ def test_so_many_weights_are_dropped(dropout):
 
 
 @needs_kernels
-def test_a_network_learns_by_it_what_it_does_by_pytorch(monkeypatch):
+def test_gradients_are_as_exact_as_pytorchs(monkeypatch):
     """Gradients of all parameters, in bfloat16, as close to float64's as the formula's are."""
     packed = pack(1, 2, 5, 5, 13, 31, 32, 33, 64, 129)
     target = torch.randn(packed.num_tokens, CONFIG.hidden_size)

@@ -1,4 +1,4 @@
-"""BERT's tokenizer and means of rows in native code, beside the library and NumPy."""
+"""BERT's tokenizer and means of rows in native code equal the library's and NumPy's."""
 
 from __future__ import annotations
 

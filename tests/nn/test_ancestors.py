@@ -165,7 +165,7 @@ def test_a_two_way_loss_is_that_of_both_directions(kind: str) -> None:
     assert torch.allclose(next_ones, head(hidden[messages, :8]))
 
 
-def test_a_two_way_beginning_on_neighbours_looks_both_ways() -> None:
+def test_two_way_initialization_attends_to_both_neighbours() -> None:
     torch.manual_seed(0)
     config = _config(
         "two-way attention", embedding_size=None, hidden_size=256, initializer_range=0.05

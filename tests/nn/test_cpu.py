@@ -91,7 +91,7 @@ def test_a_padded_batch_gets_no_rows_of_zeros():
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is asked, which is Linux's")
 def test_freed_memory_is_kept_where_glibc_is():
-    """In a process of its own, since what malloc was told cannot be taken back."""
+    """In a process of its own, since settings of malloc cannot be undone."""
     code = "from bertworks.nn.cpu import keep_freed_memory as keep; print(keep())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() in ("True", "False")

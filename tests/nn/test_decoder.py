@@ -1,4 +1,4 @@
-"""The decoder beside PyTorch's layers with the same weights."""
+"""The decoder equals PyTorch's layers with the same weights."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_tokens_one_by_one_are_those_of_all_at_once() -> None:
 
 
 def test_the_loss_of_a_translation() -> None:
-    """The encoder's output, PyTorch's decoder, and a cross-entropy by hand."""
+    """The encoder's output, PyTorch's decoder, and a cross-entropy written out."""
     network = randomize(TranslationNetwork(CONFIG, limit=12, boundary_ids=(2, 3)))
     assert isinstance(network, TranslationNetwork)
     source, target = sequences(SOURCES), sequences(TARGETS)

@@ -15,7 +15,7 @@ from bertworks.nn.encoder import Encoder
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_auto_is_what_the_device_is_fast_at(fast, monkeypatch):
+def test_auto_precision_is_fast_on_the_device(fast, monkeypatch):
     monkeypatch.setattr(device, "is_fast_at_bfloat16", lambda _: fast)
     monkeypatch.setattr(device, "has_bfloat16", lambda _: fast)  # this machine's may not have it
     with warnings.catch_warnings():
@@ -49,7 +49,7 @@ def test_instructions_are_those_that_linux_names():
         ("", True, False, True),
     ],
 )
-def test_auto_knows_who_is_slow_at_bfloat16(vendor, avx512, amx, fast, monkeypatch):
+def test_auto_precision_depends_on_the_processor(vendor, avx512, amx, fast, monkeypatch):
     monkeypatch.setattr(device.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(device, "_processor_vendor", lambda: vendor)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)

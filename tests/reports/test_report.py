@@ -157,7 +157,7 @@ def test_a_page_is_the_same_every_time(run: Path) -> None:
     assert write_report(run).read_bytes() == write_report(run).read_bytes()
 
 
-def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+def test_report_of_a_run_without_steps_is_written(tmp_path: Path) -> None:
     _write_settings(tmp_path, seed=1)
     assert "No step has been logged" in write_report(tmp_path).read_text(encoding="utf-8")
 
@@ -204,7 +204,7 @@ def test_the_headline_is_measured_as_the_model_was(run: Path) -> None:
     assert "held out, step 10" in head
 
 
-def test_the_headline_says_what_the_run_took(run: Path) -> None:
+def test_headline_shows_tokens_time_and_speed(run: Path) -> None:
     lines = [_train(step, mlm=1.0) for step in (10, 20, 30)]
     for line, speed, share in zip(lines, (1000.0, 9000.0, 4000.0), (0.5, 0.0, 0.25), strict=True):
         line["time"] |= {"tokens_per_second": speed, "peak_share": share}

@@ -106,7 +106,7 @@ def damage_content(name: str, content: bytes, draw: random.Random) -> bytes:
 
 
 def error_of(read: Callable[[], object]) -> str | None:
-    """What is said to be wrong; None if nothing is."""
+    """The message of the error; None if there is none."""
     try:
         read()
     except BertworksError as error:

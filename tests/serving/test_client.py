@@ -225,7 +225,7 @@ def test_an_address_needs_its_scheme(kind: type[Client] | type[AsyncClient]) -> 
         kind("127.0.0.1:8123")
 
 
-def test_errors_say_which_server_and_what(server: Running, client: Client) -> None:
+def test_errors_name_the_server_and_the_text(server: Running, client: Client) -> None:
     with pytest.raises(ServerError, match=rf"^{server.url}: the model 'encoder' was trained for"):
         client.predict(TEXTS)
     with pytest.raises(ServerError, match=r"texts\[1\]: 62 tokens, but at most 32 fit") as refused:

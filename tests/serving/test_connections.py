@@ -389,7 +389,7 @@ def test_a_descriptor_that_is_used_again_is_another_connection(stack: ExitStack)
 
 
 def test_addresses_that_this_machine_lacks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name may also have an address of IPv6, which a container lacks."""
+    """A name may also have an IPv6 address, which containers often do not have."""
     usual = socket.getaddrinfo
 
     def resolve(_: object, port: int, **more: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The command itself: signals under load, bad requests beside good ones, the description's word."""
+"""The command itself: signals under load, bad requests among good ones, the served description."""
 
 from __future__ import annotations
 

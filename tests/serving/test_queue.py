@@ -1,4 +1,4 @@
-"""The queue: whatever arrives in whatever order, each caller gets what is theirs, and soon."""
+"""The queue: whatever the order of requests, each caller soon gets its own answer."""
 
 from __future__ import annotations
 
@@ -443,7 +443,7 @@ def test_requests_gather_while_a_batch_is_computed_and_closing_loses_none() -> N
         submit(queue, upper, "x")
 
 
-def test_a_fault_of_the_queue_itself_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_the_queue_are_raised_to_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 

@@ -27,7 +27,7 @@ def test_embed_returns_a_list_of_the_librarys_normalized_vectors(
     )
 
 
-def test_embed_says_what_it_took(server: Running) -> None:
+def test_embed_reports_costs_in_headers(server: Running) -> None:
     answer = server.post("/embed", {"inputs": [TEXT, LONG], "truncate": True})
     assert answer.status_code == 200
     assert answer.headers["x-compute-type"] == "cpu"

@@ -109,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path):
         Outer.resolve(tmp_path / "none.yaml")
 
 
-def test_the_file_is_named_for_what_it_has(tmp_path):
+def test_errors_name_the_file_of_a_setting(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("steps: 3\noptimizer: {lr: -1}\n")
     with pytest.raises(SettingsError, match=r"mine\.yaml: optimizer\.lr=-1"):

@@ -128,7 +128,7 @@ class ChoiceNetwork(Network):
 
 
 class ChoiceTask(LetterTask):
-    """Which of the choices goes on with the prompt."""
+    """Which of the choices continues the prompt."""
 
     name: ClassVar[str] = "choice"
 
@@ -273,7 +273,7 @@ class RetrievalNetwork(Network):
 
 
 class RetrievalTask(LetterTask):
-    """Which text belongs to a query: told by the query that the text was made for."""
+    """Which text belongs to a query: the one that was made for it."""
 
     name: ClassVar[str] = "retrieval"
     additive: ClassVar[bool] = False
@@ -309,7 +309,7 @@ class RetrievalTask(LetterTask):
 
 
 class ElectraNetwork(Network):
-    """A generator fills the masks by sampling; the encoder tells the replaced tokens.
+    """A generator fills the masks by sampling; the encoder detects the replaced tokens.
 
     Source: Clark et al. (2020), §2; the weight of 50 is theirs.
     """

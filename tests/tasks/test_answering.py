@@ -657,7 +657,7 @@ def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
 
 @pytest.mark.parametrize("room", [1, 2, 4, 5, 7])
 def test_every_token_of_a_passage_is_in_a_window_however_long_the_question(room: int) -> None:
-    """13 tokens have room beside the special ones; the stride is 5."""
+    """13 tokens have room besides the special ones; the stride is 5."""
     question, context = " ".join("a" * (13 - room)), " ".join("abcde" * 3)
     example = make_task().example({"question": question, "context": context}, 0, labelled=False)
     tokens = {

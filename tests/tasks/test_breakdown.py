@@ -76,7 +76,7 @@ def random_model(task: str, rows: list[dict[str, Any]], **options: Any) -> Model
 
 
 def expected_error(probabilities: np.ndarray, is_correct: np.ndarray) -> float:
-    """Guo et al. 2017, equations 2 and 3, as they stand there."""
+    """Guo et al. 2017, equations 2 and 3, in plain code."""
     total = 0.0
     for m in range(1, NUM_BINS + 1):
         in_bin = (probabilities > (m - 1) / NUM_BINS) & (probabilities <= m / NUM_BINS)
@@ -137,7 +137,7 @@ def test_classification_equals_scikit_learn() -> None:
 def test_a_single_label_is_counted_as_itself() -> None:
     rows = [{"text": text(), "label": "spam" if at % 4 == 0 else ""} for at in range(40)]
     model = random_model("multilabel", rows)
-    with torch.no_grad():  # so that some are told, rightly and wrongly
+    with torch.no_grad():  # so that some are predicted, correctly and wrongly
         model.network.head.linear.bias.fill_(9)
     evaluation = model.evaluate(rows)
     gold = [row["label"] == "spam" for row in rows]

@@ -118,7 +118,7 @@ def test_letters_count_from_a_whether_or_not_it_occurs():
     assert [one.target for one in task.examples(rows, 0)] == [1, 2]
 
 
-def test_letters_in_training_do_not_say_what_numbers_of_another_table_count_from():
+def test_labels_are_read_for_each_table():
     def rows_of(*labels):
         row = {"prompt": "a", "choices": ["b", "c", "d"]}
         return read_rows([{**row, "label": label} for label in labels])

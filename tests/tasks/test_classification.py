@@ -1,4 +1,4 @@
-"""The classifier against Hugging Face's, its metrics against counts by hand, and its bad rows."""
+"""The classifier against Hugging Face's, its metrics against plain counts, and bad rows."""
 
 from __future__ import annotations
 
@@ -186,7 +186,9 @@ def test_one_class_for_all_is_noticed(tokenizer: Tokenizer) -> None:
     assert "f1" not in evaluator.result()
 
 
-def test_metrics_say_what_to_install(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_metrics_package_is_named(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
     with pytest.raises(BertworksError, match=r"pip install \"bertworks\[metrics\]\""):
         make_task(tokenizer).evaluator()
@@ -285,7 +287,7 @@ def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
         task.for_table(read_rows([{"premise": "a", "hypothesis": "b"}]), labelled=False)
 
 
-def test_summary_counts_what_is_cut(tokenizer: Tokenizer) -> None:
+def test_summary_counts_truncated_rows(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, max_seq_length=8)
     train = task.examples(ROWS, 0)
     summary = DataSummary.from_examples(task, ("train", train), ("dev", train[:2] + train[:1]))

@@ -132,7 +132,7 @@ def test_predictions_are_of_the_rows_themselves():
     predictions = list(model.stream(rows, window_rows=1))
     assert [row for row, _ in predictions] == rows
     assert [answer["words"] for _, answer in predictions] == [["a", "b"], ["c"], ["d"]]
-    # The context of a row may be given with it, and then its document is not asked for.
+    # The context of a row may be given with it; its document is not needed then.
     without_context, with_context = model.predict(
         [{"words": ["c"]}, {"words": ["c"], "context_before": ["a", "b"]}]
     )

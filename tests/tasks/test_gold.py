@@ -189,7 +189,7 @@ def test_parquet_of_datasets_equals_the_data_set(tmp_path: Path) -> None:
 
 
 def test_two_classes_and_no_label_are_known_from_the_description() -> None:
-    """With the class names, -1 is no class even beside 0 and 1."""
+    """With the class names, -1 is no class even if 0 and 1 occur."""
     table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 1, -1, 1]})
     metadata = {b"huggingface": json.dumps(build_description(["no", "yes"], "single")).encode()}
     rows = read_rows(table.replace_schema_metadata(metadata))

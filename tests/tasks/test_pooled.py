@@ -148,7 +148,7 @@ def test_second_text_of_a_pair_has_windows(monkeypatch):
     torch.testing.assert_close(
         predicted(task, network, batch), by_hand(task, network, pairs, None), rtol=1e-6, atol=1e-8
     )
-    # A first text has half a window where not everything fits, and what is cut is counted.
+    # A first text has half a window if the pair does not fit; truncated tokens are counted.
     truncated_example = task.example({"text": "a b c d a b", "pair": "c d a b"}, 0, labelled=False)
     short = task.example({"text": "a b", "pair": "c d a b"}, 0, labelled=False)
     assert truncated_example.content == short.content

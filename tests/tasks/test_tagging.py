@@ -103,7 +103,7 @@ def read_tags(tags):
 
 
 @given(spans())
-def test_every_scheme_says_the_same_spans(spans_and_length):
+def test_every_scheme_has_the_same_spans(spans_and_length):
     expected, length = spans_and_length
     for scheme in ("bio", "bioes"):
         tags = write_spans(expected, length, scheme)

@@ -56,7 +56,7 @@ def merge(parts: list[str], pair: tuple[str, str]) -> list[str]:
 
 @pytest.fixture(scope="module", params=CLASSES)
 def directory(request, tmp_path_factory) -> Path:
-    """Files of a small vocabulary, which lacks some letters and some merged parts."""
+    """Files of a small vocabulary without some letters and some merged parts."""
     folder = tmp_path_factory.mktemp(request.param)
     codes = learn_codes([*TEXTS, *MORE], 120)
     (folder / "bpe.codes").write_text("".join(f"{a} {b} 7\n" for a, b in codes), "utf-8")

@@ -31,7 +31,7 @@ def test_other_languages(language, text, count):
     assert len(split_sentences(text, language)) == count
 
 
-def test_languages_that_the_library_knows():
+def test_supported_languages_are_split():
     """With a region or without, and those that it splits by a related one's rules."""
     german = "Am 3. Mai geht es los."
     for language in ("de", "de-AT", "DE_ch", "lb"):

@@ -47,7 +47,7 @@ def assert_same_tokens(tokenizer: Tokenizer, theirs, texts=TEXTS, pairs=PAIRS) -
 
 
 def assert_same_again(tokenizer: Tokenizer, model_type: str, directory: Path, **options) -> None:
-    """Check that what is written has the same tokens, here and in `transformers`."""
+    """Check that saved files give the same tokens, here and in `transformers`."""
     tokenizer.save(directory)
     (directory / "config.json").write_text(json.dumps({"model_type": model_type}))
     again = Tokenizer.load(directory)
@@ -349,7 +349,7 @@ def test_bigbird_is_sentencepiece(tmp_path):
 def test_kobert_is_xlnets_code_with_berts_pieces_around_texts(tmp_path, name):
     library = train_sentencepiece(tmp_path, "kobert")
     pieces = [library.id_to_piece(number) for number in range(library.get_piece_size())]
-    if name == "KoBertTokenizer":  # its ids are those of a vocabulary beside the model
+    if name == "KoBertTokenizer":  # its ids are those of a vocabulary next to the model
         (tmp_path / "spiece.model").rename(tmp_path / "tokenizer_78b3253a26.model")
         pieces = [*pieces[:5], *pieces[:4:-1]]
         (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")

@@ -76,7 +76,7 @@ def write_bertweet(directory: Path, texts: list[str], **settings: object) -> Pat
 
 
 @pytest.mark.filterwarnings("ignore:emoji .* is installed")
-def test_tweets_are_normalized_as_elsewhere(tmp_path, emoji, tweets_of_wnut):
+def test_tweets_are_normalized_as_in_transformers(tmp_path, emoji, tweets_of_wnut):
     shuffle = random.Random(1)
     random_texts = ["".join(shuffle.choices(PARTS, k=15)) for _ in range(600)]
     texts = [*TWEETS, *TEXTS, *tweets_of_wnut, *random_texts]

@@ -55,7 +55,7 @@ TRAIN, DEV = make_rows(200, 1), make_rows(60, 2)
 
 
 class Lines(Progress):
-    """Keeps what is told, and shows nothing; stops the run after a step, if asked."""
+    """Records all calls and shows nothing; can stop the run after a step."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def letters(random: np.random.Generator, low: int, high: int) -> list[str]:
 
 
 def tagged_row(random: np.random.Generator) -> dict[str, Any]:
-    """Words with an `x` are of a name; `y` goes on it."""
+    """Words with an `x` begin a name; `y` continues it."""
     words, tags = [], []
     for _ in range(random.integers(1, 6)):
         name = random.random() < 0.5
@@ -154,7 +154,7 @@ def fit_letters(
         network: of `letters_network`.
         steps: of the run.
         stop_at: the evaluation, from 1, at which the run is killed.
-        note: told of the network at each evaluation.
+        note: called with the network at each evaluation.
         settings: over `SETTINGS`.
     """
     weights_at_evaluations: list[Weights] = []

@@ -44,7 +44,7 @@ def same_weights(one: FinetuneResult, other: FinetuneResult) -> bool:
     return all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
-def test_merged_it_computes_what_it_did_and_is_a_plain_network() -> None:
+def test_merged_adapters_keep_the_outputs_of_the_network() -> None:
     network, plain = (letters_network(initializer_range=0.3) for _ in range(2))
     batch = TASK.collate(TASK.examples(DEV, 0)).to("cpu")
     adapters = Adapters(network, AdapterSettings(lora_rank=3, lora_alpha=6, lora_targets=MATRICES))

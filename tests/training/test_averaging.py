@@ -1,4 +1,4 @@
-"""The average beside the formula, computed from the weights of a run that has none."""
+"""The average equals the formula, computed from the weights of a run without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: learns, keeps the best, saves what others can open, and goes on where it stopped."""
+"""Fine-tuning learns, keeps the best model, saves it for other libraries, and resumes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_a_batch_larger_than_the_table_is_all_of_it(model: Model, tmp_path: Path) -> None:
-    """Each epoch is one step of all rows; and a run that is broken off goes on."""
+    """Each epoch is one step of all rows; an interrupted run is resumed."""
     few: dict[str, Any] = {"train": TRAIN[:10], "dev": DEV[:10], "epochs": 3, "checkpoint_every": 1}
     progress = Lines()
     whole = run(model, tmp_path / "whole", progress=progress, batch_size=32, **few)
@@ -205,7 +205,7 @@ def test_a_classifier_on_the_mean_stays_one(model: Model, tmp_path: Path) -> Non
     assert first.metrics["accuracy"] > 0.9
     assert first.model.encoder.pooler is None
     assert first.model.encoder.config.classifier_pooling == "mean"
-    # What it stands on is the checkpoint's, where nothing else is said; its head goes on.
+    # Its settings are the checkpoint's unless others are given; its head is trained further.
     second = run(first.model, tmp_path / "2", epochs=1)
     assert second.model.encoder.config.classifier_pooling == "mean"
     assert second.new_parameters == ()
@@ -249,7 +249,7 @@ def test_a_run_stops_early_without_improvement(model: Model, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_patience_begins_when_all_have_begun_to_learn(model: Model, tmp_path: Path) -> None:
+def test_patience_starts_when_all_layers_are_trained(model: Model, tmp_path: Path) -> None:
     options = {"learning_rate": 1e-9, "early_stopping": 2, "epochs": 12}
     result = run(model, tmp_path / "run", unfreeze_epochs=3, **options)
     steps = [line["step"] for line in result.run.lines() if line["kind"] == "eval"]

@@ -1,4 +1,4 @@
-"""Every task from its rows to a model that is saved, loaded and tells what it has learned."""
+"""Every task from its rows to a model that is saved, loaded and predicts what it has learned."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
     ).model
 
     def rename_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What is to be read stands in another column than the one the teacher knows."""
+        """The texts are in another column than the teacher's."""
         return [{**row, "body": row["text"], "text": "a"} for row in rows]
 
     texts = rename_columns([{"text": row["text"]} for row in make_rows(300, 3)])

@@ -1,4 +1,4 @@
-"""The loop beside a loop written out in the plainest way, and what it promises around it."""
+"""The loop equals a loop written out in the plainest way; and what else it promises."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class StopError(Exception):
 
 
 class StoppingSource(ToySource):
-    """Is killed when it is asked for a block a certain number of times."""
+    """Is killed when a block has been read a certain number of times."""
 
     def __init__(self, seed: int, blocks_left: int) -> None:
         super().__init__(seed)
@@ -204,9 +204,7 @@ def test_ranks_that_see_other_checkpoints_are_named(
 
 
 @pytest.mark.parametrize(("precision", "computes_in"), [("fp32", "float32"), ("bf16", "bfloat16")])
-def test_a_session_says_what_it_computes_in(
-    tmp_path: Path, precision: str, computes_in: str
-) -> None:
+def test_session_records_its_precision(tmp_path: Path, precision: str, computes_in: str) -> None:
     settings = SETTINGS.with_values(precision=precision)
     train(tmp_path / "run", settings, phases=[Phase(ToySource(1), 1, "short")])
     start, *_ = RunDirectory(tmp_path / "run").sessions()

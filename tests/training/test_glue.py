@@ -35,7 +35,7 @@ THREE = ("entailment", "neutral", "contradiction")
 QUESTIONS = ["question1", "question2"]
 
 Form = tuple[list[str], list[str], list[str], tuple[str, ...]]
-FORMS: dict[str, Form] = {  # dev's columns, what test has beside texts, the texts, the labels
+FORMS: dict[str, Form] = {  # dev's columns, the other columns of test, the texts, the labels
     "CoLA": (["", "label", "", "sentence"], ["index"], ["sentence"], ("0", "1")),
     "SST-2": (["sentence", "label"], ["index"], ["sentence"], ("0", "1")),
     "MRPC": (
@@ -223,7 +223,7 @@ def test_the_table_keeps_what_was_learned_before(run: Run, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_only_what_is_there_and_only_once(run: Run, tmp_path: Path) -> None:
+def test_tasks_are_run_once_and_missing_ones_are_reported(run: Run, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     for name in ("MRPC", "SST-2", "QNLI"):
         write_task(data, name)

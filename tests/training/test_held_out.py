@@ -117,7 +117,7 @@ def test_a_settings_file_of_another_program_is_ignored(
     assert any("seed=0" in note for note in notes)
 
 
-def test_a_table_is_evaluated_whatever_the_format_of_the_run(tmp_path: Path) -> None:
+def test_evaluation_ignores_the_format_of_the_run(tmp_path: Path) -> None:
     """Only the model is read, which has a format of its own."""
     rows = [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]
     model = tiny("classification")
@@ -151,7 +151,7 @@ def test_masked_tokens_alone(prepared_data: Path, run: Path) -> None:
     assert len(right) > 10
 
 
-def test_the_command_line_says_it_too(prepared_data: Path, run: Path) -> None:
+def test_command_line_shows_held_out_metrics(prepared_data: Path, run: Path) -> None:
     words = [f"{key}={value}" for key, value in HELD_OUT.items()]
     found = invoke("evaluate", run, "--data", prepared_data, "--device", "cpu", *words)
     assert found.exit_code == 0, found.output

@@ -1,4 +1,4 @@
-"""Runs that learn nothing are told from those that do."""
+"""Runs that learn nothing are distinguished from those that do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_run_that_learned_has_no_failure_signs() -> None:
     assert not predicted({"loss": 1.0, "pearson": 0.3})
 
 
-def test_signs_and_what_to_try() -> None:
+def test_failed_training_has_a_sign_and_advice() -> None:
     guessing_metrics = {"accuracy": 0.5, "majority": 0.5, "matthews_correlation": 0.0}
     sign, advice = predicted(guessing_metrics)
     assert sign == (

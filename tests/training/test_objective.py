@@ -1,4 +1,4 @@
-"""A teacher beside the student in a pre-training run."""
+"""A teacher and a student in a pre-training run."""
 
 from __future__ import annotations
 

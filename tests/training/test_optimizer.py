@@ -1,4 +1,4 @@
-"""The optimizers beside plain formulas in float64, and the learning rate by hand."""
+"""The optimizers equal plain formulas in float64; the learning rate equals its formula."""
 
 from __future__ import annotations
 

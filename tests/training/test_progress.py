@@ -1,4 +1,4 @@
-"""What people see fits a terminal; what is said of speed is right."""
+"""The progress display fits a terminal; its speed is right."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_each_matrix_multiplies_each_token_once(
 
 
 def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that was measured beside another process is no peak."""
+    """A peak that was measured while another process ran is not used."""
     monkeypatch.setattr("bertworks.training.operations.matmul_peak", lambda *_, **__: 1.0)
     settings = FitSettings(batch_size=4, log_every=1, tensorboard=False)
     run = RunDirectory.open(tmp_path / "run", settings)

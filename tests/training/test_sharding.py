@@ -128,7 +128,7 @@ def test_one_process_resumes_the_checkpoint_of_two(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # half a minute for each start
 @pytest.mark.parametrize("case", ["adamw", "lamb", "lamb-layers"])
-def test_fifty_steps_and_three_processes_go_on(case: str, tmp_path: Path) -> None:
+def test_training_resumes_with_more_processes(case: str, tmp_path: Path) -> None:
     launch(main, tmp_path, case, 50, processes=2, logs=tmp_path / "logs")
     assert_equal(tmp_path, 50)
     evaluations = [

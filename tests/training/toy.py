@@ -1,4 +1,4 @@
-"""A task small enough to check the loop by hand: two losses, dropout, sequences of many lengths."""
+"""A task small enough to write the loop out: two losses, dropout, sequences of many lengths."""
 
 from __future__ import annotations
 

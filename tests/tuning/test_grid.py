@@ -361,7 +361,7 @@ class OffInStep(Progress):
 
 @pytest.mark.long
 @pytest.mark.parametrize("pattern", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
-def test_a_run_whose_state_is_damaged_is_begun_anew(run: Run, pattern: str) -> None:
+def test_run_with_a_damaged_state_is_restarted(run: Run, pattern: str) -> None:
     """An ordinary run would end: what it had learned is a user's to restore."""
     options = {"grid": {"learning_rate": [1e-2, 1e-6]}, "checkpoint_every": 1, "log_every": 1}
     whole = run("whole", **options).run.path
@@ -397,7 +397,7 @@ def test_a_run_that_is_trained_anew_is_not_finished(run: Run, model: Model) -> N
 
 
 @pytest.mark.long
-def test_a_mistake_can_be_mended(run: Run) -> None:
+def test_directory_of_a_refused_grid_is_usable(run: Run) -> None:
     with pytest.raises(DataError, match="no column 'lable'"):
         run(grid="optuna:2", label_column="lable", epochs=2)
     result = run(grid=["optuna:2", "learning_rate=1e-3..1e-2"], label_column="label")
@@ -564,7 +564,7 @@ WORDS = ["optuna:40", "learning_rate=1e-6..1e-1", "batch_size=8,16,32", "epochs=
 
 
 @pytest.mark.long
-def test_a_search_looks_where_it_was_good() -> None:
+def test_search_proposes_points_near_the_best() -> None:
     space = Space.parse(WORDS, SETTINGS, {})
     values_by_direction: dict[bool, list[float]] = {True: [], False: []}
     random = []

@@ -298,7 +298,7 @@ def test_synchronised_lines_survive_a_crash(
 
 
 @needs_proc
-def test_a_file_of_lines_that_cannot_be_begun_is_closed(
+def test_line_file_that_cannot_be_created_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_line_that_was_cut_short_is_removed(tmp_path: Path) -> None:
 # --- Directories
 
 
-def test_a_kill_between_two_renamings_is_mended(root: Path) -> None:
+def test_kill_between_two_renamings_is_repaired(root: Path) -> None:
     (root / "m").rename(root / ".m.old")
     replace_model(root)
     assert (root / "m" / "a.bin").read_bytes() == NEW
@@ -474,7 +474,7 @@ def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> N
     assert output_exists(tmp_path)
 
 
-def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
+def test_removed_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     """Lock files are removed while others open them; two must never hold one output."""
     out, num_holders, most, got = tmp_path / "out", 0, 0, 0
     guard = threading.Lock()
@@ -509,7 +509,7 @@ def test_only_one_of_many_has_a_lock_that_comes_and_goes(tmp_path: Path) -> None
 def test_a_directory_that_another_removes_is_made_and_locked_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock beside it would not exclude one who finds the directory there."""
+    """A lock next to it would not exclude a process that finds the directory."""
     out, calls = tmp_path / "out", 0
 
     def overtaken(path: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def test_a_name_is_that_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a#b", "a b", "a%20b", "é/x@2+y=z", "[1]"])
 def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    region = "?region=us-east-1"  # else the server is asked for it
+    region = "?region=us-east-1"  # else it is requested from the server
     assert _file_system_and_path(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
 
 

@@ -47,7 +47,7 @@ def test_a_table_without_rows(tmp_path, task):
 
 
 def test_files_of_predict_are_scored(tmp_path):
-    """TSV and JSON Lines with a prediction beside each row."""
+    """TSV and JSON Lines with a prediction in each row."""
     rows = [
         {"text": "a", "label": "x", "prediction": {"label": "x", "probabilities": {"x": 0.9}}},
         {"text": "b", "label": "y", "prediction": {"label": "x", "probabilities": {"x": 0.6}}},
@@ -66,7 +66,7 @@ def test_files_of_predict_are_scored(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
 def test_classes_that_are_floats_keep_their_names(tmp_path, suffix):
-    """A model calls the label 1.0 `1`; a table beside it has `1.0`."""
+    """A model calls the label 1.0 `1`; a table has `1.0`."""
     file = tmp_path / f"predicted.{suffix}"
     pairs = [(0.0, "0"), (1.0, "1"), (1.0, "0"), (10.0, "10"), (-1.0, "-1")]
     write_predictions(file, [({"label": gold}, {"label": told}) for gold, told in pairs])

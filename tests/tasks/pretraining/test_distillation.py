@@ -1,4 +1,4 @@
-"""A teacher and a student: the losses, what is learned, and what is kept."""
+"""A teacher and a student: the losses, learning, and saved parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks: how many, where, what stands there instead, and that only the key decides."""
+"""Masks: how many, where, by what they are replaced, and that only the key decides."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_draws_are_the_same_everywhere_and_for_ever() -> None:
 
 
 def words_of(row: np.ndarray) -> list[range]:
-    """The words of a sequence, told plainly: a word goes on while continuations follow."""
+    """The words of a sequence in plain code: a word continues while continuations follow."""
     words: list[list[int]] = []
     for index, token in enumerate(row.tolist()):
         if token in (CLS, SEP):
@@ -326,7 +326,7 @@ def with_units(count: int, length: int, seed: int = 0) -> tuple[list[np.ndarray]
 
 
 def units_of(row: np.ndarray, continues_unit: np.ndarray) -> list[list[int]]:
-    """The units of a sequence, told plainly: `[CLS]` and `[SEP]` are in none, and cut them."""
+    """The units of a sequence in plain code: `[CLS]` and `[SEP]` are in none, and end them."""
     units: list[list[int]] = []
     for index, token in enumerate(row.tolist()):
         if token in (CLS, SEP):
@@ -389,7 +389,7 @@ def test_units_without_spans_are_words() -> None:
 
 
 def test_words_whose_end_is_marked() -> None:
-    """As the first GPT's: a piece goes on a word unless the one before ended it."""
+    """As the first GPT's: a piece continues a word unless the one before ended it."""
     ends = np.arange(VOCAB_SIZE) >= 700
     tokenizer: Any = SimpleNamespace(continuation=np.ones(VOCAB_SIZE, np.bool_), word_end=ends)
     continues_word = partial(Tokenizer.continues_word, tokenizer)

@@ -1,4 +1,4 @@
-"""Checkpoints with a next-sentence head alone, beside transformers."""
+"""Checkpoints with a next-sentence head alone equal transformers'."""
 
 from __future__ import annotations
 

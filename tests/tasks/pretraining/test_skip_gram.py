@@ -1,4 +1,4 @@
-"""Skip-gram: its pairs and its loss beside plain loops, its draws, and what it learns."""
+"""Skip-gram: its pairs and its loss equal plain loops'; its draws; what it learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A teacher's vectors: the loss and the axes, beside numpy's singular vectors."""
+"""A teacher's vectors: the loss and the axes equal numpy's singular vectors."""
 
 from __future__ import annotations
 
