@@ -16,8 +16,10 @@ from .checkpoints.heads import PublishedCheckpoint, is_published
 from .checkpoints.locate import locate_with_adapter
 from .checkpoints.network_weights import load_weights
 from .checkpoints.peft_adapters import merge_adapter
+from .checkpoints.router import Route
 from .checkpoints.sentence import (
     SentenceEncoder,
+    has_query_route,
     lowers_case,
     read_cross_encoder,
     read_original_colbert,
@@ -84,25 +86,67 @@ def load(
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
             or a weight is not finite; or there is no adapter of that name.
     """
-    whole_directory, adapter_directory = locate_with_adapter(name, base)
-    directory = transformer_directory(whole_directory)
+    whole_directory, peft_directory = locate_with_adapter(name, base)
+    options: dict[str, Any] = {
+        "task": task,
+        "hidden_act": hidden_act,
+        "allow_non_finite": allow_non_finite,
+        "adapter": adapter,
+        "peft_directory": peft_directory,
+    }
+    model = _load(str(name), whole_directory, "document", **options)
+    if has_query_route(whole_directory):
+        model.query_model = _load_query_model(model, whole_directory, options)
+    return model.to(pick_device(device))
+
+
+def _load_query_model(model: Model, whole_directory: Path, options: dict[str, Any]) -> Model:
+    """Load the modules for queries of a model whose other modules are loaded."""
+    name = str(model.source)
+    directory = transformer_directory(whole_directory, "query")
+    if directory != transformer_directory(whole_directory):
+        return _load(name, whole_directory, "query", **options)
+    query_model = Model(model.tokenizer, model.task, model.network, model.report, None, name)
+    encoder = read_sentence_encoder(whole_directory, "query")
+    assert encoder is not None, "documents have the same transformer, and other modules"
+    query_model.modules = encoder.modules
+    config = model.encoder.config
+    limit = read_limit(directory, whole_directory, config, "query")
+    query_model.sentence = with_limit(encoder.settings, limit, config.max_seqlen, where=name)
+    query_model.embedder()  # an error in the files is shown now
+    return query_model
+
+
+def _load(
+    name: str,
+    whole_directory: Path,
+    route: Route,
+    *,
+    task: str | type[Task[Any]] | None,
+    hidden_act: Activation | None,
+    allow_non_finite: bool,
+    adapter: str | None,
+    peft_directory: Path | None,
+) -> Model:
+    """Load a model, or its modules of a route: see `load`."""
+    directory = transformer_directory(whole_directory, route)
     config, raw = read_config(directory)
     if hidden_act is not None:
         config = config.with_values(hidden_act=hidden_act)
-    tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
+    tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory, route))
     family = family_of(config)
     tensors, dropped_tensors, adapter_name = _read_tensors(
-        directory, adapter, adapter_directory, family, raw, str(name)
+        directory, adapter, peft_directory, family, raw, name
     )
     original_colbert = read_original_colbert(directory, raw, tensors)
-    check_geometry(config, tensors, family, str(name))
+    check_geometry(config, tensors, family, name)
     task_file = read_task(directory)
-    limit = read_limit(whole_directory, config)
+    limit = read_limit(directory, whole_directory, config, route)
     loaded_task: Task[Any] | None = None
     if task_file is not None and task != "encoder":
         loaded_task = _task_from_file(task_file, task, tokenizer, directory)
     elif task is not None and task != "encoder":
-        raise CheckpointError("has no custom task", where=str(name), fix="Leave task out.")
+        raise CheckpointError("has no custom task", where=name, fix="Leave task out.")
     elif task is None:
         pairs = read_cross_encoder(whole_directory, raw)
         try:
@@ -119,7 +163,7 @@ def load(
                 )
             )
         except BertworksError as error:
-            raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+            raise CheckpointError(error.what, where=name, fix=error.fix) from None
 
     def build() -> Network | BareEncoder:
         if loaded_task is None:
@@ -132,7 +176,7 @@ def load(
         with without_weights():  # no random weights, which would be replaced
             network = build()
     except SettingsError as error:  # the task and the encoder do not fit together
-        raise CheckpointError(error.what, where=str(name), fix=error.fix) from None
+        raise CheckpointError(error.what, where=name, fix=error.fix) from None
     if not all(is_published(name) for name, _ in network.named_buffers()):
         # A task's constants are in no file.
         network = build()
@@ -140,7 +184,7 @@ def load(
         network,
         tensors,
         family,
-        str(name),
+        name,
         allow_non_finite=allow_non_finite,
         unused_heads=task_file.heads if task_file is not None and loaded_task is None else (),
     )
@@ -148,24 +192,24 @@ def load(
     if report.new_tensors:
         raise CheckpointError(
             f"the weights {', '.join(report.new_tensors)} are missing, or of another shape",
-            where=str(name),
+            where=name,
         )
     keep_freed_memory()
     network.eval()
     rate = None if task_file is None else task_file.learning_rate
-    model = Model(tokenizer, loaded_task, network, report, None, str(name), rate)
+    model = Model(tokenizer, loaded_task, network, report, None, name, rate)
     sentence_encoder = (
-        SentenceEncoder(read_static_settings(directory), None)
+        SentenceEncoder(read_static_settings(directory, whole_directory, route), None)
         if family is STATIC
-        else original_colbert or read_sentence_encoder(whole_directory)
+        else original_colbert or read_sentence_encoder(whole_directory, route)
     )
     if sentence_encoder is not None:
         model.sentence, model.modules = sentence_encoder
-    model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=str(name))
+    model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=name)
     model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
     if model.modules is not None:
         model.embedder()  # an error in the files is shown now
-    return model.to(pick_device(device))
+    return model
 
 
 def _read_tensors(
@@ -190,7 +234,7 @@ def _read_tensors(
     if own_adapter is None and has_unused_adapters(adapters, drop_reasons):
         names = ", ".join(one.name for one in adapters)
         what = f"{name}: loaded without an adapter; choose one with adapter: {names}"
-        warnings.warn(what, BertworksWarning, stacklevel=3)
+        warnings.warn(what, BertworksWarning, stacklevel=4)
     return tensors, drop_reasons, own_name
 
 

@@ -26,7 +26,7 @@ from .data.text_inputs import (
     warn_of_file,
     warn_of_files,
 )
-from .errors import BertworksError, SettingsError, suggest_method
+from .errors import BertworksError, CheckpointError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.evaluate_data import DataEvaluator, evaluate_each
@@ -42,6 +42,7 @@ from .inference.settings import (
 )
 from .inference.similarity import is_sparse, similarities
 from .inference.static_vectors import StaticEmbedder, make_embedder
+from .inference.token_vectors import TokenVectors
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .nn.config import EncoderConfig
 from .nn.encoder import BareEncoder, Encoder
@@ -85,6 +86,8 @@ class Model:
         report: how each tensor was used when loading.
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         modules: those that follow pooling in a sentence encoder; None if there are none.
+        query_model: the model of queries, whose vectors are compared with this one's; None if this
+            one is also for queries.
         source: the directory or name it was loaded from.
         learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
             the usual one. It is saved with the model.
@@ -104,7 +107,9 @@ class Model:
         learning_rate: float | None = None,
         *,
         modules: VectorModules | None = None,
+        query_model: Model | None = None,
     ) -> None:
+        self.query_model = query_model
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
         self.source, self.learning_rate, self.modules = source, learning_rate, modules
@@ -466,11 +471,13 @@ class Model:
     ) -> NDArray[np.float32]:
         """The similarity of each text's vector with each of the other texts' vectors.
 
+        Late interaction, and a model of queries and documents, take `texts` as queries.
         It is the cosine, or the function that the model's files name (`similarity_fn_name` of
         sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
 
         Args:
-            texts, others: a text, texts, or vectors that `embed` returned.
+            texts, others: a text, texts, or vectors that `embed` returned; for late interaction
+                also `TokenVectors`, which a file of `embed_to` holds.
             settings: as in `embed`.
 
         Returns:
@@ -479,7 +486,7 @@ class Model:
         Raises:
             DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
-        if self.similarity_function == "maxsim":
+        if self.similarity_function == "maxsim" or self.query_model is not None:
             one = self._vectors(texts, {**settings, "is_query": True})
         else:
             one = self._vectors(texts, settings)
@@ -497,6 +504,8 @@ class Model:
         """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
         if isinstance(inputs, list) and inputs and isinstance(inputs[0], np.ndarray):
             return cast("NDArray[np.float32]", inputs)  # matrices
+        if isinstance(inputs, TokenVectors):
+            return cast("NDArray[np.float32]", [*inputs])
         if is_sparse(inputs):
             return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
@@ -520,8 +529,9 @@ class Model:
 
         Args:
             out: the file, its name ending in `.npy` or `.parquet`; for sparse vectors in `.npz`
-                (read by `scipy.sparse.load_npz`) or `.parquet`. On another file system,
-                `s3://…`, it is uploaded when complete: an interrupted run starts again.
+                (read by `scipy.sparse.load_npz`) or `.parquet`; for late interaction in
+                `.safetensors` (read by `inference.token_vectors`) or `.parquet`. On another file
+                system, `s3://…`, it is uploaded when complete: an interrupted run starts again.
             data: texts, rows, a `.txt` file (one text per line), or a table.
             column: the text column of a table; detected if omitted.
             part: `I/N`: write only the I-th of N parts of the vectors; `merge` joins them.
@@ -598,6 +608,8 @@ class Model:
             SettingsError: a setting is unknown or impossible.
         """
         is_query = bool(settings.get("is_query"))
+        if is_query and self.query_model is not None:
+            return self.query_model.embedder(**settings)
         sentence = self.sentence
         defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
         if settings.keys() & {"layers", "combine"}:
@@ -711,6 +723,11 @@ class Model:
             OutputError: the directory already exists or, with `overwrite`, holds something other
                 than a saved model; it cannot be written, or is being written by another process.
         """
+        if self.query_model is not None:
+            raise CheckpointError(
+                "the model has other modules for queries, which saving does not support",
+                fix="Keep its directory; or save the part for documents, with query_model=None.",
+            )
         task = self.task
         saved_task = None
         if task is not None:
@@ -768,6 +785,8 @@ class Model:
         self.network.to(device)
         if self.modules is not None:
             self.modules.to(device)
+        if self.query_model is not None:
+            self.query_model.to(device)
         return self
 
     def _task_and_network(self) -> tuple[Task[Any], Network]:

@@ -31,8 +31,9 @@ from ..data.tables import Table, TableOptions
 from ..data.text_inputs import Texts, read_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.settings import EngineSettings
-from ..inference.similarity import is_sparse, similarities
+from ..inference.similarity import is_sparse, max_similarities, similarities
 from ..inference.sparse import SparseEmbedder
+from ..inference.token_vectors import TokenVectors
 from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
 from ..tasks.regression import RegressionTask
@@ -45,7 +46,7 @@ from ..utils.outputs import check_inputs, locked_output
 MANY = 1_000_000
 """Number of texts from which an approximation may be useful."""
 
-_VECTORS, _SPARSE_VECTORS = "vectors.npy", "vectors.npz"
+_VECTORS, _SPARSE_VECTORS, _TOKEN_VECTORS = "vectors.npy", "vectors.npz", "vectors.safetensors"
 
 
 class Hit(NamedTuple):
@@ -74,7 +75,7 @@ class Index:
         model: the model that computed the vectors.
         texts: the texts, which are read again for results.
         vectors: float32 `[texts, width]`, perhaps sparse, of the texts that are not blank; of
-            length 1 if cosines are compared.
+            length 1 if cosines are compared. `TokenVectors` for late interaction.
         cells: file of the approximate index; not kept if omitted.
         cut: number of texts that were too long for the model and were truncated.
         checksums: of the texts that are not blank, by which changed ones are recognised; not
@@ -86,7 +87,7 @@ class Index:
         self,
         model: Model,
         texts: Texts,
-        vectors: NDArray[np.float32],
+        vectors: NDArray[np.float32] | TokenVectors,
         *,
         cells: Path | None = None,
         num_truncated: int = 0,
@@ -127,7 +128,6 @@ class Index:
         Raises:
             DataError: there are no texts; or the directory holds vectors of other texts or of
                 another model.
-            BertworksError: the model gives a matrix for each text (late interaction).
             OutputError: the directory cannot be written, is being written by another process, or
                 is, contains or is inside an input.
         """
@@ -142,13 +142,9 @@ class Index:
         texts = read_texts(given, column=column, **options)
         checksums = array("I")
 
+        name = _SPARSE_VECTORS if isinstance(model.embedder(), SparseEmbedder) else _VECTORS
         if model.similarity_function == "maxsim":
-            raise BertworksError(
-                "a model of late interaction gives no single vector of a text",
-                fix="Search with another model, and give this one as rerank.",
-            )
-        makes_sparse = isinstance(model.embedder(), SparseEmbedder)
-        name = _SPARSE_VECTORS if makes_sparse else _VECTORS
+            name = _TOKEN_VECTORS
 
         def embed_texts(folder: Path) -> int:
             if not (folder / name).exists():  # an existing approximation is of other vectors
@@ -239,15 +235,17 @@ class Index:
             return []
         is_late = rerank is not None and rerank.similarity_function == "maxsim"
         relevance = None if rerank is None or is_late else _relevance(rerank)
-        vectors = self.model.embed(
+        function = self.model.similarity_function
+        vectors: Any = self.model.embed(
             data=read_texts(queries, name="query"),
-            truncation="error",
+            # Late interaction was trained with queries cut to a length.
+            truncation="longest_first" if function == "maxsim" else "error",
             prompt=_prompt(self.model, "query"),
+            is_query=True,
             **_comparison(self.model),
             **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
-        function = self.model.similarity_function
         if approximate:
             problem = ""
             if function not in _PRODUCTS:
@@ -262,6 +260,9 @@ class Index:
             scores, rows = _sort_results(*self._approximation.search(vectors, count))
         elif function in _PRODUCTS and not is_sparse(vectors):
             scores, rows = nearest(vectors, self.vectors, count)
+        elif function == "maxsim":
+            matrices: Any = TokenVectors.from_matrices(vectors)
+            scores, rows = nearest(matrices, self.vectors, count, compare=max_similarities)
         else:
             compare = partial(similarities, function=function)
             scores, rows = nearest(vectors, self.vectors, count, compare=compare)
@@ -305,6 +306,9 @@ class Index:
 
 def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:
     """Read a file of vectors; sparse ones are read into memory."""
+    if file.suffix == ".safetensors":
+        matrices = TokenVectors.from_file(file)
+        return matrices if mmap_mode else TokenVectors(np.array(matrices.vectors), matrices.offsets)
     if file.suffix == ".npy":
         return np.load(file, mmap_mode=mmap_mode)
     sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")

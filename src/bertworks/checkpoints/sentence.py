@@ -26,7 +26,7 @@ from ..nn.vector_modules import (
 )
 from ..settings.base import Settings
 from ..settings.literals import Combine, SimilarityFunction
-from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS, SentencePooling
+from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS, SentencePooling
 from ..utils.json_files import parse_json, write_json
 from ..utils.regular_files import read_bytes
 from .late_interaction import (
@@ -36,6 +36,8 @@ from .late_interaction import (
     read_original_settings,
     read_pylate_settings,
 )
+from .router import KINDS as ROUTERS
+from .router import Route, read_route
 from .sentence_modules import (
     VECTOR_MODULES,
     load_vector_modules,
@@ -68,6 +70,9 @@ _MODEL_TYPES = (None, "SentenceTransformer", "SparseEncoder")
 """The kinds of models, in `config_sentence_transformers.json`, that give a vector for each text."""
 _TOKENS = "token_embeddings"
 """sentence-transformers' name of token vectors, among the inputs and outputs of modules."""
+SPARSE_STATIC = "SparseStaticEmbedding"
+"""The module whose vectors are the weights of a text's pieces."""
+_STATIC_KINDS = ("StaticEmbedding", SPARSE_STATIC)
 _LAYERS_KIND, _SPARSE_KIND = "WeightedLayerPooling", "SpladePooling"
 _PART = re.compile(
     rf"[1-9]\d*_({'|'.join(['Pooling', _LAYERS_KIND, _SPARSE_KIND, *sorted(VECTOR_MODULES)])})"
@@ -141,13 +146,16 @@ class SentenceEncoder(NamedTuple):
     modules: VectorModules | None
 
 
-def read_sentence_encoder(directory: Path) -> SentenceEncoder | None:
+def read_sentence_encoder(directory: Path, route: Route = "document") -> SentenceEncoder | None:
     """Read a directory's sentence encoder; None if it does not hold one.
+
+    Args:
+        route: whose modules are read, if those of queries are others.
 
     Raises:
         CheckpointError: a file is missing or damaged, or a part is not supported.
     """
-    parts = _read_modules(directory)
+    parts = _read_modules(directory, route)
     kinds = [kind for kind, _ in parts]
     if not parts or kinds == ["Transformer"]:  # a cross-encoder has its head
         return None
@@ -293,24 +301,38 @@ def _read_text_limit(kind: str, directory: Path, kinds: Sequence[str]) -> Any:
     return limits.get("max_seq_length")
 
 
-def transformer_directory(directory: Path) -> Path:
-    """The directory of a model's transformer: its own, or a part's, such as `0_Transformer`.
+def has_query_route(directory: Path) -> bool:
+    """Whether a model has other modules for queries than for documents.
 
     Raises:
-        CheckpointError: `modules.json` is damaged.
+        CheckpointError: a file is damaged.
     """
-    parts = _read_modules(directory)
-    paths = [path for kind, path in parts if kind in _TRANSFORMERS]
+    return _read_modules(directory, "query") != _read_modules(directory, "document")
+
+
+def transformer_directory(directory: Path, route: Route = "document") -> Path:
+    """The directory of a model's transformer: its own, or a part's, such as `0_Transformer`.
+
+    It is also that of a static model which is one of several routes.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    parts = _read_modules(directory, route)
+    kinds = _TRANSFORMERS
+    if has_query_route(directory):
+        kinds = (*kinds, *_STATIC_KINDS)
+    paths = [path for kind, path in parts if kind in kinds]
     return directory / paths[0] if paths else directory
 
 
-def lowers_case(directory: Path) -> bool:
+def lowers_case(directory: Path, route: Route = "document") -> bool:
     """Whether sentence-transformers' files say that texts are converted to lower case.
 
     Raises:
         CheckpointError: a file is damaged.
     """
-    parts = _read_modules(directory)
+    parts = _read_modules(directory, route)
     return any(
         bool(_read_limits(directory / path).get("do_lower_case"))
         for kind, path in parts
@@ -347,13 +369,13 @@ def with_limit(
     return settings.with_values(max_seq_length=positions)
 
 
-def read_max_seq_length(directory: Path) -> int | None:
+def read_max_seq_length(directory: Path, route: Route = "document") -> int | None:
     """Read the limit of tokens of a model that sentence-transformers saved; None if it has none.
 
     Raises:
         CheckpointError: a file is damaged.
     """
-    for kind, path in _read_modules(directory):
+    for kind, path in _read_modules(directory, route):
         limits = _read_limits(directory / path) if kind in _TRANSFORMERS else {}
         limit = limits.get("max_seq_length")
         if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
@@ -361,8 +383,12 @@ def read_max_seq_length(directory: Path) -> int | None:
     return None
 
 
-def _read_modules(directory: Path) -> list[tuple[str, Path]]:
-    """The kinds and paths of a model's parts; none if sentence-transformers did not save it."""
+def _read_modules(directory: Path, route: Route = "document") -> list[tuple[str, Path]]:
+    """The kinds and paths of a model's parts; none if sentence-transformers did not save it.
+
+    Args:
+        route: whose modules replace a router.
+    """
     file = directory / "modules.json"
     if not file.exists():
         return []
@@ -371,9 +397,21 @@ def _read_modules(directory: Path) -> list[tuple[str, Path]]:
         parts = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in modules]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"is not a list of modules ({error})", where=str(file)) from None
+    _check_paths(parts, file)
+    numbers = [number for number, (kind, _) in enumerate(parts) if kind in ROUTERS]
+    if len(numbers) > 1:
+        raise CheckpointError("has several routers, which is not supported", where=str(file))
+    for number in numbers:
+        _, router = parts[number]
+        route_parts = read_route(directory / router, route)
+        _check_paths(route_parts, directory / router)
+        parts[number : number + 1] = [(kind, router / path) for kind, path in route_parts]
+    return parts
+
+
+def _check_paths(parts: Sequence[tuple[str, Path]], file: Path) -> None:
     if any(path.is_absolute() or ".." in path.parts for _, path in parts):
         raise CheckpointError("names a path outside its directory", where=str(file))
-    return parts
 
 
 def _read_limits(directory: Path) -> Mapping[str, Any]:
@@ -466,18 +504,22 @@ def write_sentence_encoder(
 
 
 def read_static_sentence(
-    directory: Path, normalize: bool | None, max_seq_length: int | None
+    directory: Path,
+    normalize: bool | None,
+    max_seq_length: int | None,
+    route: Route = "document",
 ) -> SentenceSettings:
     """Read a static model's sentence settings: a text's vector is the mean of its pieces'.
 
     Args:
         normalize: what model2vec's `config.json` says about the length of vectors, if anything.
         max_seq_length: the most tokens of a text.
+        route: whose modules are read, if those of queries are others.
 
     Raises:
         CheckpointError: a file is damaged, or a module is not supported.
     """
-    kinds = [kind for kind, _ in _read_modules(directory)]
+    kinds = [kind for kind, _ in _read_modules(directory, route)]
     where = str(directory / "modules.json")
     others = [kind for kind in kinds[1:] if kind != "Normalize"]
     if others:
@@ -493,7 +535,7 @@ def read_static_sentence(
         )
     file = directory / _CONFIG
     return SentenceSettings(
-        pooling="mean",
+        pooling=PIECE_WEIGHTS if kinds[:1] == [SPARSE_STATIC] else "mean",
         normalize=has_norm or bool(normalize),
         max_seq_length=max_seq_length,
         entries=_read_entries(file) if file.exists() else {},

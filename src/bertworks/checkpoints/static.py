@@ -29,11 +29,13 @@ from ..text.definition import Definition
 from ..text.static_tokenizer import COUNTS_UNKNOWN, DROPS_UNKNOWN
 from .bert import bert_classes, bert_keys
 from .family import POOLING, Family, key_map
+from .router import Route
 from .sentence import SentenceSettings, read_static_sentence
 from .weights import read_json, read_weights
 
 VECTORS = "embeddings"
 _VECTORS_OF_MODULE, _MAPPING, _WEIGHTS = "embedding.weight", "mapping", "weights"
+_PIECE_WEIGHTS = "weight"  # of `SparseStaticEmbedding`
 _USUAL_MAX_LENGTH = 512  # of model2vec
 _MAX_LENGTH, _NO_LIMIT = "max_length", 1_000_000  # what model2vec writes for no limit
 
@@ -106,6 +108,8 @@ def read_static_tensors(directory: Path) -> dict[str, Tensor]:
     assert module is not None, "the directory of a static model"
     tensors = read_weights(module)
     where = str(module)
+    if tensors.keys() == {_PIECE_WEIGHTS} and tensors[_PIECE_WEIGHTS].ndim == 1:
+        tensors = {VECTORS: tensors[_PIECE_WEIGHTS][:, None]}
     name = VECTORS if VECTORS in tensors else _VECTORS_OF_MODULE
     if name not in tensors:
         raise CheckpointError(f"has no tensor {VECTORS!r} and no {name!r}", where=where)
@@ -129,8 +133,14 @@ def read_static_tensors(directory: Path) -> dict[str, Tensor]:
     return {VECTORS: vectors, **tensors}
 
 
-def read_static_settings(directory: Path) -> SentenceSettings:
+def read_static_settings(
+    directory: Path, whole_directory: Path, route: Route = "document"
+) -> SentenceSettings:
     """Read how a static model computes the vector of a text.
+
+    Args:
+        directory: of its vectors and tokenizer.
+        whole_directory: of its `modules.json`; another one if the model is a route of it.
 
     Raises:
         CheckpointError: a file is damaged, the files contradict each other, or the model has a
@@ -140,7 +150,8 @@ def read_static_settings(directory: Path) -> SentenceSettings:
     normalize = read_json(file).get("normalize") if file.exists() else None
     if normalize is not None and not isinstance(normalize, bool):
         raise CheckpointError(f"normalize is {normalize!r}", where=str(file))
-    return read_static_sentence(directory, normalize, read_max_length(directory))
+    limit = read_max_length(directory)
+    return read_static_sentence(whole_directory, normalize, limit, route)
 
 
 def static_entries(
@@ -182,6 +193,11 @@ def read_max_length(directory: Path) -> int | None:
     """
     file = directory / "config.json"
     raw = read_json(file) if file.exists() else {}
+    if "frozen" in raw:  # a `SparseStaticEmbedding`, which truncates texts as its tokenizer says
+        tokenizer_file = directory / "tokenizer_config.json"
+        limit = read_json(tokenizer_file).get("model_max_length")
+        is_limit = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit <= MAX_ROWS
+        return limit if is_limit else None
     if raw.get("model_type") != DROPS_UNKNOWN and _MAX_LENGTH not in raw:
         return None
     limit = raw.get(_MAX_LENGTH, _USUAL_MAX_LENGTH)

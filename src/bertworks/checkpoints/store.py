@@ -27,6 +27,7 @@ from .families import find_published_family
 from .family import Family
 from .keras import find_keras_files, read_keras_weights
 from .network_weights import equal_tensors
+from .router import Route
 from .sentence import read_max_seq_length
 from .static import (
     STATIC,
@@ -87,15 +88,22 @@ def read_config(directory: Path) -> tuple[EncoderConfig, dict[str, Any]]:
     return family.read_config(raw, where=str(file)), raw
 
 
-def read_limit(directory: Path, config: EncoderConfig) -> int:
+def read_limit(
+    directory: Path, whole_directory: Path, config: EncoderConfig, route: Route = "document"
+) -> int:
     """The maximum number of tokens of a text: the positions, or a smaller limit in other files.
 
     Other tools truncate texts at the tokenizer's limit, and sentence-transformers 6 writes its
     limit only there; its older versions have a file for it, which counts if there are both.
+
+    Args:
+        directory: of the encoder and its tokenizer.
+        whole_directory: of the model's modules.
+        route: whose modules are meant, if those of queries are others.
     """
     if config.family == STATIC.name:
         return read_max_length(directory) or config.max_seqlen
-    limit = read_max_seq_length(directory)
+    limit = read_max_seq_length(whole_directory, route)
     if limit is not None:
         return min(limit, config.max_seqlen)
     file = directory / "tokenizer_config.json"

@@ -241,6 +241,8 @@ def write_tensorflow(
 def _check_vectors(model: Model) -> None:
     """Check that the graph can compute a sentence encoder's vectors."""
     sentence = model.sentence
+    if model.query_model is not None:
+        raise CheckpointError("a model with other modules for queries cannot be written as ONNX")
     if sentence is None:
         return
     problem = ""
@@ -268,6 +270,8 @@ def missing_settings(model: Model, directory: str | Path) -> list[str]:
         missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
     if model.sentence != reloaded_model.sentence:
         missing.append("how a text's vector is made (pooling, normalize, prompts)")
+    if model.query_model is not None:
+        missing.append("the modules for queries")
     return missing
 
 

@@ -73,8 +73,8 @@ class EmbedSettings(LayerSettings):
         description="how token vectors become a text vector: mean, cls, max, mean-sqrt, "
         "weighted-mean, sep or pooler, or several side by side, such as cls+max; or a sparse "
         "vector with a number for each piece: splade-max, splade-sum, splade-max-log, "
-        "splade-sum-log; none: a matrix for late interaction (ColBERT); if omitted, as saved "
-        "with the model, or mean",
+        "splade-sum-log, piece-weights; none: a matrix for late interaction (ColBERT); if "
+        "omitted, as saved with the model, or mean",
     )
     normalize: bool = Field(
         False, description="scale vectors to length 1; if omitted, as saved with the model"
@@ -85,8 +85,8 @@ class EmbedSettings(LayerSettings):
     )
     is_query: bool = Field(
         False,
-        description="whether texts are queries: they have their own prompt, and in late "
-        "interaction their own form",
+        description="whether texts are queries: they have their own prompt, in late interaction "
+        "their own form, and some models have other modules for them",
     )
     include_prompt: bool = Field(
         True,

@@ -1,4 +1,4 @@
-"""Sparse vectors of texts: a number for each piece of the vocabulary (SPLADE).
+"""Sparse vectors of texts: a number for each piece of the vocabulary (SPLADE, or fixed weights).
 
     tokens ─ encoder ─► hidden states ─ masked-language-model head ─► logits of each piece
                         the largest, or the sum, of log(1 + max(0, logit)) over a text's tokens
@@ -36,8 +36,7 @@ class SparseEmbedder(TextEmbedder):
     """Computes a sparse vector of each text: a SciPy CSR matrix `[texts, vocab_size]`, float32.
 
     Raises:
-        SettingsError: the model has no masked-language-model head, or a setting is for other
-            vectors.
+        SettingsError: a setting is for other vectors.
     """
 
     def __init__(
@@ -49,23 +48,56 @@ class SparseEmbedder(TextEmbedder):
     ) -> None:
         super().__init__(network, tokenizer, settings, engine)
         self._sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")
+        if not self.is_of_last:
+            raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
+        if not settings.include_prompt:
+            raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
+
+    @property
+    def width(self) -> int:
+        """The length of a text's vector: the number of pieces."""
+        return self.config.vocab_size
+
+    def _from_rows(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> SparseMatrix:
+        """A matrix of the columns and values of each row."""
+        edges = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(columns) for columns, _ in rows], out=edges[1:])
+        columns = np.concatenate([np.empty(0, np.int32), *(row for row, _ in rows)])
+        values = np.concatenate([np.empty(0, np.float32), *(row for _, row in rows)])
+        shape = (len(rows), self.width)
+        return self._sparse.csr_matrix(
+            (values.astype(np.float32), columns.astype(np.int32), edges), shape=shape
+        )
+
+    def concatenate(self, parts: Sequence[SparseMatrix]) -> SparseMatrix:
+        if not parts:
+            return self._from_rows([])
+        return self._sparse.vstack(parts, format="csr")
+
+
+class SpladeEmbedder(SparseEmbedder):
+    """Computes sparse vectors of the logits of a masked-language-model head.
+
+    Raises:
+        SettingsError: the model has no such head; or see `SparseEmbedder`.
+    """
+
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
         if not isinstance(getattr(network, "mlm_head", None), MLMHead):
             raise SettingsError(
                 f"pooling={self.pooling!r}: the model has no masked-language-model head"
             )
         if self.config.attention != "bidirectional":
             raise SettingsError(f"pooling={self.pooling!r}: the model's attention is causal")
-        if not self.is_of_last:
-            raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
-        if not settings.include_prompt:
-            raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
         self._is_sum = self.pooling.startswith("splade-sum")
         self._num_logarithms = 2 if self.pooling.endswith("-log") else 1
-
-    @property
-    def width(self) -> int:
-        """The length of a text's vector: the number of pieces that the head predicts."""
-        return self.config.vocab_size
 
     def vectors(
         self,
@@ -113,18 +145,47 @@ class SparseEmbedder(TextEmbedder):
             weights = weights.log1p()
         return weights
 
-    def _from_rows(self, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> SparseMatrix:
-        """A matrix of the columns and values of each row."""
-        edges = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(columns) for columns, _ in rows], out=edges[1:])
-        columns = np.concatenate([np.empty(0, np.int32), *(row for row, _ in rows)])
-        values = np.concatenate([np.empty(0, np.float32), *(row for _, row in rows)])
-        shape = (len(rows), self.width)
-        return self._sparse.csr_matrix(
-            (values.astype(np.float32), columns.astype(np.int32), edges), shape=shape
-        )
 
-    def concatenate(self, parts: Sequence[SparseMatrix]) -> SparseMatrix:
-        if not parts:
-            return self._from_rows([])
-        return self._sparse.vstack(parts, format="csr")
+class PieceWeightEmbedder(SparseEmbedder):
+    """Computes sparse vectors of a static model's numbers, one for each piece in a text.
+
+    How often a piece occurs does not matter. Source: Geng et al. (2024), "Towards Competitive
+    Search Relevance For Inference-Free Learned Sparse Retrievers", §3.1.
+
+    Raises:
+        SettingsError: the model is no such static model; or see `SparseEmbedder`.
+    """
+
+    may_be_empty = True
+
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
+        if not self.config.is_static or self.config.hidden_size != 1:
+            raise SettingsError(f"pooling={self.pooling!r}: the model has no number for each piece")
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> SparseMatrix:
+        table = self.network.encoder.embeddings.word_embeddings.weight.detach().float().reshape(-1)
+        check_finite(table[None], lambda _: place(0))
+        weights: np.ndarray = table.cpu().numpy()
+        rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for text in texts:
+            columns = np.unique(text.encoding.input_ids)
+            columns = columns[weights[columns] != 0]
+            values = weights[columns]
+            if self.normalize and len(values):
+                values = values / np.linalg.norm(values)
+            rows[text.index] = columns, values
+        if progress is not None:
+            progress(len(rows))
+        return self._from_rows([rows[index] for index in range(len(texts))])

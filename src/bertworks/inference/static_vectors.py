@@ -27,7 +27,7 @@ from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
 from ..nn.encoder import HasEncoder
 from ..nn.vector_modules import VectorModules
-from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
+from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS
 from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
@@ -35,7 +35,7 @@ from .engine import check_finite, row_name
 from .features import Embedder, EncodedText, TextEmbedder, warn_of_truncation
 from .late_interaction import LateInteractionEmbedder
 from .settings import EmbedSettings, EngineSettings
-from .sparse import SparseEmbedder
+from .sparse import PieceWeightEmbedder, SpladeEmbedder
 
 _WINDOW = 1 << 14  # texts whose ids and vectors are computed at a time
 _natives: WeakKeyDictionary[Tokenizer, NativeWordPiece | None] = WeakKeyDictionary()
@@ -214,7 +214,8 @@ def make_embedder(
     if late_interaction is not None:
         modules = None  # they are for vectors of tokens
     if settings.pooling in SPARSE_POOLINGS:
-        return SparseEmbedder(network, tokenizer, settings, engine)
+        sparse_kind = PieceWeightEmbedder if settings.pooling == PIECE_WEIGHTS else SpladeEmbedder
+        return sparse_kind(network, tokenizer, settings, engine)
     kind = StaticEmbedder if StaticEmbedder.is_for(network, settings, modules) else Embedder
     return kind(network, tokenizer, settings, engine, modules)
 

@@ -89,8 +89,11 @@ class LoadedModel:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
         self._settings = dict(settings)
         self.device = next(model.network.parameters()).device.type
+        networks = {one.network for one in (model, model.query_model) if one is not None}
         self.num_bytes = sum(
-            weight.numel() * weight.element_size() for weight in model.network.parameters()
+            weight.numel() * weight.element_size()
+            for network in networks
+            for weight in network.parameters()
         )
         self._runners: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()

@@ -74,7 +74,9 @@ PoolingMode: TypeAlias = Literal[
 - `pooler`: the pooler's output for the first token. Source: the paper's code, §3.2 "C".
 """
 
-SparsePooling: TypeAlias = Literal["splade-max", "splade-sum", "splade-max-log", "splade-sum-log"]
+SparsePooling: TypeAlias = Literal[
+    "splade-max", "splade-sum", "splade-max-log", "splade-sum-log", "piece-weights"
+]
 """How the masked-language-model head's logits of a text's tokens become one sparse vector, with a
 number for each piece of the vocabulary: the largest or the sum of `log(1 + max(0, logit))`.
 

@@ -10,6 +10,8 @@ from ..errors import did_you_mean
 from .literals import PoolingMode, SparsePooling
 
 SPARSE_POOLINGS = get_args(SparsePooling)
+PIECE_WEIGHTS = "piece-weights"
+"""That of a static model with one number for each piece."""
 NO_POOLING = "none"
 """That of late interaction: a matrix of token vectors for each text."""
 

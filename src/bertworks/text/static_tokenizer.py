@@ -17,6 +17,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from ..errors import DataError
 from ..utils.json_files import parse_json, read_json
 from ..utils.regular_files import read_content
@@ -29,6 +31,8 @@ DROPS_UNKNOWN = "model2vec"
 COUNTS_UNKNOWN = "static"
 """The `model_type` that this package writes for models that do not."""
 MODULE = "StaticEmbedding"
+_TENSORS_OF_MODULES = ({"embedding.weight"}, {"weight"})
+"""Those of `StaticEmbedding`, and of `SparseStaticEmbedding`, whose pieces have a number each."""
 _NO_FRAME = Frame((), (), (), 0)
 
 
@@ -53,7 +57,22 @@ def static_directory(directory: Path) -> Path | None:
             if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
                 raise DataError("names a path outside its directory", where=str(modules))
             return directory / path
-    return directory if _model_type(directory) in (DROPS_UNKNOWN, COUNTS_UNKNOWN) else None
+    is_whole = _model_type(directory) in (DROPS_UNKNOWN, COUNTS_UNKNOWN)
+    return directory if is_whole or _is_module(directory) else None
+
+
+def _is_module(directory: Path) -> bool:
+    """Whether a directory is that of one module, which has no name of its kind in its files."""
+    weights = directory / "model.safetensors"
+    if not weights.is_file() or not (directory / "tokenizer.json").is_file():
+        return False
+    if (directory / "modules.json").exists() or _model_type(directory) is not None:
+        return False
+    try:
+        with safe_open(weights, framework="numpy") as tensors:
+            return set(tensors.keys()) in _TENSORS_OF_MODULES
+    except SafetensorError as error:
+        raise DataError(f"cannot be read ({error})", where=str(weights)) from None
 
 
 def _model_type(directory: Path) -> Any:

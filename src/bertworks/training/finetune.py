@@ -220,6 +220,12 @@ def _inherited_settings(
             BertworksWarning,
             stacklevel=3,
         )
+    if model.query_model is not None:
+        warnings.warn(
+            f"{name}: only its modules for documents are used; those for queries are left out",
+            BertworksWarning,
+            stacklevel=3,
+        )
     if model.learning_rate is not None and "learning_rate" not in settings.model_fields_set:
         inherited["learning_rate"] = model.learning_rate
     return inherited
