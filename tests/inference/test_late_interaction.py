@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,6 +21,8 @@ from transformers import AutoModel
 import bertworks as bw
 from bertworks.analysis.search import Index
 from bertworks.errors import BertworksError, CheckpointError, DataError
+from bertworks.inference.merging import merge
+from bertworks.inference.token_vectors import TokenVectors
 from bertworks.serving.client import Client, ServerError
 from bertworks.utils.json_files import write_json
 
@@ -168,14 +171,82 @@ def test_search_reranks_by_late_interaction(colbert: Path) -> None:
     order = np.argsort(-scores, kind="stable")[:3]
     assert [hit.row for hit in hits] == order.tolist()
     assert [hit.score for hit in hits] == pytest.approx(scores[order])
-    with pytest.raises(BertworksError, match="gives no single vector of a text"):
-        Index.open(model, DOCUMENTS)
+
+
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+def test_search_compares_all_texts_by_late_interaction(colbert: Path, tmp_path: Path) -> None:
+    model = bw.load(colbert, device="cpu")
+    scores = model.similarity(QUERIES, DOCUMENTS, **FP32)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :3]
+    for directory in (None, tmp_path / "index", tmp_path / "index"):
+        index = Index.open(model, DOCUMENTS, directory, **FP32)
+        found = index.search(QUERIES, top_k=3)
+        assert [[hit.row for hit in hits] for hits in found] == order.tolist()
+        for hits, row, best in zip(found, scores, order, strict=True):
+            assert [hit.score for hit in hits] == pytest.approx(row[best])
+    with pytest.raises(BertworksError, match="approximate search does not support"):
+        index.search(QUERIES, approximate=True)
+
+
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
+    model = bw.load(colbert, device="cpu")
+    texts = [*DOCUMENTS, ".", *DOCUMENTS]  # punctuation alone leaves the special pieces
+    matrices: Any = model.embed(texts, **FP32)
+    for name in ("whole.safetensors", "whole.parquet"):
+        out = tmp_path / name
+        assert model.embed_to(out, texts, window_rows=2, **FP32).rows == len(texts)
+        (out.with_name(f"{name}.json")).rename(tmp_path / "manifest")
+        out.unlink()
+        (tmp_path / "manifest").unlink()
+        stopped = _stopped_after(model, out, texts, 3)
+        assert 0 < stopped < len(texts)
+        assert model.embed_to(out, texts, window_rows=2, **FP32).new == len(texts) - stopped
+        parts = [out.with_stem(f"part-{number}") for number in (1, 2, 3)]
+        for number, part in enumerate(parts, start=1):
+            model.embed_to(part, texts, part=f"{number}/3", window_rows=2, **FP32)
+        merge(parts, merged := out.with_stem("merged"))
+        assert merged.read_bytes() == out.read_bytes()
+    written = load_file(tmp_path / "whole.safetensors")
+    ends = written["offsets"].tolist()
+    file = TokenVectors.from_file(tmp_path / "whole.safetensors")
+    rows = pq.read_table(tmp_path / "whole.parquet")["vectors"].to_pylist()
+    for at, matrix in enumerate(matrices):
+        assert np.array_equal(written["vectors"][ends[at] : ends[at + 1]].numpy(), matrix)
+        assert np.array_equal(file[at], matrix)
+        assert np.array_equal(np.array(rows[at], np.float32), matrix)
+    queries = model.embed(QUERIES, is_query=True, **FP32)
+    expected = model.similarity(queries, matrices)
+    assert np.array_equal(model.similarity(queries, file), expected)
+
+
+def _stopped_after(model: bw.Model, out: Path, texts: list[str], count: int) -> int:
+    """Write vectors until so many windows are done; return how many texts they have."""
+
+    def stop(done: int, _: int) -> None:
+        if done >= 2 * count:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.embed_to(out, texts, window_rows=2, progress=stop, **FP32)
+    rows: int = json.loads(out.with_name(f"{out.name}.json").read_text())["rows"]
+    return rows
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x02\0\0\0\0\0\0\0{}"])
+def test_other_files_are_no_token_vectors(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(DataError, match="is not a file of token vectors"):
+        TokenVectors.from_file(tmp_path / "a.safetensors")
+    save_file({"vectors": torch.ones(3, 2), "offsets": torch.tensor([0, 4])}, tmp_path / "b")
+    with pytest.raises(DataError, match="its offsets do not fit its vectors"):
+        TokenVectors.from_file(tmp_path / "b")
 
 
 def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
     model = bw.load(colbert)
     assert model.embed("a", pooling="mean").shape == (1, geometry("bert").hidden_size)
-    with pytest.raises(DataError, match="there is no file format"):
+    with pytest.raises(DataError, match="not written in this format"):
         model.embed_to(tmp_path / "a.npy", DOCUMENTS)
     with pytest.raises(DataError, match="lists of matrices"):
         model.similarity(np.zeros((1, 5), np.float32), np.zeros((1, 5), np.float32))

@@ -148,8 +148,9 @@ def search(
 ) -> None:
     """Find the texts of a file that are nearest to a query.
 
-    The model's vectors are compared by cosine. With --index, the vectors of the file are computed
-    once; a later change of the file or the model is an error. Blank texts are skipped.
+    The model's vectors are compared by cosine, or as its files say. With --index, the vectors of
+    the file are computed once; a later change of the file or the model is an error. Blank texts are
+    skipped.
     """
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")

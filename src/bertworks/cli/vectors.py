@@ -97,7 +97,9 @@ def embed(
     out: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Output file: .npy (NumPy), .parquet, or .npz for sparse vectors."
+            metavar="FILE",
+            help="Output file: .npy (NumPy) or .parquet; .npz or .parquet for sparse vectors; "
+            ".safetensors or .parquet for late interaction.",
         ),
     ],
     write: VectorWriter,

@@ -83,7 +83,7 @@ class OutputManifest:
             DataError: it does not.
         """
         size, why = out.stat().st_size, ""
-        if out.suffix not in (".npz", ".parquet") and size != self.size:
+        if out.suffix not in (".npz", ".parquet", ".safetensors") and size != self.size:
             why = f"has {size:,} bytes instead of {self.size:,}"
         elif self.checksum != checksum_of_file(out):
             why = "is damaged: its checksum is wrong"

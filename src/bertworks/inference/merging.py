@@ -11,7 +11,6 @@ from ..data.manifest import Manifest
 from ..data.merging import merge_corpora
 from ..errors import DataError
 from ..jobs.parts import in_order
-from ..settings.pooling import SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write, writing
 from ..utils.directories import output_exists
 from ..utils.outputs import exists_error, locked_output
@@ -161,5 +160,4 @@ def _difference(first: OutputManifest, part: OutputManifest, total: OutputManife
 def _vector_format(out: Path, manifest: OutputManifest) -> VectorFormat:
     if "unit" in manifest.provenance:
         return TokenParquet(manifest.width, str(manifest.provenance["unit"]))
-    is_sparse = manifest.provenance.get("pooling") in SPARSE_POOLINGS
-    return vector_format_of(out, manifest.width, is_sparse=is_sparse)
+    return vector_format_of(out, manifest.width, str(manifest.provenance.get("pooling")))

@@ -16,10 +16,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import DataError, import_optional
+from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write, rename_durably
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from .features import Features
+from .token_vectors import read_parts, write_token_vectors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,18 +113,17 @@ class Parquet(VectorFormat):
 
     @contextmanager
     def finished_file(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
-        del rows
         with part.open("r+b") as file:
             file.write(self.head())  # the checksum does not cover it, so it may be damaged
         with pa.OSFile(str(part)) as stream, atomic_write(out) as new:
-            self._write(pa.ipc.open_stream(stream), new)
+            self._write(pa.ipc.open_stream(stream), new, rows)
             yield new
 
     def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
-        del rows
-        self._write((batch for part in parts for batch in _row_groups(part)), out)
+        self._write((batch for part in parts for batch in _row_groups(part)), out, rows)
 
-    def _write(self, batches: Iterable[Any], out: Path) -> None:
+    def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:
+        del rows
         with pq.ParquetWriter(out, self.schema, use_dictionary=False) as writer:
             for batch in batches:
                 writer.write_batch(batch)
@@ -195,7 +196,8 @@ class Npz(SparseParquet):
         matrices = [sparse.load_npz(part) for part in parts]
         self._save(sparse.vstack(matrices, format="csr"), out)
 
-    def _write(self, batches: Iterable[Any], out: Path) -> None:
+    def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:
+        del rows
         columns, values, lengths = [], [], []
         for batch in batches:
             indices = batch.column("indices")
@@ -212,23 +214,64 @@ class Npz(SparseParquet):
             _import_sparse().save_npz(file, matrix)
 
 
+class MatrixParquet(Parquet):
+    """Parquet with a list of vectors for each text: those of its tokens, for late interaction."""
+
+    @cached_property
+    def schema(self) -> Any:
+        vectors = pa.list_(pa.list_(pa.float32(), self.width))
+        return pa.schema([("row", pa.int64()), ("text", pa.string()), ("vectors", vectors)])
+
+    def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
+        rows = np.arange(start, start + len(texts))
+        edges = pa.array(np.cumsum([0, *map(len, vectors)]), pa.int32())
+        matrix = np.concatenate([np.empty((0, self.width), np.float32), *vectors])
+        lists = pa.ListArray.from_arrays(edges, self.lists(matrix))
+        return self.batch(pa.array(rows), pa.array(texts, pa.string()), lists)
+
+
+class MatrixSafetensors(MatrixParquet):
+    """The format of `token_vectors.py`; the unfinished file is an Arrow stream."""
+
+    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+        write_token_vectors(out, self.width, rows, read_parts(parts))
+
+    def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:
+        lists = (batch.column("vectors") for batch in batches)
+        parts = (
+            (
+                one.flatten().flatten().to_numpy().reshape(-1, self.width),
+                np.diff(one.offsets.to_numpy()).astype(np.int64),
+            )
+            for one in lists
+        )
+        write_token_vectors(out, self.width, rows, parts)
+
+
 def _import_sparse() -> Any:
     return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
-def vector_format_of(out: Path, width: int, *, is_sparse: bool = False) -> VectorFormat:
+def vector_format_of(out: Path, width: int, pooling: str = "mean") -> VectorFormat:
     """The format for the suffix of a file name.
+
+    Args:
+        pooling: how a text's vector is made; it may be sparse, or a matrix.
 
     Raises:
         DataError: the suffix is unknown.
     """
     kinds: dict[str, type[VectorFormat]] = {".npy": Npy, ".parquet": Parquet}
-    if is_sparse:
+    what = "unknown file format"
+    if pooling in SPARSE_POOLINGS:
         kinds = {".npz": Npz, ".parquet": SparseParquet}
+        what = "sparse vectors are not written in this format"
+    elif pooling == NO_POOLING:
+        kinds = {".safetensors": MatrixSafetensors, ".parquet": MatrixParquet}
+        what = "matrices for late interaction are not written in this format"
     if out.suffix not in kinds:
-        what = "sparse vectors are not written in this format" if is_sparse else None
         raise DataError(
-            what or "unknown file format",
+            what,
             where=str(out),
             fix=f"Use a name that ends in {' or '.join(kinds)}.",
         )

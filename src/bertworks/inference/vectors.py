@@ -3,6 +3,7 @@
     vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`
     vectors.parquet      row, text, vector (a list of fixed size)
     vectors.npz          sparse vectors: `scipy.sparse.load_npz`; in Parquet: indices, values
+    vectors.safetensors  matrices of late interaction: `token_vectors.py`; in Parquet: vectors
     vectors.npy.json     model and settings of the vectors, and how many there are
     vectors.npy.part     the file while it is unfinished
 
@@ -112,7 +113,14 @@ def write_vectors(
         "model": fingerprint(
             embedder.network.encoder,
             embedder.tokenizer,
-            modules=embedder.modules if isinstance(embedder, Embedder) else None,
+            modules=embedder.modules
+            if isinstance(embedder, Embedder | LateInteractionEmbedder)
+            else None,
+        ),
+        **(
+            embedder.late_interaction.model_dump(mode="json")
+            if isinstance(embedder, LateInteractionEmbedder)
+            else {}
         ),
         **embedder.settings.model_dump(mode="json"),
         **embedder.engine.model_dump(mode="json"),
@@ -268,13 +276,7 @@ def read_provenance(out: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 def _vector_format(out: Path, embedder: TextEmbedder | TokenFeatures) -> VectorFormat:
     if isinstance(embedder, TextEmbedder):
-        if isinstance(embedder, LateInteractionEmbedder):
-            raise DataError(
-                "late interaction gives a matrix for each text, for which there is no file format",
-                where=str(out),
-                fix="Use Model.embed; or give pooling=mean for a vector of each text.",
-            )
-        return vector_format_of(out, embedder.width, is_sparse=isinstance(embedder, SparseEmbedder))
+        return vector_format_of(out, embedder.width, embedder.pooling)
     if out.suffix != ".parquet":
         raise DataError(
             "token features are written as Parquet",
