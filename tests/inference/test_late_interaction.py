@@ -14,6 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from tests.checkpoints.oracles import geometry, theirs_of
 from tests.serving.conftest import running
 from transformers import AutoModel
@@ -199,7 +201,7 @@ def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
         (out.with_name(f"{name}.json")).rename(tmp_path / "manifest")
         out.unlink()
         (tmp_path / "manifest").unlink()
-        stopped = _stopped_after(model, out, texts, 3)
+        stopped = _write_some(model, out, texts, 3)
         assert 0 < stopped < len(texts)
         assert model.embed_to(out, texts, window_rows=2, **FP32).new == len(texts) - stopped
         parts = [out.with_stem(f"part-{number}") for number in (1, 2, 3)]
@@ -207,24 +209,24 @@ def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
             model.embed_to(part, texts, part=f"{number}/3", window_rows=2, **FP32)
         merge(parts, merged := out.with_stem("merged"))
         assert merged.read_bytes() == out.read_bytes()
-    written = load_file(tmp_path / "whole.safetensors")
-    ends = written["offsets"].tolist()
+    tensors = load_file(tmp_path / "whole.safetensors")
+    ends = tensors["offsets"].tolist()
     file = TokenVectors.from_file(tmp_path / "whole.safetensors")
     rows = pq.read_table(tmp_path / "whole.parquet")["vectors"].to_pylist()
-    for at, matrix in enumerate(matrices):
-        assert np.array_equal(written["vectors"][ends[at] : ends[at + 1]].numpy(), matrix)
-        assert np.array_equal(file[at], matrix)
-        assert np.array_equal(np.array(rows[at], np.float32), matrix)
+    for number, matrix in enumerate(matrices):
+        assert np.array_equal(tensors["vectors"][ends[number] : ends[number + 1]].numpy(), matrix)
+        assert np.array_equal(file[number], matrix)
+        assert np.array_equal(np.array(rows[number], np.float32), matrix)
     queries = model.embed(QUERIES, is_query=True, **FP32)
     expected = model.similarity(queries, matrices)
     assert np.array_equal(model.similarity(queries, file), expected)
 
 
-def _stopped_after(model: bw.Model, out: Path, texts: list[str], count: int) -> int:
+def _write_some(model: bw.Model, out: Path, texts: list[str], count: int) -> int:
     """Write vectors until so many windows are done; return how many texts they have."""
 
-    def stop(done: int, _: int) -> None:
-        if done >= 2 * count:
+    def stop(count_now: int, _: int) -> None:
+        if count_now >= 2 * count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -263,3 +265,77 @@ def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
     write_json(file, {**json.loads(file.read_text()), "query_length": "long"})
     with pytest.raises(CheckpointError, match="query_length='long'"):
         bw.load(tmp_path / "ours")
+
+
+def write_multi_vector(
+    folder: Path, prompts: dict[str, str], *, has_norm: bool = False, **settings: Any
+) -> Any:
+    """Write a ColBERT in sentence-transformers' own layout."""
+    torch.manual_seed(0)
+    theirs = theirs_of(geometry("bert", vocab_size=len(PIECES)), "encoder", torch.float32)
+    theirs.save_pretrained(folder / "encoder")
+    bw.Tokenizer.from_vocabulary(PIECES).save(folder / "encoder")
+    transformer = Transformer(str(folder / "encoder"), **settings)
+    transformer.tokenizer.add_special_tokens({"additional_special_tokens": ["[unused0]"]})
+    width = geometry("bert").hidden_size
+    dense = Dense(width, 5, bias=False, module_input_name="token_embeddings")
+    mask = MultiVectorMask(skiplist_words=[".", "a"])
+    norm = [Normalize("token_embeddings")] if has_norm else []
+    modules = [transformer, dense, mask, *norm]
+    model = MultiVectorEncoder(modules=modules, prompts=prompts, device="cpu")
+    model.save(str(folder / "m"))
+    return MultiVectorEncoder(str(folder / "m"), device="cpu")
+
+
+EXPANSION = {"strategy": "fixed", "length": 9}
+
+
+@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+@pytest.mark.parametrize(
+    ("prompts", "settings"),
+    [
+        (
+            {"query": "[unused0]", "document": "h "},
+            {"query_expansion": EXPANSION, "has_norm": True},
+        ),
+        (
+            {"query": "", "document": "[unused0] "},
+            {"query_expansion": {**EXPANSION, "attend": True}, "document_length": 7},
+        ),
+        ({"query": "b c ", "document": ""}, {"query_length": 6}),
+    ],
+)
+def test_the_layout_of_multi_vector_encoder_is_read_and_written(
+    tmp_path: Path, prompts: dict[str, str], settings: dict[str, Any]
+) -> None:
+    theirs = write_multi_vector(tmp_path, prompts, **settings)
+    expected = theirs.encode_query(QUERIES), theirs.encode_document(DOCUMENTS)
+    model = bw.load(tmp_path / "m", device="cpu")
+    model.save(tmp_path / "ours")
+    again = MultiVectorEncoder(str(tmp_path / "ours"), device="cpu")
+    reopened = again.encode_query(QUERIES), again.encode_document(DOCUMENTS)
+    for one in (model, bw.load(tmp_path / "ours", device="cpu")):
+        own: Any = one.embed(QUERIES, is_query=True, **FP32), one.embed(DOCUMENTS, **FP32)
+        for matrices, others, peers_again in zip(own, expected, reopened, strict=True):
+            for matrix, other, peer in zip(matrices, others, peers_again, strict=True):
+                np.testing.assert_allclose(matrix, other, atol=1e-5)
+                np.testing.assert_allclose(matrix, peer, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("file", "entries", "message"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "min"}}, "strategy='min'"),
+        ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "meanmaxsim"),
+        ("config_sentence_transformers.json", {"prompts": {"query": "[unused0] a"}}, "beside text"),
+    ],
+)
+def test_other_multi_vector_encoders_are_refused(
+    tmp_path: Path, file: str, entries: dict[str, Any], message: str
+) -> None:
+    write_multi_vector(tmp_path, {}, query_expansion=EXPANSION)
+    path = tmp_path / "m" / file
+    write_json(path, {**json.loads(path.read_text()), **entries})
+    with pytest.raises(CheckpointError, match=message):
+        bw.load(tmp_path / "m")

@@ -87,7 +87,7 @@ class Index:
         self,
         model: Model,
         texts: Texts,
-        vectors: NDArray[np.float32] | TokenVectors,
+        vectors: NDArray[np.float32] | Any,
         *,
         cells: Path | None = None,
         num_truncated: int = 0,
@@ -262,7 +262,8 @@ class Index:
             scores, rows = nearest(vectors, self.vectors, count)
         elif function == "maxsim":
             matrices: Any = TokenVectors.from_matrices(vectors)
-            scores, rows = nearest(matrices, self.vectors, count, compare=max_similarities)
+            compare: Any = max_similarities
+            scores, rows = nearest(matrices, self.vectors, count, compare=compare)
         else:
             compare = partial(similarities, function=function)
             scores, rows = nearest(vectors, self.vectors, count, compare=compare)

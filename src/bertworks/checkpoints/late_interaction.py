@@ -1,8 +1,10 @@
-"""Settings of late-interaction models (ColBERT), in the two layouts that people have.
+"""Settings of late-interaction models (ColBERT), in the three layouts that people have.
 
 The original release: `linear.weight` beside BERT's weights, the class `HF_ColBERT` in
 `config.json`, and lengths and prefixes in `artifact.metadata`. PyLate: `modules.json` with
 `pylate.models.Dense`, and all settings in `config_sentence_transformers.json`; ours are written so.
+sentence-transformers' `MultiVectorEncoder`: `modules.json` with `MultiVectorMask`, lengths in the
+transformer's `sentence_bert_config.json`, and prompts; a model that came so is written so.
 
 Source: Khattab and Zaharia (2020), "ColBERT", §3.2; Santhanam et al. (2022), "ColBERTv2".
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -48,8 +50,12 @@ class LateInteractionSettings(Settings):
 
     query_prefix: str = Field("[Q] ", description="piece after [CLS] in queries; none if empty")
     document_prefix: str = Field("[D] ", description="the same in documents")
-    query_length: int = Field(32, ge=4, description="tokens of a query, with its expansion")
-    document_length: int = Field(180, ge=4, description="maximum tokens of a document")
+    query_length: int | None = Field(
+        32, ge=4, description="tokens of a query, with its expansion; no limit if null"
+    )
+    document_length: int | None = Field(
+        180, ge=4, description="maximum tokens of a document; no limit if null"
+    )
     expands_queries: bool = Field(
         True, description="fill queries with [MASK] up to query_length; these are compared too"
     )
@@ -58,6 +64,11 @@ class LateInteractionSettings(Settings):
     )
     skipped_words: tuple[str, ...] = Field(
         tuple(string.punctuation), description="pieces of documents that are not compared"
+    )
+    normalize: bool = Field(True, description="whether rows have length 1")
+    layout: Literal["pylate", "multi-vector"] = Field(
+        "pylate",
+        description="of its files; multi-vector: that of sentence-transformers",
     )
 
 
@@ -113,6 +124,81 @@ def read_original_settings(
     if metadata.get("mask_punctuation") is False:
         values["skipped_words"] = ()
     return _parse(values, str(file))
+
+
+MULTI_VECTOR_TYPE, MASK_KIND = "MultiVectorEncoder", "MultiVectorMask"
+"""sentence-transformers' names of such models, and of their last module."""
+
+
+def read_multi_vector_settings(
+    entries: Mapping[str, Any],
+    prefixes: Mapping[str, str],
+    limits: Mapping[str, Any],
+    mask: Mapping[str, Any],
+    where: str,
+    *,
+    normalize: bool,
+) -> LateInteractionSettings:
+    """Return the settings of a `MultiVectorEncoder`.
+
+    Args:
+        entries: its `config_sentence_transformers.json`.
+        prefixes: those of its prompts "query" and "document" that are pieces.
+        limits: its transformer's `sentence_bert_config.json`.
+        mask: the settings of its `MultiVectorMask`.
+        normalize: whether it has a `Normalize` of token vectors.
+
+    Raises:
+        CheckpointError: a value is not valid, or not supported.
+    """
+    expansion = limits.get("query_expansion")
+    values = expansion if isinstance(expansion, Mapping) else {}
+    function = str(entries.get("similarity_fn_name") or "maxsim").lower()
+    required = {
+        "similarity_fn_name": (function, ("maxsim",)),
+        "query_expansion": (expansion, (None, values)),
+        "query_expansion.strategy": (values.get("strategy", "fixed"), ("fixed",)),
+        "query_expansion.token": (values.get("token"), (None, "[MASK]", "<mask>")),
+        "skiplist_tasks": (mask.get("skiplist_tasks", ["document"]), (["document"],)),
+        "keep_only_token_ids": (mask.get("keep_only_token_ids"), (None,)),
+    }
+    for name, (value, supported) in required.items():
+        if value not in supported:
+            raise CheckpointError(f"{name}={truncate_repr(value)} is not supported", where=where)
+    length = limits.get("query_length") if expansion is None else values.get("length")
+    return _parse(
+        {
+            "query_prefix": prefixes.get("query", ""),
+            "document_prefix": prefixes.get("document", ""),
+            "query_length": length,
+            "document_length": limits.get("document_length"),
+            "expands_queries": expansion is not None,
+            "attends_to_expansion": values.get("attend", False),
+            "skipped_words": mask.get("skiplist_words") or (),
+            "normalize": normalize,
+            "layout": "multi-vector",
+        },
+        where,
+    )
+
+
+def multi_vector_files(
+    settings: LateInteractionSettings,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What `read_multi_vector_settings` reads: entries, limits, and the settings of the mask."""
+    prefixes = {"query": settings.query_prefix, "document": settings.document_prefix}
+    prompts = {role: prefix for role, prefix in prefixes.items() if prefix}
+    entries = {"model_type": MULTI_VECTOR_TYPE, "prompts": prompts}
+    limits: dict[str, Any] = {"document_length": settings.document_length}
+    if settings.expands_queries:
+        limits["query_expansion"] = {
+            "strategy": "fixed",
+            "attend": settings.attends_to_expansion,
+            "length": settings.query_length,
+        }
+    else:
+        limits["query_length"] = settings.query_length
+    return entries, limits, {"skiplist_words": [*settings.skipped_words]}
 
 
 def _parse(values: Mapping[str, Any], where: str) -> LateInteractionSettings:

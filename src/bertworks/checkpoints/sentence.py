@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -30,9 +30,13 @@ from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS, Sente
 from ..utils.json_files import parse_json, write_json
 from ..utils.regular_files import read_bytes
 from .late_interaction import (
+    MASK_KIND,
+    MULTI_VECTOR_TYPE,
     PROJECTION,
     LateInteractionSettings,
+    multi_vector_files,
     pylate_entries,
+    read_multi_vector_settings,
     read_original_settings,
     read_pylate_settings,
 )
@@ -48,6 +52,7 @@ from .sentence_modules import (
     read_vector_module,
     write_layer_weights,
     write_pooling,
+    write_settings,
     write_sparse_pooling,
     write_vector_module,
 )
@@ -74,8 +79,9 @@ SPARSE_STATIC = "SparseStaticEmbedding"
 """The module whose vectors are the weights of a text's pieces."""
 _STATIC_KINDS = ("StaticEmbedding", SPARSE_STATIC)
 _LAYERS_KIND, _SPARSE_KIND = "WeightedLayerPooling", "SpladePooling"
+_PART_KINDS = ("Pooling", _LAYERS_KIND, _SPARSE_KIND, MASK_KIND, *sorted(VECTOR_MODULES))
 _PART = re.compile(
-    rf"[1-9]\d*_({'|'.join(['Pooling', _LAYERS_KIND, _SPARSE_KIND, *sorted(VECTOR_MODULES)])})"
+    rf"[1-9]\d*_({'|'.join(_PART_KINDS)})"
     rf"(/config\.json|/{re.escape(SAFETENSORS)})?"
 )
 
@@ -121,7 +127,11 @@ class SentenceSettings(Settings):
     def embed_defaults(self, *, is_query: bool = False) -> dict[str, Any]:
         """The settings of `embed` that differ from their usual defaults."""
         values = self.model_dump(exclude={"entries", "late_interaction"}, exclude_defaults=True)
-        prompt = self.prompt("query" if is_query else "text")
+        late = self.late_interaction
+        role: PromptRole = "query" if is_query else "text"
+        if role == "text" and late is not None and late.layout == "multi-vector":
+            role = "document"  # whose prompts are parts of documents' form
+        prompt = self.prompt(role)
         return {**values, "prompt": prompt} if prompt else values
 
     @property
@@ -160,7 +170,8 @@ def read_sentence_encoder(directory: Path, route: Route = "document") -> Sentenc
     if not parts or kinds == ["Transformer"]:  # a cross-encoder has its head
         return None
     file = directory / "modules.json"
-    if (late := _read_pylate(directory, parts)) is not None:
+    late = _read_multi_vector(directory, parts) or _read_pylate(directory, parts)
+    if late is not None:
         return late
     values, followers = _read_parts(directory, parts)
     if "pooling" not in values:
@@ -220,6 +231,90 @@ def _read_pylate(directory: Path, parts: Sequence[tuple[str, Path]]) -> Sentence
         ),
         modules,
     )
+
+
+def _read_multi_vector(
+    directory: Path, parts: Sequence[tuple[str, Path]]
+) -> SentenceEncoder | None:
+    """Read a late-interaction model in sentence-transformers' layout; None if it is not one."""
+    file = directory / _CONFIG
+    entries = _read_entries(file, is_late=True) if file.exists() else {}
+    kinds = [kind for kind, _ in parts]
+    if MASK_KIND not in kinds and entries.get("model_type") != MULTI_VECTOR_TYPE:
+        return None
+    where = str(directory / "modules.json")
+    directories = tuple(directory / path for kind, path in parts if kind == "Dense")
+    start = ["Transformer", *["Dense"] * len(directories)]
+    has_norm = "Normalize" in kinds
+    ends = [MASK_KIND, *["Normalize"] * has_norm]
+    if not directories or kinds not in ([*start, *ends], [*start, *reversed(ends)]):
+        raise CheckpointError(
+            f"the modules of late interaction are {', '.join(kinds)}",
+            where=where,
+            fix=f"Supported: Transformer, then Dense, then {MASK_KIND} and perhaps Normalize.",
+        )
+    folders = {kind: directory / path for kind, path in parts}
+    if has_norm:
+        norm_file = folders["Normalize"] / "config.json"
+        name = read_json(norm_file).get("module_input_name")
+        if name != _TOKENS:
+            what = f"module_input_name is {truncate_repr(name)}, not {_TOKENS!r}"
+            raise CheckpointError(what, where=str(norm_file))
+    denses = tuple(
+        read_dense(read_json(path / "config.json"), path / "config.json", _TOKENS)
+        for path in directories
+    )
+    limits = _read_limits(folders["Transformer"])
+    prompts: dict[str, str] = dict(entries.get("prompts") or {})
+    pieces = _added_pieces(folders["Transformer"])
+    # A prompt that is an added piece precedes the text as this piece; another one is text.
+    prefixes = {
+        role: prompts.pop(role)
+        for role in ("query", "document")
+        if {prompts.get(role), prompts.get(role, "").strip()} & pieces
+    }
+    if any(piece in prompt for piece in pieces for prompt in prompts.values()):
+        what = "a prompt has an added piece of the tokenizer beside text, which is not supported"
+        raise CheckpointError(what, where=str(file))
+    mask = read_json(folders[MASK_KIND] / "config.json")
+    settings = read_multi_vector_settings(
+        entries, prefixes, limits, mask, str(directory), normalize=has_norm
+    )
+    others = {key: value for key, value in entries.items() if key != "similarity_fn_name"}
+    return SentenceEncoder(
+        SentenceSettings(
+            pooling=NO_POOLING,
+            max_seq_length=limits.get("max_seq_length"),
+            late_interaction=settings,
+            entries={**others, "prompts": prompts},
+        ),
+        load_vector_modules(denses, directories, where),
+    )
+
+
+def _added_pieces(directory: Path) -> set[str]:
+    """The pieces that a tokenizer searches for before it splits a text."""
+    file = directory / "tokenizer.json"
+    entries = read_json(file).get("added_tokens") if file.exists() else []
+    return {str(entry["content"]) for entry in entries or [] if isinstance(entry, dict)}
+
+
+def _add_pieces(directory: Path, pieces: Iterable[str]) -> None:
+    """Have a written tokenizer search for pieces of its vocabulary before it splits a text."""
+    file = directory / "tokenizer.json"
+    tree = read_json(file)
+    vocabulary = tree["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
+    entries = {entry["content"]: entry for entry in tree["added_tokens"]}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for piece in pieces:
+        content = piece if piece in vocabulary else piece.strip()
+        if piece not in entries and content in vocabulary:
+            entry = {"id": vocabulary[content], "content": content, **flags, "special": True}
+            entries.setdefault(content, entry)
+    tree["added_tokens"] = sorted(entries.values(), key=lambda entry: int(entry["id"]))
+    write_json(file, tree)
 
 
 def read_original_colbert(
@@ -319,7 +414,7 @@ def transformer_directory(directory: Path, route: Route = "document") -> Path:
         CheckpointError: a file is damaged.
     """
     parts = _read_modules(directory, route)
-    kinds = _TRANSFORMERS
+    kinds: tuple[str, ...] = _TRANSFORMERS
     if has_query_route(directory):
         kinds = (*kinds, *_STATIC_KINDS)
     paths = [path for kind, path in parts if kind in kinds]
@@ -489,16 +584,32 @@ def write_sentence_encoder(
         write_vector_module(add(one.kind), modules, index)
     if settings.normalize:
         add("Normalize")
+    limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
+    config = settings.entries
+    late = settings.late_interaction
+    if late is not None and late.layout == "multi-vector":
+        late_entries, late_limits, mask = multi_vector_files(late)
+        prompts = {**(config.get("prompts") or {}), **late_entries["prompts"]}
+        config = config | late_entries | {"prompts": prompts}
+        limits |= late_limits
+        _add_pieces(directory, late_entries["prompts"].values())
+        write_settings(add(MASK_KIND), mask)
+        if late.normalize:
+            write_settings(add("Normalize"), {"module_input_name": _TOKENS})
+    elif late is not None:
+        config = config | pylate_entries(late)
+    is_pylate = late is not None and late.layout == "pylate"
     entries = [
-        {"idx": number, "name": str(number), "path": path, "type": _class_of(kind, is_late=is_late)}
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": _class_of(kind, is_pylate=is_pylate),
+        }
         for number, (kind, path) in enumerate(parts)
     ]
-    limits = {"max_seq_length": settings.max_seq_length, "do_lower_case": False}
     write_json(directory / "modules.json", entries)
     write_json(directory / "sentence_bert_config.json", limits)
-    config = settings.entries
-    if settings.late_interaction is not None:
-        config = config | pylate_entries(settings.late_interaction)
     if config:
         write_json(directory / _CONFIG, config)
 
@@ -554,10 +665,12 @@ def write_static_sentence(directory: Path, settings: SentenceSettings) -> None:
         write_json(directory / _CONFIG, settings.entries)
 
 
-def _class_of(kind: str, *, is_late: bool) -> str:
+def _class_of(kind: str, *, is_pylate: bool) -> str:
     """The full name of a module's class, which every version of sentence-transformers finds."""
-    if is_late and kind == "Dense":
+    if is_pylate and kind == "Dense":
         return "pylate.models.Dense.Dense"
+    if kind == MASK_KIND:
+        return "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask." + kind
     if kind in ("MLMTransformer", _SPARSE_KIND):
         return f"sentence_transformers.sparse_encoder.models.{kind}.{kind}"
     return f"{_MODULES}.{kind}"

@@ -76,6 +76,12 @@ def read_pooling(directory: Path) -> dict[str, Any]:
     }
 
 
+def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a module without weights in its new directory."""
+    directory.mkdir()
+    write_json(directory / "config.json", settings)
+
+
 def write_pooling(directory: Path, pooling: str, hidden_size: int, *, include_prompt: bool) -> None:
     """Write a new directory that `read_pooling` and every version of sentence-transformers read."""
     modes = pooling.split("+")

@@ -36,7 +36,7 @@ Matrix = NDArray[np.float32]
 
 
 class LateInteractionEmbedder(TextEmbedder):
-    """Computes a matrix of each text, float32 `[tokens, width]`, with rows of length 1.
+    """Computes a matrix of each text, float32 `[tokens, width]`; rows mostly have length 1.
 
     Args:
         modules: the maps from an encoder's token vector to a row.
@@ -64,7 +64,8 @@ class LateInteractionEmbedder(TextEmbedder):
         own = late_interaction
         query_prefix, document_prefix = map(self._prefix, (own.query_prefix, own.document_prefix))
         prefix = query_prefix if self.is_query else document_prefix
-        self.limit = min(self.limit, own.query_length if self.is_query else own.document_length)
+        length = own.query_length if self.is_query else own.document_length
+        self.limit = self.limit if length is None else min(self.limit, length)
         start, end = tokenizer.definition.frame.start, tokenizer.definition.frame.end
         ids = tokenizer.definition.ids
         self._start = np.array([*(ids[piece] for piece in start), *prefix], np.int32)
@@ -125,7 +126,9 @@ class LateInteractionEmbedder(TextEmbedder):
             for part, hidden in self._hidden_states(texts):
                 deterministic = self.engine.deterministic
                 modules = frozen_form(self.modules, "fp32", deterministic)
-                rows = F.normalize(modules(torch.cat(hidden).float()), dim=-1)
+                rows = modules(torch.cat(hidden).float())
+                if self.late_interaction.normalize:
+                    rows = F.normalize(rows, dim=-1)
                 edges = np.cumsum([0, *map(len, hidden)]).tolist()
                 for text, start, end in zip(part, edges, edges[1:], strict=False):
                     matrix = rows[start:end]
