@@ -40,6 +40,7 @@ from .checkpoints.task_adapters import (
     find_adapter,
     has_unused_adapters,
     list_adapters,
+    split_adapter,
     with_adapter_prompt,
 )
 from .errors import BertworksError, BertworksWarning, CheckpointError, SettingsError
@@ -79,8 +80,9 @@ def load(
         base: the base model of an adapter that the `peft` library saved; the one that its files
             name if omitted. The adapter is merged into it.
         adapter: the name of an adapter in the model's own directory, such as "retrieval.query" of
-            Jina embeddings v3, which is merged; its prompt is used by default. Without it, the
-            base weights are loaded, and a warning names the adapters.
+            Jina embeddings v3, which is merged; its prompt is used by default. "retrieval" loads
+            "retrieval.passage", and "retrieval.query" as the model of queries: twice the memory.
+            Without it, the base weights are loaded, and a warning names the adapters.
 
     Raises:
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
@@ -94,8 +96,15 @@ def load(
         "adapter": adapter,
         "peft_directory": peft_directory,
     }
+    query_adapter = adapter
+    if adapter is not None:
+        directory = transformer_directory(whole_directory)
+        query_adapter, options["adapter"] = split_adapter(directory, adapter)
     model = _load(str(name), whole_directory, "document", **options)
-    if has_query_route(whole_directory):
+    if query_adapter != options["adapter"]:
+        options["adapter"] = query_adapter
+        model.query_model = _load(str(name), whole_directory, "query", **options)
+    elif has_query_route(whole_directory):
         model.query_model = _load_query_model(model, whole_directory, options)
     return model.to(pick_device(device))
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,7 @@ from bertworks.analysis.search import Index
 from bertworks.errors import CheckpointError
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES, saved_by_them
+from tests.serving.conftest import running
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 TEXTS = ["a b c a b c", "c a", "b b b a", "c"]
@@ -106,6 +108,20 @@ def test_queries_and_documents_have_their_modules(tmp_path: Path, make: Any) -> 
     np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-4)
     with pytest.raises(CheckpointError, match="other modules for queries"):
         model.save(tmp_path / "saved")
+
+
+def test_a_server_has_vectors_of_queries(tmp_path: Path) -> None:
+    weights_of_pieces(tmp_path).save(str(tmp_path / "m"))
+    model = bw.load(tmp_path / "m", device="cpu")
+    with running({"m": str(tmp_path / "m")}, precision="fp32") as server:
+        for name, is_query in (("query", True), ("document", False)):
+            body = {"inputs": TEXTS, "prompt_name": name}
+            answer = httpx.post(f"{server.url}/embed_sparse", json=body).json()
+            expected = dense(model.embed(TEXTS, is_query=is_query, precision="fp32"))
+            for row, vector in zip(answer, expected, strict=True):
+                assert {entry["index"] for entry in row} == {*vector.nonzero()[0].tolist()}
+                for entry in row:
+                    assert entry["value"] == pytest.approx(vector[entry["index"]], abs=1e-5)
 
 
 def test_a_shared_encoder_is_loaded_once(tmp_path: Path) -> None:

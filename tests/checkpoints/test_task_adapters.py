@@ -17,8 +17,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import bertworks as bw
+from bertworks.analysis.search import Index
 from bertworks.cli import app
 from bertworks.errors import BertworksWarning, CheckpointError
+from bertworks.serving.models import Models
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES, saved_by_them
 
@@ -193,10 +195,27 @@ def test_an_adapter_in_a_folder_is_merged(tmp_path: Path) -> None:
     assert np.abs(base_model.embed(TEXTS, precision="fp32") - vectors).max() > 0.1
 
 
+def test_retrieval_has_an_adapter_for_queries_and_one_for_documents(tmp_path: Path) -> None:
+    write_published(tmp_path)
+    model = bw.load(tmp_path, adapter="retrieval", device="cpu")
+    for name, is_query in (("retrieval.query", True), ("retrieval.passage", False)):
+        one = bw.load(tmp_path, adapter=name, device="cpu")
+        assert np.array_equal(model.embed(TEXTS, is_query=is_query), one.embed(TEXTS))
+    (hits,) = Index.open(model, TEXTS).search("c a b", 4)
+    scores = model.similarity("c a b", TEXTS)[0]
+    assert [hit.row for hit in hits] == np.argsort(-scores, kind="stable").tolist()
+    models = Models({"jina": str(tmp_path)}, device="cpu", adapters={"adapter": "retrieval"})
+    served = models.get()
+    assert served.prompts.default == "retrieval.passage"
+    assert served.is_for_queries("retrieval.query")
+    assert not served.is_for_queries("retrieval.passage")
+    assert served.num_bytes == 2 * 4 * model.num_parameters
+
+
 def test_an_unknown_adapter_is_an_error_that_lists_the_names(tmp_path: Path) -> None:
     write_published(tmp_path)
-    with pytest.raises(CheckpointError, match=r"no adapter 'retrieval'.* It has retrieval\.query"):
-        bw.load(tmp_path, adapter="retrieval", device="cpu")
+    with pytest.raises(CheckpointError, match=r"no adapter 'query'.* It has retrieval\.query"):
+        bw.load(tmp_path, adapter="query", device="cpu")
     with pytest.raises(CheckpointError, match="It has none; leave adapter out"):
         bw.load("mini", adapter="retrieval", device="cpu")
 

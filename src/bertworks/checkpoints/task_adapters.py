@@ -22,6 +22,7 @@ from torch import Tensor
 from ..errors import CheckpointError, truncate_repr
 from .peft_adapters import CONFIG
 from .sentence import SentenceSettings
+from .weights import read_json
 
 _ORIGINAL = ".parametrizations.weight.original"
 _LOW_RANK = (".parametrizations.weight.0.lora_A", ".parametrizations.weight.0.lora_B")
@@ -68,6 +69,21 @@ def find_adapter(name: str, adapters: Sequence[TaskAdapter], where: str) -> Task
     names = ", ".join(adapter.name for adapter in adapters)
     fix = f"It has {names}." if names else "It has none; leave adapter out."
     raise CheckpointError(f"there is no adapter {truncate_repr(name)}", where=where, fix=fix)
+
+
+def split_adapter(directory: Path, name: str) -> tuple[str, str]:
+    """Return the names of the adapters of queries and of documents that a name stands for.
+
+    "retrieval" stands for "retrieval.query" and "retrieval.passage", if there are these two and no
+    adapter of the name itself; any other name for one adapter.
+    """
+    file = directory / "config.json"
+    adapters = list_adapters(directory, read_json(file) if file.exists() else {})
+    names = {_plain(adapter.name): adapter.name for adapter in adapters}
+    query, document = (names.get(f"{_plain(name)}_{end}") for end in ("query", "passage"))
+    if _plain(name) in names or query is None or document is None:
+        return name, name
+    return query, document
 
 
 def _plain(name: str) -> str:

@@ -179,7 +179,7 @@ class Job:
             RequestError: vectors may not be shortened so, or the model has no such prompt.
             BertworksError: as `compute`.
         """
-        if prompt_name == "query" and self.loaded_model.model.query_model is not None:
+        if self.loaded_model.is_for_queries(prompt_name):
             settings["is_query"] = True
         embedder = self.loaded_model.get_embed_runner(kind, **settings).embedder
         if kind is EmbedRunner and isinstance(embedder, SparseEmbedder):

@@ -182,6 +182,15 @@ class LoadedModel:
 
         return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
 
+    def is_for_queries(self, prompt_name: str | None) -> bool:
+        """Whether texts with this prompt have vectors of the model for queries, if there is one."""
+        query_model = self.model.query_model
+        if query_model is None or prompt_name is None:
+            return False
+        sentence = query_model.sentence
+        own = None if sentence is None else sentence.entries.get("default_prompt_name")
+        return prompt_name in ("query", own)
+
     @property
     def makes_sparse_vectors(self) -> bool:
         """Whether its vectors of texts are sparse, unless a request asks for another pooling."""
