@@ -313,10 +313,10 @@ def test_the_layout_of_multi_vector_encoder_is_read_and_written(
     model = bw.load(tmp_path / "m", device="cpu")
     model.save(tmp_path / "ours")
     again = MultiVectorEncoder(str(tmp_path / "ours"), device="cpu")
-    reopened = again.encode_query(QUERIES), again.encode_document(DOCUMENTS)
+    vectors_of_copy = again.encode_query(QUERIES), again.encode_document(DOCUMENTS)
     for one in (model, bw.load(tmp_path / "ours", device="cpu")):
         own: Any = one.embed(QUERIES, is_query=True, **FP32), one.embed(DOCUMENTS, **FP32)
-        for matrices, others, peers_again in zip(own, expected, reopened, strict=True):
+        for matrices, others, peers_again in zip(own, expected, vectors_of_copy, strict=True):
             for matrix, other, peer in zip(matrices, others, peers_again, strict=True):
                 np.testing.assert_allclose(matrix, other, atol=1e-5)
                 np.testing.assert_allclose(matrix, peer, atol=1e-5)

@@ -205,7 +205,7 @@ def albert(data: Path, folder: Path) -> list[Peer]:
     (plain / "tokenizer_config.json").write_text(json.dumps(config))
 
     def ids(text: str) -> list[int]:
-        pieces = _pieces_without_commas(library, _simplified(text).lower())
+        pieces = _pieces_without_commas(library, _simplify(text).lower())
         return [library.piece_to_id(piece) for piece in pieces]
 
     def spans(text: str) -> Spans:
@@ -217,7 +217,7 @@ def albert(data: Path, folder: Path) -> list[Peer]:
     ]
 
 
-def _simplified(text: str) -> str:
+def _simplify(text: str) -> str:
     """What ALBERT's and XLNet's own code does before SentencePiece sees the text."""
     text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
     text = unicodedata.normalize("NFKD", text)
@@ -277,7 +277,7 @@ def xlnet(data: Path, folder: Path) -> list[Peer]:
     library = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
 
     def ids(text: str) -> list[int]:
-        letters = (char for char in _simplified(text) if unicodedata.category(char)[0] != "M")
+        letters = (char for char in _simplify(text) if unicodedata.category(char)[0] != "M")
         # Word by word, since the library's sums over a long text are rounded.
         words = "".join(letters).split()
         pieces = (piece for word in words for piece in _pieces_without_commas(library, word))

@@ -138,12 +138,12 @@ def test_disentangled_embeddings_resume_and_are_read_again(
         for directory in (run, run / "generator")
     ]
     assert 0 < (tables[0] - tables[1]).abs().max() < 0.1
-    again = tmp_path / "again"
-    shutil.copytree(run, again)
+    run_copy = tmp_path / "again"
+    shutil.copytree(run, run_copy)
     for directory in ("model", "generator", "checkpoints/step-00000012"):
-        shutil.rmtree(again / directory)
-    assert electra_run(prepared_data, again, **settings).resumed_step == 10
-    assert_same(run, again)
+        shutil.rmtree(run_copy / directory)
+    assert electra_run(prepared_data, run_copy, **settings).resumed_step == 10
+    assert_same(run, run_copy)
     start = {"init_checkpoint": str(run), "init_generator": str(run / "generator")}
     settings |= {"model": {}, "steps": 1, **start}
     electra_run(prepared_data, tmp_path / "more", **settings)

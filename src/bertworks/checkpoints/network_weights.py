@@ -149,10 +149,10 @@ def describe_non_finite(non_finite: Mapping[str, int]) -> str:
 
 def key_map_of(network: nn.Module, family: Family) -> KeyMap:
     """Return a network's key map; heads without published names keep their names."""
-    unpublished = [name for name in network.state_dict() if not is_published(name)]
+    own_names = [name for name in network.state_dict() if not is_published(name)]
     encoder = network.get_submodule("encoder")
     assert isinstance(encoder, Encoder)
-    rules = [*family.keys.rules, *(Rule(name, (name,)) for name in unpublished)]
+    rules = [*family.keys.rules, *(Rule(name, (name,)) for name in own_names)]
     return KeyMap(rules, encoder.config.num_attention_heads)
 
 

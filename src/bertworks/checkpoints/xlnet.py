@@ -16,7 +16,7 @@ _BY_HEAD: dict[str, str | tuple[str, ...]] = {
     f"{_ATTENTION}.output.weight": f"{_LAYER}.rel_attn.o",
     f"{_TERMS}.position.weight": f"{_LAYER}.rel_attn.r",
 }
-_TRANSPOSED = [name for name in _BY_HEAD if ".output." not in name]
+_TRANSPOSED_MATRICES = [name for name in _BY_HEAD if ".output." not in name]
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ XLNET = Family(
             f"{TAGS.name}.linear": "classifier",
             f"{SPANS.name}.linear": "qa_outputs",
         },
-        transposed_matrices=_TRANSPOSED,
+        transposed_matrices=_TRANSPOSED_MATRICES,
         matrices_by_head=_BY_HEAD,
     ),
     prefix="transformer.",

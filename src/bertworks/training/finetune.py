@@ -135,8 +135,10 @@ def finetune(
         tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
-        inherited = _inherited_settings(kind, start_model, run_settings, str(name))
-        run_settings = run_settings.with_values(**inherited) if inherited else run_settings
+        model_settings = _inherited_settings(kind, start_model, run_settings, str(name))
+        run_settings = (
+            run_settings.with_values(**model_settings) if model_settings else run_settings
+        )
         precision = resolve_precision(
             run_settings.precision, None if overwrite else out, group.device
         )
@@ -176,7 +178,7 @@ def finetune(
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
-            if "learning_rate" in inherited:
+            if "learning_rate" in model_settings:
                 rate = f"learning_rate={run_settings.learning_rate:g}"
                 say(main_progress, f"{rate}, the rate that the model carries")
             return _finetune(
@@ -207,12 +209,12 @@ def _inherited_settings(
     kind: type[LabelledTask[Any]], model: Model, settings: FinetuneSettings, name: str
 ) -> dict[str, Any]:
     """Return the values that the given model has for settings that the user did not set."""
-    inherited = {
+    model_settings = {
         option: value
         for option, value in kind.inherit_options(model.sentence).items()
         if option not in settings.model_fields_set
     }
-    if inherited and model.modules is not None:
+    if model_settings and model.modules is not None:
         kinds = ", ".join(one.kind for one in model.modules.settings)
         warnings.warn(
             f"{name}: the vectors that are trained are those of the pooling; the modules after "
@@ -227,8 +229,8 @@ def _inherited_settings(
             stacklevel=3,
         )
     if model.learning_rate is not None and "learning_rate" not in settings.model_fields_set:
-        inherited["learning_rate"] = model.learning_rate
-    return inherited
+        model_settings["learning_rate"] = model.learning_rate
+    return model_settings
 
 
 def _name_of(table: Any) -> str | None:

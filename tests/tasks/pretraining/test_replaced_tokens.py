@@ -323,7 +323,7 @@ def test_unsuitable_settings_are_errors(tokenizer):
         task(tokenizer).network(geometry("electra", attention="causal"))
 
 
-DISENTANGLED = ReplacedTokensSettings(
+DISENTANGLED_SETTINGS = ReplacedTokensSettings(
     generator_share=1.0, generator_layers=0.34, sharing="gradient-disentangled"
 )
 
@@ -334,8 +334,8 @@ def test_disentangled_embeddings_have_the_gradients_of_the_formula(tokenizer, mo
     The discriminator that is saved computes it with that sum as its table.
     """
     config = geometry("deberta-v2", vocab_size=tokenizer.vocab_size, positions="learned")
-    saved = DiscriminatorNetwork(config).double()
-    network = with_generator(saved, DISENTANGLED).double().eval()
+    discriminator = DiscriminatorNetwork(config).double()
+    network = with_generator(discriminator, DISENTANGLED_SETTINGS).double().eval()
     oracles.redraw(network)
     batch = task(tokenizer).collate(instances(tokenizer)).to("cpu")
     labels = batch.targets["masked_labels"]
@@ -361,29 +361,31 @@ def test_disentangled_embeddings_have_the_gradients_of_the_formula(tokenizer, mo
     new_ids = batch.packed.input_ids.index_copy(0, batch.targets["masked_positions"], pieces)
     is_replaced = torch.zeros(len(new_ids), dtype=torch.bool)
     is_replaced[batch.targets["masked_positions"]] = pieces != labels
-    changed = Batch(replace(batch.packed, input_ids=new_ids), {"is_replaced": is_replaced})
-    loss = torch.func.functional_call(saved.eval(), tables, (changed,))["rtd"]
-    assert torch.allclose(losses["weighted_rtd"], DISENTANGLED.weight * loss)
-    (DISENTANGLED.weight * loss / batch.counts["weighted_rtd"]).backward()
+    replaced_batch = Batch(replace(batch.packed, input_ids=new_ids), {"is_replaced": is_replaced})
+    loss = torch.func.functional_call(discriminator.eval(), tables, (replaced_batch,))["rtd"]
+    assert torch.allclose(losses["weighted_rtd"], DISENTANGLED_SETTINGS.weight * loss)
+    (DISENTANGLED_SETTINGS.weight * loss / batch.counts["weighted_rtd"]).backward()
     for kind, difference in own.items():
         name = f"discriminator.encoder.embeddings.{kind}_embeddings.difference"
         assert torch.allclose(gradients[name], difference.grad)
         assert gradients[name].abs().max() > 0
 
     write_shared_embeddings(network)
-    assert torch.allclose(saved.predict(changed)["rtd_logits"], outputs["rtd_logits"])
+    assert torch.allclose(
+        discriminator.predict(replaced_batch)["rtd_logits"], outputs["rtd_logits"]
+    )
 
 
 def test_disentangled_embeddings_start_from_tables(tokenizer):
     config = geometry("deberta-v2", vocab_size=tokenizer.vocab_size)
-    saved = DiscriminatorNetwork(config)
-    network = with_generator(saved, DISENTANGLED)
-    table = saved.encoder.embeddings.word_embeddings.weight
+    discriminator = DiscriminatorNetwork(config)
+    network = with_generator(discriminator, DISENTANGLED_SETTINGS)
+    table = discriminator.encoder.embeddings.word_embeddings.weight
     base = network.generator.encoder.embeddings.word_embeddings.weight
     difference = network.encoder.embeddings.word_embeddings.difference
     assert torch.equal(table, base) and not difference.any()
     assert network.generator.mlm_head.decoder is base
-    oracles.redraw(saved)
+    oracles.redraw(discriminator)
     before = base.detach().clone()
     read_shared_embeddings(network, keep_generator=True)
     assert torch.equal(base, before)

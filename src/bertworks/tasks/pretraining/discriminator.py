@@ -136,24 +136,24 @@ def _with_residual_embeddings(
     discriminator: DiscriminatorNetwork, generator: PretrainingNetwork
 ) -> DiscriminatorNetwork:
     """Return a discriminator with the same parts, and differences from the generator's tables."""
-    trained = DiscriminatorNetwork(discriminator.encoder.config)
+    network = DiscriminatorNetwork(discriminator.encoder.config)
     pairs: tuple[tuple[nn.Module, nn.Module], ...] = (
-        (discriminator, trained),
-        (discriminator.encoder, trained.encoder),
-        (discriminator.encoder.embeddings, trained.encoder.embeddings),
+        (discriminator, network),
+        (discriminator.encoder, network.encoder),
+        (discriminator.encoder.embeddings, network.encoder.embeddings),
     )
     own_parts = {"encoder", "embeddings"}
     for source, target in pairs:
         for name, part in source.named_children():
             if name not in own_parts:
                 setattr(target, name, part)
-    tables, bases = trained.encoder.embeddings, generator.encoder.embeddings
+    tables, bases = network.encoder.embeddings, generator.encoder.embeddings
     for name in DISENTANGLED_EMBEDDINGS:
         if (saved := getattr(tables, name)) is not None:
             residual = ResidualEmbedding(getattr(bases, name), saved)
             setattr(tables, name, residual)
             residual.write_sum()
-    return trained
+    return network
 
 
 def write_shared_embeddings(network: nn.Module) -> None:

@@ -23,13 +23,16 @@ class ResidualEmbedding(nn.Module):
 
     Args:
         base: the other table; it is not a part of this module.
-        saved: a table that holds the sum in the model that is saved; it is not a part either.
+        saved_table: a table that holds the sum in the model that is saved; it is not a part either.
     """
 
-    def __init__(self, base: nn.Embedding, saved: nn.Embedding) -> None:
+    def __init__(self, base: nn.Embedding, saved_table: nn.Embedding) -> None:
         super().__init__()
         self.difference = nn.Parameter(torch.zeros_like(base.weight))
-        self._tables = (base, saved)  # a tuple, since a module as an attribute would be a part
+        self._tables = (
+            base,
+            saved_table,
+        )  # a tuple, since a module as an attribute would be a part
 
     def forward(self, ids: Int[Tensor, " tokens"]) -> Float[Tensor, "tokens width"]:
         base, _ = self._tables
@@ -38,8 +41,8 @@ class ResidualEmbedding(nn.Module):
     @torch.no_grad()
     def write_sum(self) -> None:
         """Write the sum into the table that is saved."""
-        base, saved = self._tables
-        saved.weight.copy_(base.weight + self.difference)
+        base, saved_table = self._tables
+        saved_table.weight.copy_(base.weight + self.difference)
 
     @torch.no_grad()
     def read_sum(self, *, keep_base: bool) -> None:
@@ -49,7 +52,7 @@ class ResidualEmbedding(nn.Module):
             keep_base: whether the difference is chosen for that; else the other table is replaced,
                 and the difference is 0.
         """
-        base, saved = self._tables
+        base, saved_table = self._tables
         if not keep_base:
-            base.weight.copy_(saved.weight)
-        self.difference.copy_(saved.weight - base.weight)
+            base.weight.copy_(saved_table.weight)
+        self.difference.copy_(saved_table.weight - base.weight)
