@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
@@ -18,6 +20,7 @@ from bertworks.data.shards import Corpus
 from bertworks.errors import DataError
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource
+from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.vocabulary import train_vocabulary
 from bertworks.training.pretrain import pretrain
@@ -88,7 +91,24 @@ def with_end(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-KINDS = {f.__name__: f for f in (words, byte_level, end_of_word, with_end)}
+def cls_last(folder: Path) -> Tokenizer:
+    """XLNet's kind: SentencePiece's pieces, and the one for classification at the end."""
+    model_file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([sentence for document in DOCUMENTS for sentence in document]),
+        model_writer=model_file,
+        vocab_size=90,
+        hard_vocab_limit=False,
+        control_symbols="<cls>,<sep>,<pad>,<mask>,<eod>,<eop>",
+        num_threads=1,
+        minloglevel=2,
+    )
+    (folder / "spiece.model").write_bytes(model_file.getvalue())
+    (folder / "config.json").write_text('{"model_type": "xlnet"}')
+    return Tokenizer.load(folder)
+
+
+KINDS = {f.__name__: f for f in (words, byte_level, end_of_word, with_end, cls_last)}
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +134,7 @@ def prepared_data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         ("ernie", "words", "segment-pair", {"masking": {"unit": "knowledge"}}),
         ("modernbert", "byte_level", "full-sentences", {"model": {"local_attention": 8}}),
         ("deberta", "words", "doc-sentences", {}),
+        ("xlnet", "cls_last", "full-sentences", {"objective": "permutation"}),
         (
             *("openai-gpt", "end_of_word", "full-sentences"),
             {"model": {"intermediate_size": 64}, "objective": "causal"},
@@ -207,6 +228,25 @@ def test_documents_follow_each_other_with_what_ends_them(
     assert sorted(documents) == sorted(whole)
     if format_ == "doc-sentences":
         assert all(end not in example.input_ids[:-1] for example in block)
+
+
+@pytest.mark.parametrize("format_", ["full-sentences", "segment-pair"])
+def test_sequences_have_the_frame_and_types_of_texts(
+    prepared_data: dict[str, Path], format_: str
+) -> None:
+    source, tokenizer = source_of(prepared_data["cls_last"], format_)
+    examples = list(source.examples(0, 8))
+    packed = PretrainingTask(tokenizer, source.instances).collate(examples).packed
+    special = [tokenizer.sep_id, tokenizer.cls_id]
+    for number, row in enumerate(packed.sequence_row.tolist()):
+        start, end = packed.cu_seqlens[number : number + 2].tolist()
+        types = packed.token_type_ids[start:end].tolist()
+        ids = examples[row].input_ids
+        assert ids[-2:].tolist() == special and tokenizer.cls_id not in ids[:-1]
+        first = ids.tolist().index(tokenizer.sep_id) + 1
+        is_pair = format_ == "segment-pair"
+        rest = len(ids) - first - 1
+        assert types == [0] * first + [1 if is_pair else 0] * rest + [2]
 
 
 def test_pairs_need_a_frame(prepared_data: dict[str, Path]) -> None:

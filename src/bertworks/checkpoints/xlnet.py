@@ -16,6 +16,7 @@ _BY_HEAD: dict[str, str | tuple[str, ...]] = {
     f"{_ATTENTION}.output.weight": f"{_LAYER}.rel_attn.o",
     f"{_TERMS}.position.weight": f"{_LAYER}.rel_attn.r",
 }
+_DROPOUT = 0.1
 _TRANSPOSED_MATRICES = [name for name in _BY_HEAD if ".output." not in name]
 
 
@@ -25,6 +26,13 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(head, int) and isinstance(heads, int) and head * heads == size:
         return {**raw, "d_head": None}
     return raw
+
+
+def _adjust_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """There is one dropout: that of attention follows, unless it is given."""
+    if values.get("attention_probs_dropout_prob") == _DROPOUT and "hidden_dropout_prob" in values:
+        return {**values, "attention_probs_dropout_prob": values["hidden_dropout_prob"]}
+    return values
 
 
 XLNET = Family(
@@ -97,7 +105,7 @@ XLNET = Family(
         "n_head": 16,
         "d_inner": 4096,
         "max_seq_length": 512,
-        "dropout": 0.1,
+        "dropout": _DROPOUT,
         "summary_last_dropout": 0.1,
     },
     required_values={
@@ -111,6 +119,7 @@ XLNET = Family(
         "summary_activation": "tanh",
     },
     convert_config=_convert_config,
+    adjust_settings=_adjust_settings,
     unused_tensors=(
         (r"lm_loss\..*", "the head of pre-training, which this task does not have"),
         (r"(sequence_summary|logits_proj|classifier|qa_outputs)\..*", "the head of another task"),

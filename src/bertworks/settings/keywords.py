@@ -343,7 +343,9 @@ class PretrainKeywords(TrainingKeywords, total=False):
     eval_first: bool
     loader_workers: int
     data: str
-    objective: Literal["mlm", "causal", "replaced_tokens", "distillation", "skip_gram"]
+    objective: Literal[
+        "mlm", "causal", "replaced_tokens", "distillation", "skip_gram", "permutation"
+    ]
     model: ModelKeywords
     init_checkpoint: str | None
     init_generator: str | None

@@ -40,7 +40,9 @@ TableFormat: TypeAlias = Literal[
 label, a space and a text on each line; `text`: a text on each line; auto: by suffix, else by
 content."""
 
-Objective: TypeAlias = Literal["mlm", "causal", "replaced_tokens", "distillation", "skip_gram"]
+Objective: TypeAlias = Literal[
+    "mlm", "causal", "replaced_tokens", "distillation", "skip_gram", "permutation"
+]
 """Objective of pre-training: predict masked tokens (BERT), each next token (GPT), which tokens were
 replaced (ELECTRA), masked tokens with a teacher (DistilBERT), or nearby tokens (word2vec)."""
 

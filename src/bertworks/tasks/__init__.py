@@ -19,6 +19,7 @@ _TASKS = {
     "pretraining": "pretraining.task:PretrainingTask",
     "next-sentence": "pretraining.next_sentence:NextSentenceTask",
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
+    "permutation": "pretraining.permutation:PermutationTask",
     "classification": "classification:ClassificationTask",
     "multilabel": "multilabel:MultiLabelTask",
     "regression": "regression:RegressionTask",
@@ -30,7 +31,7 @@ _TASKS = {
 }
 _TASKS_OF_CHECKPOINTS = (
     *("answering", "tagging", "choice", "classification", "multilabel", "regression"),
-    *("pretraining", "next-sentence", "replaced-tokens"),
+    *("pretraining", "next-sentence", "replaced-tokens", "permutation"),
 )
 """Tasks that other tools train, in the order in which a checkpoint is searched for their heads."""
 

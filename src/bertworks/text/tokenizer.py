@@ -381,6 +381,16 @@ class Tokenizer(TokenizerPieces):
             sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
         return sequences
 
+    @property
+    def special_types(self) -> list[tuple[int, int]]:
+        """The ids of special pieces that have a token type of their own, and these types."""
+        return self._special_types
+
+    @property
+    def puts_cls_last(self) -> bool:
+        """Whether `[CLS]` is the last piece of a text, after `[SEP]` (XLNet)."""
+        return self.has("cls") and self._end[-1:] == [self.cls_id]
+
     @cached_property
     def _frame_ids(self) -> tuple[Ints, Ints]:
         """The ids before and after a single text."""

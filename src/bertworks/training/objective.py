@@ -31,6 +31,7 @@ from ..tasks.pretraining.distillation import (
     init_from_teacher,
 )
 from ..tasks.pretraining.network import PretrainingNetwork
+from ..tasks.pretraining.permutation import PermutationTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.settings import DistillationSettings
 from ..tasks.pretraining.skip_gram import SkipGramNetwork, SkipGramTask
@@ -96,10 +97,11 @@ def _masked_lm(
     tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> Objective:
-    """Return the objective of masked or next tokens and next sentences, possibly with a teacher."""
+    """Return the objective of masked, next or permuted tokens, possibly with a teacher."""
     parts = (tokenizer, settings.instances, settings.masking)
     causal, max_length = settings.objective == "causal", config.max_seqlen
-    pretraining_task = PretrainingTask(*parts, causal=causal, max_length=max_length)
+    kind = PermutationTask if settings.objective == "permutation" else PretrainingTask
+    pretraining_task = kind(*parts, causal=causal, max_length=max_length)
     student = pretraining_task.network(config)
     models = {"model": Model(tokenizer, pretraining_task, student)}
     if settings.distillation is None:
@@ -179,7 +181,8 @@ def _with_teacher(
 def with_geometry(settings: PretrainSettings) -> PretrainSettings:
     """Return a recipe with the geometry of its initial checkpoint, if it has one.
 
-    A checkpoint without bidirectional attention sets `objective` to "causal", unless it is given.
+    A checkpoint without bidirectional attention sets `objective` to "causal", and XLNet's to
+    "permutation", unless it is given.
 
     Raises:
         SettingsError: the recipe asks for another geometry.
@@ -189,8 +192,13 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
         return settings
     config, _ = read_config(locate_transformer(settings.init_checkpoint))
     model = settings.model.of_checkpoint(config, where=settings.init_checkpoint)
-    is_causal = config.attention != "bidirectional" and "objective" not in settings.model_fields_set
-    return settings.with_values(model=model, **({"objective": "causal"} if is_causal else {}))
+    objective = {}
+    if "objective" not in settings.model_fields_set:
+        if config.attention != "bidirectional":
+            objective = {"objective": "causal"}
+        elif config.is_transformer_xl:
+            objective = {"objective": "permutation"}
+    return settings.with_values(model=model, **objective)
 
 
 def check_shapes(settings: PretrainSettings) -> None:

@@ -332,7 +332,10 @@ def sample_fill_ins(
                 "answers": [tokenizer.id_to_token(int(piece)) for piece in ids[places]],
             }
         )
-        framed = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
+        if tokenizer.puts_cls_last:
+            framed = np.concatenate((masked, [tokenizer.sep_id, tokenizer.cls_id]))
+        else:
+            framed = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
         examples.append(PretrainingExample(framed, len(framed), row=len(examples)))
         if len(samples) == count:
             break

@@ -25,6 +25,7 @@ from ..settings.literals import InitialAttention, Objective
 from ..tasks.pretraining.instances import InstanceSettings
 from ..tasks.pretraining.masking import MaskingSettings
 from ..tasks.pretraining.settings import (
+    PREDICTED_SHARE,
     DistillationSettings,
     ReplacedTokensSettings,
     SkipGramSettings,
@@ -38,6 +39,7 @@ _WITHOUT_PAIRS = {
     "causal": "the [CLS] of a causal encoder sees only itself, and cannot predict next sentences",
     "replaced_tokens": "replaced_tokens does not use pairs",
     "skip_gram": "skip_gram does not use pairs",
+    "permutation": "permutation does not use pairs",
 }
 
 _NO_GEOMETRY = {
@@ -166,7 +168,8 @@ class PretrainSettings(FitSettings):
         description="mlm: predict masked tokens; causal: predict the next token; "
         "replaced_tokens (ELECTRA): detect tokens replaced by a small generator; "
         "distillation: masked tokens, with a teacher; skip_gram (word2vec): static "
-        "vectors, from tokens near each other",
+        "vectors, from tokens near each other; permutation (XLNet): predict tokens in a random "
+        "order, each from those before it",
     )
     model: ModelSettings = ModelSettings()
     init_checkpoint: str | None = Field(
@@ -216,6 +219,10 @@ class PretrainSettings(FitSettings):
         objective, model = settings.get("objective"), settings.get("model") or {}
         if objective == "replaced_tokens" and settings.get("replaced_tokens") is None:
             settings["replaced_tokens"] = {}
+        if objective == "permutation":
+            masking = settings.get("masking") or {}
+            if isinstance(masking, Mapping):
+                settings["masking"] = {"mlm_probability": PREDICTED_SHARE, **masking}
         if objective == "skip_gram":
             settings["skip_gram"] = settings.get("skip_gram") or {}
         if isinstance(model, Mapping):
@@ -226,6 +233,8 @@ class PretrainSettings(FitSettings):
                 settings["model"] = {**model, "attention": "causal"}
             if objective == "skip_gram":
                 settings["model"] = {**STATIC_SETTINGS, **model}
+            if objective == "permutation" and settings.get("init_checkpoint") is None:
+                settings["model"] = {"family": "xlnet", **model}
         return settings
 
     @model_validator(mode="wrap")
@@ -307,6 +316,12 @@ class PretrainSettings(FitSettings):
             getattr(self.model, k) != STATIC_SETTINGS[k] for k in static
         ):
             raise ValueError("objective=skip_gram needs num_hidden_layers=0 and positions=none")
+        is_known = not begins or "score_bias" in self.model.model_fields_set
+        if is_known and self.model.is_transformer_xl != (objective == "permutation"):
+            raise ValueError(
+                "objective=permutation and model.family=xlnet need each other: only XLNet has the "
+                "query stream, which only this objective trains"
+            )
         if self.instances.next_sentence and objective in _WITHOUT_PAIRS:
             raise ValueError(
                 f"instances.format={self.instances.format} with objective={objective}: "
@@ -348,6 +363,9 @@ def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if (objective := tree["objective"]) in ("causal", "skip_gram"):
         why = f"with objective={objective}, which masks nothing"
         yield from (("masking", key, why) for key in MaskingSettings.model_fields)
+    if objective == "permutation":
+        why = "with objective=permutation, which replaces nothing"
+        yield from (("masking", key, why) for key in ("mask_ratio", "random_ratio", "replace"))
     if masking["unit"] != "span":
         yield from (("masking", key, "without masking.unit=span") for key in _OF_SPANS)
     if not masking["static"]:

@@ -51,6 +51,8 @@ def tokenizer() -> Any:
         cls_id=CLS,
         sep_id=SEP,
         mask_id=MASK,
+        special_types=[],
+        puts_cls_last=False,
         has=lambda role: True,
         continues_word=lambda ids: ids >= FIRST_CONTINUATION,
     )

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from ...settings.base import Settings
 
+PREDICTED_SHARE = 1 / 6
+"""Of a sequence's tokens, with objective=permutation (Yang et al. 2019, §2.3: K = 6)."""
+
 
 class DistillationSettings(Settings):
     """How a student learns from a teacher."""

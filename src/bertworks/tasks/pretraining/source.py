@@ -108,8 +108,9 @@ class PretrainingSource:
     Args:
         documents: the numbers of the documents to use. A random B comes from these too, but not
             from a copy of A's document.
-        tokenizer: its `[CLS]` and `[SEP]` frame the sequences. If it lacks one of them, nothing is
-            put around sequences, and each document ends with its end token, if it has one.
+        tokenizer: its `[CLS]`, first or last, and `[SEP]` frame the sequences. If it lacks one of
+            them, nothing is put around sequences, and each document ends with its end token, if it
+            has one.
         seed: all random decisions are drawn from it and the epoch.
         repeat_every: the number of epochs after which the same instances repeat, with the same
             masks but in another order (`MaskingSettings.repeat_every`); None for never.
@@ -146,6 +147,7 @@ class PretrainingSource:
         self.with_units = with_units
         self._has_frame = tokenizer.has("cls") and tokenizer.has("sep")
         self._frame = (tokenizer.cls_id, tokenizer.sep_id) if self._has_frame else ()
+        self._puts_cls_last = tokenizer.puts_cls_last
         self._end_id = None if self._has_frame else tokenizer.end_id
         self._cached_plan: tuple[int, np.ndarray, np.ndarray] | None = None
         if not len(self.documents):
@@ -261,11 +263,15 @@ class PretrainingSource:
             dtype = getattr(read(documents[0]), column).dtype
             prefix, suffix = [np.array([x], dtype) for x in frame] or (np.empty(0, dtype),) * 2
             parts = [prefix[:0]]
+            first_piece, last_piece = (
+                (prefix[:0], prefix) if self._puts_cls_last else (prefix, prefix[:0])
+            )
             for instance in instances:
-                parts.append(prefix)
+                parts.append(first_piece)
                 for document, start, end in instance.pieces:
                     parts.append(getattr(cache[document], column)[start:end])
                     parts.append(suffix)
+                parts.append(last_piece)
             return np.concatenate(parts)
 
         count = len(instances)
@@ -273,12 +279,15 @@ class PretrainingSource:
         content_sizes = [sum(end - start for _, start, end in i.pieces) for i in instances]
         lengths = np.array(frame_sizes, np.int64) + np.array(content_sizes, np.int64)
         has_pairs = self.instances.next_sentence
+        first_frame = 1 if self._puts_cls_last else 2  # pieces around the first segment
         return InstanceBlock(
             tokens=concatenate_pieces("ids", *self._frame),
             starts=np.cumsum(lengths) - lengths,
             lengths=lengths,
             first_segments=np.fromiter(
-                (2 + i.pieces[0].end - i.pieces[0].start for i in instances), np.int64, count
+                (first_frame + i.pieces[0].end - i.pieces[0].start for i in instances),
+                np.int64,
+                count,
             )
             if has_pairs
             else lengths,

@@ -81,6 +81,7 @@ class PretrainingTask(Task[PretrainingExample]):
 
     name: ClassVar[str] = "pretraining"
     has_masked_lm: ClassVar[bool] = True  # or, if the task is causal, a head for the next token
+    has_two_streams: ClassVar[bool] = False  # whether queries do not know their tokens (XLNet)
     best_metric = "loss"
     lower_is_better: ClassVar[frozenset[str]] = frozenset(
         {"loss", "mlm_loss", "mlm_perplexity", "lm_loss", "lm_perplexity", "nsp_loss"}
@@ -123,7 +124,7 @@ class PretrainingTask(Task[PretrainingExample]):
     @classmethod
     def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
         config, family = checkpoint.config, checkpoint.family
-        if not _has_mlm_head(checkpoint):
+        if not _has_mlm_head(checkpoint) or config.is_transformer_xl != cls.has_two_streams:
             return None
         pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
         has_pairs = family.has(f"{NSP.name}.weight", checkpoint.tensors)
@@ -184,9 +185,13 @@ class PretrainingTask(Task[PretrainingExample]):
         order = np.argsort(lengths, kind="stable").tolist()
         first_segments = np.array([examples[at].first_segment for at in order])
         position = np.concatenate([np.arange(lengths[at]) for at in order])
+        ids = np.concatenate([examples[at].input_ids for at in order])
+        types = (position >= np.repeat(first_segments, lengths[order])).astype(np.int64)
+        for number, kind in self.tokenizer.special_types:
+            types[ids == number] = kind
         packed = Packed.from_arrays(
             [examples[at].input_ids for at in order],
-            [position >= np.repeat(first_segments, lengths[order])],
+            [types],
             rows=[at if (row := examples[at].row) is None else row for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]

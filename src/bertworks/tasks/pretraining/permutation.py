@@ -1,0 +1,146 @@
+"""Permutation language modelling: predict tokens in a random order, each from those before it.
+
+A share of a sequence's tokens is predicted; the others are their context. Each predicted token sees
+the context, and the predicted tokens that come before it in a random order, wherever they are in
+the text. So the model learns from both sides without a [MASK] in its input, and learns how
+predicted tokens depend on each other.
+
+A text's [MASK]s are predicted in the same way: each sees all other tokens, but no [MASK].
+
+Source: Yang et al. (2019), "XLNet", §2.2 to §2.4. As in the original code, tokens of the context
+see all of the context. Unlike there, special pieces always belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ...errors import CheckpointError, SettingsError
+from ...nn.config import EncoderConfig
+from ...nn.two_stream import Steps, query_stream
+from ...packed import Batch, Padded
+from ...text.tokenizer import Tokenizer
+from . import hashing
+from .instances import InstanceSettings
+from .masking import MaskingSettings
+from .network import PretrainingNetwork
+from .settings import PREDICTED_SHARE
+from .source import PretrainingExample
+from .task import PretrainingTask
+
+_ORDER = np.uint64(5 << 60)  # mixed into a token's bits; other modules use 1 to 4
+
+
+class PermutationNetwork(PretrainingNetwork):
+    """An encoder of two streams with a head that predicts tokens."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config, next_sentence=False)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `mlm`, the summed loss of the predicted tokens."""
+        return {"mlm": self.mlm_head.loss_sum(self._vectors(batch), batch.targets["masked_labels"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `mlm_logits` `[masked, vocab_size]`."""
+        return {"mlm_logits": self.mlm_head(self._vectors(batch))}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:  # noqa: ARG002
+        """Refuse: other engines have no query stream.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(
+            "a permutation language model has two streams, and is not exported with its head",
+            fix="Fine-tune it first, or export its encoder for vectors.",
+        )
+
+    def _vectors(self, batch: Batch) -> Tensor:
+        """The last vectors of the query stream: `[masked, hidden_size]`."""
+        positions, order = batch.targets["masked_positions"], batch.targets["order"]
+        encoder = self.encoder
+        assert encoder.mask_vector is not None
+        queries = encoder.mask_vector[0].expand(len(positions), -1)
+        queries = encoder.embeddings.dropout(queries)
+        return query_stream(encoder, batch.packed, Steps.from_order(positions, order), queries)
+
+
+class PermutationTask(PretrainingTask):
+    """Permutation language modelling.
+
+    Args:
+        instances: the format of the instances; it must not have pairs.
+        masking: which tokens are predicted; nothing is replaced.
+
+    Raises:
+        SettingsError: the format has pairs.
+    """
+
+    name: ClassVar[str] = "permutation"
+    has_two_streams = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        instances: InstanceSettings | None = None,
+        masking: MaskingSettings | None = None,
+        *,
+        causal: bool = False,
+        max_length: int = 512,
+        top_k: int = 5,
+    ) -> None:
+        instances = instances or InstanceSettings(format="full-sentences")
+        masking = masking or MaskingSettings(mlm_probability=PREDICTED_SHARE)
+        if instances.next_sentence:
+            raise SettingsError(
+                f"instances.format={instances.format!r} predicts next sentences, which "
+                "permutation language modelling does not",
+                fix="Set instances.format=full-sentences or doc-sentences.",
+            )
+        if causal:
+            raise SettingsError("causal=true does not fit objective=permutation")
+        super().__init__(tokenizer, instances, masking, max_length=max_length, top_k=top_k)
+
+    def network(self, config: EncoderConfig) -> PermutationNetwork:
+        """A new network.
+
+        Raises:
+            SettingsError: the encoder has no query stream.
+        """
+        if not config.is_transformer_xl:
+            raise SettingsError(
+                f"family={config.family}: the model has no query stream",
+                fix="objective=permutation needs model.family=xlnet.",
+            )
+        return PermutationNetwork(config)
+
+    def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
+        """Pack examples in order of length, and choose what is predicted, and in which order.
+
+        `targets` are those of `PretrainingTask`, and `order` `[tokens]`: 0 for the context, and the
+        number of each predicted token in its sequence's order, from 1. All [MASK]s of a text have
+        the number 1.
+        """
+        batch = super().collate(examples)
+        packed, positions = batch.packed, batch.targets["masked_positions"]
+        order = np.zeros(packed.num_tokens, np.int64)
+        if "masked_labels" not in batch.targets:
+            order[positions] = 1
+            return Batch(packed, {**batch.targets, "order": order}, batch.counts)
+        input_ids = packed.input_ids.copy()
+        input_ids[positions] = batch.targets["masked_labels"]  # nothing is replaced
+        sequence = np.searchsorted(packed.cu_seqlens, positions, side="right") - 1
+        keys = [examples[at].key for at in packed.sequence_row[sequence]]
+        bits = hashing.draw(np.array(keys, np.uint64), packed.position_ids[positions])
+        ranks = np.lexsort((hashing.mix(bits ^ _ORDER), sequence))
+        counts = np.bincount(sequence, minlength=packed.num_sequences)
+        numbers = np.arange(len(positions)) - np.repeat(counts.cumsum() - counts, counts)
+        order[positions[ranks]] = 1 + numbers
+        packed = replace(packed, input_ids=input_ids)
+        return Batch(packed, {**batch.targets, "order": order}, batch.counts)
