@@ -269,3 +269,7 @@ def test_adapters_are_named_on_the_command_line(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         model = bw.load(tmp_path / folder, device="cpu", **keywords)
         assert np.array_equal(np.load(out), model.embed(TEXTS, precision="fp32"))
+        inspection = CliRunner().invoke(
+            app, ["inspect", str(tmp_path / folder), *options, "--json"]
+        )
+        assert json.loads(inspection.stdout)["parameters"]["total"] == model.num_parameters

@@ -52,21 +52,24 @@ class Inspection:
     non_finite: Mapping[str, int]
 
 
-def inspect(name: str | Path) -> Inspection:
+def inspect(
+    name: str | Path, *, base: str | Path | None = None, adapter: str | None = None
+) -> Inspection:
     """Load a checkpoint and describe its contents.
 
     Args:
         name: a model directory, a run directory, or a name on the Hugging Face hub.
+        base, adapter: as in `load`.
 
     Raises:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
-    directory, _ = locate_with_adapter(name)
+    directory, _ = locate_with_adapter(name, base)
     description = read_task(directory)
     # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = description is not None and not is_registered(description.task)
     task = "encoder" if unknown else None
-    model = load(name, task=task, device="cpu", allow_non_finite=True)
+    model = load(name, task=task, device="cpu", allow_non_finite=True, base=base, adapter=adapter)
     tensors, _ = read_tensors(transformer_directory(directory), family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None

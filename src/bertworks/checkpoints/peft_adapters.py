@@ -46,7 +46,7 @@ def base_name(directory: Path) -> str:
         raise CheckpointError(
             "the adapter does not name its base model",
             where=str(directory / CONFIG),
-            fix='Give it: --base MODEL (load(…, base="…")).',
+            fix='Give it: --base MODEL (load(…, base="…")). convert writes the merged model.',
         )
     return name
 

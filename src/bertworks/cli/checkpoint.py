@@ -16,6 +16,7 @@ from .app import verb
 from .corpus_options import Corpus, CorpusInput, Reading
 from .devices import DeviceOption, load_model
 from .options import (
+    Adapters,
     AsJson,
     LoadOptions,
     ModelPath,
@@ -30,16 +31,18 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 
 @verb("inspect", "bertworks inspect runs/tickets", "bertworks inspect bert-base-uncased --json")
 def inspect(
+    *,
     model: ModelPath,
     tensors: Annotated[
         bool, typer.Option("--tensors", help="List every tensor that is used.")
     ] = False,
     json: AsJson = False,
+    adapters: Adapters,
 ) -> None:
     """Show a checkpoint's contents, and how each tensor is used."""
     from ..analysis.inspection import inspect as inspect_checkpoint
 
-    inspection = inspect_checkpoint(model)
+    inspection = inspect_checkpoint(model, **adapters)
     if json:
         display.as_json(asdict(inspection))
         return

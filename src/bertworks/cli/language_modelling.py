@@ -9,7 +9,7 @@ import typer
 from . import display
 from .app import verb
 from .devices import DeviceOption, load_model
-from .options import AsJson, ModelPath, SettingsOption
+from .options import Adapters, AsJson, ModelPath, SettingsOption
 from .texts import lines_of, require_text
 
 
@@ -25,11 +25,12 @@ def fill_mask(
     ] = 5,
     json: AsJson = False,
     device: DeviceOption = "auto",
+    adapters: Adapters,
     settings: SettingsOption,
 ) -> None:
     """Predict the masked words of a text."""
     require_text(text)
-    masks = load_model(model, device).fill_mask(text, top_k=top_k, **settings)
+    masks = load_model(model, device, **adapters).fill_mask(text, top_k=top_k, **settings)
     if json:
         display.as_json(masks)
         return
@@ -53,12 +54,13 @@ def next_sentence(
     second: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
     json: AsJson = False,
     device: DeviceOption = "auto",
+    adapters: Adapters,
     settings: SettingsOption,
 ) -> None:
     """Print the probability that B follows A."""
     require_text(first)
     require_text(second)
-    chance = load_model(model, device).next_sentence(first, second, **settings)
+    chance = load_model(model, device, **adapters).next_sentence(first, second, **settings)
     if json:
         display.as_json({"next_sentence_probability": chance})
     else:
@@ -81,6 +83,7 @@ def generate(
     ],
     json: AsJson = False,
     device: DeviceOption = "auto",
+    adapters: Adapters,
     settings: SettingsOption,
 ) -> None:
     """Continue texts, token by token; the model must be causal.
@@ -91,7 +94,7 @@ def generate(
     prompts = list(lines_of(texts))
     for text in prompts:
         require_text(text)
-    continuations = load_model(model, device).generate(prompts, **settings)
+    continuations = load_model(model, device, **adapters).generate(prompts, **settings)
     for text, continuation in zip(prompts, continuations, strict=True):
         if json:
             display.as_json({"text": text, "generated_text": continuation})
