@@ -303,6 +303,7 @@ EXPANSION = {"strategy": "fixed", "length": 9}
             {"query_expansion": {**EXPANSION, "attend": True}, "document_length": 7},
         ),
         ({"query": "b c ", "document": ""}, {"query_length": 6}),
+        ({}, {"query_expansion": {"strategy": "min", "length": 8}}),
     ],
 )
 def test_the_layout_of_multi_vector_encoder_is_read_and_written(
@@ -325,7 +326,8 @@ def test_the_layout_of_multi_vector_encoder_is_read_and_written(
 @pytest.mark.parametrize(
     ("file", "entries", "message"),
     [
-        ("sentence_bert_config.json", {"query_expansion": {"strategy": "min"}}, "strategy='min'"),
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "few"}}, "strategy='few'"),
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "min"}}, "has no length"),
         ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "meanmaxsim"),
         ("config_sentence_transformers.json", {"prompts": {"query": "[unused0] a"}}, "beside text"),

@@ -59,6 +59,9 @@ class LateInteractionSettings(Settings):
     expands_queries: bool = Field(
         True, description="fill queries with [MASK] up to query_length; these are compared too"
     )
+    keeps_long_queries: bool = Field(
+        False, description="whether query_length only says how far a query is filled"
+    )
     attends_to_expansion: bool = Field(
         False, description="whether a query's tokens attend to that [MASK]"
     )
@@ -157,7 +160,7 @@ def read_multi_vector_settings(
     required = {
         "similarity_fn_name": (function, ("maxsim",)),
         "query_expansion": (expansion, (None, values)),
-        "query_expansion.strategy": (values.get("strategy", "fixed"), ("fixed",)),
+        "query_expansion.strategy": (values.get("strategy", "fixed"), ("fixed", "min")),
         "query_expansion.token": (values.get("token"), (None, "[MASK]", "<mask>")),
         "skiplist_tasks": (mask.get("skiplist_tasks", ["document"]), (["document"],)),
         "keep_only_token_ids": (mask.get("keep_only_token_ids"), (None,)),
@@ -166,6 +169,8 @@ def read_multi_vector_settings(
         if value not in supported:
             raise CheckpointError(f"{name}={truncate_repr(value)} is not supported", where=where)
     length = limits.get("query_length") if expansion is None else values.get("length")
+    if expansion is not None and length is None:
+        raise CheckpointError("query_expansion has no length", where=where)
     return _parse(
         {
             "query_prefix": prefixes.get("query", ""),
@@ -173,6 +178,7 @@ def read_multi_vector_settings(
             "query_length": length,
             "document_length": limits.get("document_length"),
             "expands_queries": expansion is not None,
+            "keeps_long_queries": values.get("strategy") == "min",
             "attends_to_expansion": values.get("attend", False),
             "skipped_words": mask.get("skiplist_words") or (),
             "normalize": normalize,
@@ -192,7 +198,7 @@ def multi_vector_files(
     limits: dict[str, Any] = {"document_length": settings.document_length}
     if settings.expands_queries:
         limits["query_expansion"] = {
-            "strategy": "fixed",
+            "strategy": "min" if settings.keeps_long_queries else "fixed",
             "attend": settings.attends_to_expansion,
             "length": settings.query_length,
         }

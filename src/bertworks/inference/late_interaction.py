@@ -65,7 +65,10 @@ class LateInteractionEmbedder(TextEmbedder):
         query_prefix, document_prefix = map(self._prefix, (own.query_prefix, own.document_prefix))
         prefix = query_prefix if self.is_query else document_prefix
         length = own.query_length if self.is_query else own.document_length
-        self.limit = self.limit if length is None else min(self.limit, length)
+        length = self.limit if length is None else min(self.limit, length)
+        self._filled_length = length
+        if not (self._expands and own.keeps_long_queries):
+            self.limit = length
         start, end = tokenizer.definition.frame.start, tokenizer.definition.frame.end
         ids = tokenizer.definition.ids
         self._start = np.array([*(ids[piece] for piece in start), *prefix], np.int32)
@@ -162,7 +165,8 @@ class LateInteractionEmbedder(TextEmbedder):
 
     def _fill_query(self, text: EncodedText) -> NDArray[np.int32]:
         """A query's ids, filled with `[MASK]`."""
-        ids = np.full(self.limit, self.tokenizer.mask_id, np.int32)
+        length = max(self._filled_length, text.num_tokens)
+        ids = np.full(length, self.tokenizer.mask_id, np.int32)
         ids[: text.num_tokens] = text.encoding.input_ids
         return ids
 
@@ -173,7 +177,7 @@ class LateInteractionEmbedder(TextEmbedder):
         and the parameters' own precision is used.
         """
         ids = torch.from_numpy(self._fill_query(text)).long()[None].to(self.device)
-        mask = torch.arange(self.limit, device=self.device)[None] < text.num_tokens
+        mask = torch.arange(ids.shape[1], device=self.device)[None] < text.num_tokens
         hidden: Tensor = self.network.encoder(Padded.from_tensors(ids, mask))
         return hidden
 
