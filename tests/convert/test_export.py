@@ -28,6 +28,10 @@ TEXTS = ["a", "a b c", "c d e f g h a b", "b a"]
 PEERS = {"mean-sqrt": "mean_sqrt_len_tokens", "weighted-mean": "weightedmean", "sep": "lasttoken"}
 
 
+# The exporter takes more than a second for each layer.
+ONE_LAYER = geometry("bert", vocab_size=len(PIECES), num_hidden_layers=1)
+
+
 def encoder(config: EncoderConfig | None = None, **sentence) -> bw.Model:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     torch.manual_seed(0)
@@ -82,7 +86,7 @@ def test_padded_network_gives_the_vectors_of_embed(pooling: str, normalize: bool
 def test_onnx_runtime_gives_the_vectors_of_embed(tmp_path, pooling: str, normalize: bool) -> None:
     import onnxruntime
 
-    model = encoder(pooling=pooling, normalize=normalize)
+    model = encoder(ONE_LAYER, pooling=pooling, normalize=normalize)
     write_onnx(model, tmp_path / "onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
     names = [output.name for output in session.get_outputs()]
@@ -103,7 +107,7 @@ def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
     import onnxruntime
 
     values = {"family": "bertworks", "vocab_size": len(PIECES), "initializer_range": 0.3}
-    config = geometry("bert").with_values(**values, score_bias={"kind": kind})
+    config = geometry("bert").with_values(**values, score_bias={"kind": kind}, num_hidden_layers=2)
     model = encoder(config, pooling="mean")
     write_onnx(model, tmp_path / "onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))

@@ -78,7 +78,7 @@ class ByteLevelOracle:
 
 
 def word_oracle(
-    merges: Sequence[tuple[str, str]], words: Callable[[str], list[str]], vocabulary: set[str]
+    merges: Sequence[tuple[str, str]], words: Callable[[str], Sequence[str]], vocabulary: set[str]
 ) -> Callable[[str], list[str]]:
     """The first GPT's: BPE within words, the last letter of which carries the end of the word."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}

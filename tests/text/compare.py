@@ -84,7 +84,7 @@ def compare_offsets(spans_of: Callable[[str], Spans]) -> Callable[[str, Sequence
 
 
 def compare_words(
-    words: Callable[[str], list[str]], letters: Callable[[str], str]
+    words: Callable[[str], Sequence[str]], letters: Callable[[str], str]
 ) -> Callable[[str, Sequence[str], Spans], int]:
     """Count the tokens that are not what the characters at their offsets normalize to.
 

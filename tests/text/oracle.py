@@ -88,6 +88,7 @@ class Oracle:
     ) -> None:
         self.unicodedata = unicodedata if compose else _WithoutNFC
         self.basic = legacy.BasicTokenizer(do_lower_case=lowercase, strip_accents=strip_accents)
+        self.cached_words = lru_cache(1 << 18)(lambda text: tuple(self.words(text)))
         self.pieces_of = lru_cache(1 << 18)(
             legacy.WordpieceTokenizer(set(pieces), "[UNK]", max_word_characters).tokenize
         )
@@ -98,4 +99,4 @@ class Oracle:
         return found
 
     def tokenize(self, text: str) -> list[str]:
-        return [piece for word in self.words(text) for piece in self.pieces_of(word)]
+        return [piece for word in self.cached_words(text) for piece in self.pieces_of(word)]

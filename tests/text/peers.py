@@ -15,7 +15,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import sentencepiece
@@ -46,18 +46,23 @@ def wordpiece(family: str, *vocabularies: str) -> Callable[[Path, Path], list[Pe
     return peers
 
 
+@cache  # families of one vocabulary share what it computes
+def _wordpiece_oracle(pieces: tuple[str, ...], lowercase: bool) -> Oracle:
+    return Oracle(pieces, lowercase=lowercase)
+
+
 def _wordpiece(data: Path, folder: Path, family: str, vocabulary: str) -> Peer:
     folder.mkdir()
     pieces = (data / "vocab" / f"bert-base-{vocabulary}-vocab.txt").read_bytes()
     (folder / "vocab.txt").write_bytes(pieces)
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     tokenizer = Tokenizer.load(folder)
-    oracle = Oracle(tokenizer.pieces, lowercase=vocabulary != "cased")
+    oracle = _wordpiece_oracle(tuple(tokenizer.pieces), vocabulary != "cased")
 
     def letters(token: str) -> str:
         return "" if token == "[UNK]" else token.removeprefix("##") or token
 
-    return Peer(tokenizer, oracle.tokenize, compare_words(oracle.words, letters))
+    return Peer(tokenizer, oracle.tokenize, compare_words(oracle.cached_words, letters))
 
 
 def mpnet(data: Path, folder: Path) -> list[Peer]:
@@ -72,7 +77,7 @@ def mpnet(data: Path, folder: Path) -> list[Peer]:
     def letters(token: str) -> str:
         return "" if token == "[UNK]" else token.removeprefix("##") or token
 
-    return [Peer(tokenizer, oracle.tokenize, compare_words(oracle.words, letters))]
+    return [Peer(tokenizer, oracle.tokenize, compare_words(oracle.cached_words, letters))]
 
 
 # ---------------------------------------------------------------------------------- byte-level BPE
@@ -87,8 +92,7 @@ def roberta_files(data: Path, folder: Path) -> Path:
 
 def roberta(data: Path, folder: Path) -> list[Peer]:
     tokenizer = Tokenizer.load(roberta_files(data, folder))
-    oracle = ByteLevelOracle(_merges(folder / "merges.txt"))
-    find = lru_cache(1)(oracle.tokenize)
+    find = _find_byte_level(data)
     return [
         Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
     ]
@@ -102,7 +106,7 @@ def deberta(data: Path, folder: Path) -> list[Peer]:
     (folder / "vocab.json").write_text(json.dumps(ids))
     (folder / "merges.txt").write_bytes((data / "vocab" / "gpt2-merges.txt").read_bytes())
     (folder / "config.json").write_text('{"model_type": "deberta"}')
-    find = lru_cache(1)(ByteLevelOracle(_merges(folder / "merges.txt")).tokenize)
+    find = _find_byte_level(data)
     tokenizer = Tokenizer.load(folder)
     return [
         Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
@@ -126,8 +130,7 @@ def modernbert(data: Path, folder: Path) -> list[Peer]:
     own = folder / "modernbert"
     own.mkdir()
     library.save(str(own / "tokenizer.json"))
-    oracle = ByteLevelOracle(merges)
-    find = lru_cache(1)(oracle.tokenize)
+    find = _find_byte_level(data)
     tokenizer = Tokenizer.load(own)
 
     def tokenize_composed(text: str) -> list[str]:
@@ -164,11 +167,18 @@ def eurobert(data: Path, folder: Path) -> list[Peer]:
     config = {"bos_token": first, "eos_token": last, "pad_token": last, "mask_token": "<|mask|>"}
     (own / "tokenizer_config.json").write_text(json.dumps(config))
     (own / "config.json").write_text(json.dumps({"model_type": "eurobert"}))
-    find = lru_cache(1)(ByteLevelOracle(merges).tokenize)
+    find = _find_byte_level(data)
     tokenizer = Tokenizer.load(own)
     return [
         Peer(tokenizer, lambda t: [token for token, *_ in find(t)], compare_offsets(_spans(find)))
     ]
+
+
+@cache  # families share what it computes
+def _find_byte_level(data: Path) -> Callable[[str], list[tuple[str, int, int]]]:
+    """GPT-2's tokens of a text, by the oracle."""
+    merges = _merges(data / "vocab" / "gpt2-merges.txt")
+    return lru_cache(1 << 14)(ByteLevelOracle(merges).tokenize)
 
 
 def _spans(find: Callable[[str], list[tuple[str, int, int]]]) -> Callable[[str], Spans]:
@@ -372,7 +382,7 @@ def gpt(data: Path, folder: Path) -> list[Peer]:
     library.train_from_iterator(xquad(data, "en")[:240], trainer)
     library.model.save(str(folder))
     tokenizer = Tokenizer.load(folder)
-    words = Oracle(lowercase=True).words
+    words = Oracle(lowercase=True).cached_words
     tokens = word_oracle(_merges(folder / "merges.txt"), words, set(tokenizer.pieces))
 
     def letters(token: str) -> str:
