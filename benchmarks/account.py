@@ -1,4 +1,4 @@
-"""Where our time goes, part by part, each with its floor.
+"""The time of inference and training, part by part, with the lower bound of each.
 
     python benchmarks/account.py MODEL --out account.json
 

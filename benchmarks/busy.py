@@ -1,4 +1,4 @@
-"""Training on a machine that other programs use: how its threads wait for one another.
+"""Training on a machine that other programs use: how its threads wait for each other.
 
     python benchmarks/busy.py --out busy.json
 

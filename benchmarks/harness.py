@@ -1,4 +1,4 @@
-"""One way to measure: ours and its peers in turns, in processes, next to the machine's peaks.
+"""The measurements of all benchmarks: ours and its peers in turns, in processes.
 
 A contestant does jobs by name, and answers with what each took:
 

@@ -1,4 +1,4 @@
-"""Texts to vectors on a CPU: ours and what people use, in one run.
+"""Texts to vectors on a CPU: ours and common libraries, in one run.
 
     python benchmarks/inference.py MODEL --out inference.json
     python benchmarks/inference.py --passages 384 --texts 24 --out passages.json

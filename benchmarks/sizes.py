@@ -1,4 +1,4 @@
-"""What texts to vectors cost against their length, the budget of a batch, and their number.
+"""The time of texts to vectors by text length, batch budget, and number of texts.
 
     python benchmarks/sizes.py MODEL --numbers 1000 10000 100000 1000000 --out sizes.json
 

@@ -1,4 +1,4 @@
-"""What comes before the first answer: starting, loading, the first forward pass.
+"""The time until the first answer: starting, loading, the first forward pass.
 
     python benchmarks/starting.py MODEL --out starting.json
 

@@ -1,4 +1,4 @@
-"""What all tests share: where the real data lies, and one seed."""
+"""Fixtures of all tests: the folder of the real data, and one seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts names that say nothing of the thing: `python -m tests.names [FOLDER...]`.
+"""Counts names that do not say what a thing is: `python -m tests.names [FOLDER...]`.
 
 A name that is a bare participle, preposition or adverb (`found`, `given`, `beside`) says what
 happened to a value, not what it is. The script lists all variables, parameters, attributes,

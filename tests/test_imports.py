@@ -1,4 +1,4 @@
-"""What is cheap to import stays so: torch is loaded by what computes, and by nothing else."""
+"""Imports that are cheap stay so: torch is loaded only by modules that compute."""
 
 from __future__ import annotations
 

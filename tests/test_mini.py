@@ -1,4 +1,4 @@
-"""The model inside the package: its name everywhere, what it knows, how it is shown."""
+"""The model inside the package: its name in every verb, its quality, its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle: what it says of texts, and what it says when it cannot."""
+"""The handle `Model`: its answers for texts, and its errors."""
 
 from __future__ import annotations
 

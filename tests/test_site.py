@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a broken link, and asks no other host."""
+"""The documentation as a site: no broken links, and no files from other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands import, imported once: every process is forked from one that has done so."""
+"""The imports of all commands, made once: every process is forked from one that has made them."""
 
 import importlib
 import pkgutil

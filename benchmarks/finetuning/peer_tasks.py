@@ -1,4 +1,4 @@
-"""What a plain Hugging Face script does for each task: features, padded batches, a measurement.
+"""A plain Hugging Face script for each task: features, padded batches, a measurement.
 
 Rows come from the same files by the same columns as ours; everything after that is the reference's:
 its tokenizer, its head, its loss. Each class is as short as the library's own examples allow.

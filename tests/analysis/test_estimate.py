@@ -1,4 +1,4 @@
-"""What a run will take, against published sizes, PyTorch's own count, and a real run's memory."""
+"""Estimates of a run: against published sizes, PyTorch's own count, and a real run's memory."""
 
 from __future__ import annotations
 

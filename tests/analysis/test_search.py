@@ -1,4 +1,4 @@
-"""Search: what a full sort finds, kept vectors that are of this file and model, and rerankers."""
+"""Search: equal to a full sort, checked saved vectors, and rerankers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help on settings says what the classes accept, and a written file is accepted back."""
+"""Help on settings describes the classes, and a written file can be read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a model that goes to another tool, or comes from one: numbers for the tests."""
+"""Exchange of models with other tools in both directions: numbers for the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far our networks are from Hugging Face's: numbers, which tests and `docs/families.md` share.
+"""Differences between our networks and Hugging Face's, for tests and `docs/families.md`.
 
 An error is the largest difference of two tensors as a share of the reference's largest value. The
 reference computes in float64, with the very weights that ours has.

@@ -1,4 +1,4 @@
-"""Files that others made, damaged or made up: one line says what is wrong, and little is allocated.
+"""Damaged and invented files: one line names the fault, and little memory is allocated.
 
 Each case is drawn from a seed. Whatever the damage, a model is loaded or a `BertworksError` of one
 line is raised; the program's memory stays where it was.

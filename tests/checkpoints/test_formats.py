@@ -1,4 +1,4 @@
-"""Other files than today's: TensorFlow's checkpoints, pickles, shards; and damaged ones."""
+"""Other file formats: TensorFlow's checkpoints, pickles, shards; and damaged ones."""
 
 from __future__ import annotations
 

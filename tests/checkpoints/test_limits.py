@@ -1,4 +1,4 @@
-"""The most tokens of a text, where a sentence encoder's files say more than it has positions."""
+"""The most tokens of a text, if a sentence encoder's files name more than it has positions."""
 
 from __future__ import annotations
 

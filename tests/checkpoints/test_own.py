@@ -1,4 +1,4 @@
-"""The package's own family: what no published family has is saved, and loads as it was."""
+"""The package's own family: settings that no published family has are saved and loaded."""
 
 from __future__ import annotations
 

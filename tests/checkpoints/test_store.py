@@ -1,4 +1,4 @@
-"""Models on disk: strict both ways, to the bit, and open to Hugging Face."""
+"""Models on disk: strict in both directions, exact, and readable by Hugging Face."""
 
 from __future__ import annotations
 

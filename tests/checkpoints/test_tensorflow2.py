@@ -1,4 +1,4 @@
-"""A checkpoint that TensorFlow 2 wrote: the paper's forward pass, and what became of the rest."""
+"""A checkpoint that TensorFlow 2 wrote: the paper's forward pass, and the unused tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small world for the command line: corpus, vocabulary, shards, a model, and a fine-tuned one."""
+"""Shared files for the command line: corpus, vocabulary, shards, a model, and a fine-tuned one."""
 
 from __future__ import annotations
 

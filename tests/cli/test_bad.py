@@ -1,4 +1,4 @@
-"""What people mistype: one clear line, the right exit status, and never a traceback.
+"""Mistakes on the command line: one clear line, the right exit status, and never a traceback.
 
 A mistake in the command line itself ends with status 2 and a hint, one in what it names with 1.
 """

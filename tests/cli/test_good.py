@@ -1,4 +1,4 @@
-"""Every verb, as its help shows it: what it prints and what it leaves behind."""
+"""Every verb, as its help shows it: what it prints and which files it writes."""
 
 from __future__ import annotations
 

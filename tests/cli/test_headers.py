@@ -1,4 +1,4 @@
-"""Every verb reads the same rows of a table without options: none more for a header, none less."""
+"""Every verb reads the same rows of a table without options, with or without a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`probe` and `ablate`: what they print, and what they say of mistakes."""
+"""`probe` and `ablate`: their output, and their errors."""
 
 from __future__ import annotations
 

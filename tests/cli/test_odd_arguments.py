@@ -1,4 +1,4 @@
-"""Odd values of every argument and option: one line, and no traceback, no endless work."""
+"""Odd values of every argument and option: an error of one line, and no endless work."""
 
 from __future__ import annotations
 

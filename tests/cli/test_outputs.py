@@ -1,4 +1,4 @@
-"""What every verb that writes promises: no half of a file, one writer, no input lost, no litter."""
+"""Outputs of every verb: complete files, one writer, inputs untouched, no temporary files."""
 
 from __future__ import annotations
 

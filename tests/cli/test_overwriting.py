@@ -1,4 +1,4 @@
-"""One rule for an output that exists, in every verb that has one: refused, resumed, or replaced."""
+"""One rule for existing outputs, in every verb: refused, resumed, or replaced."""
 
 from __future__ import annotations
 

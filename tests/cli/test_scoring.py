@@ -1,4 +1,4 @@
-"""`score`: what it prints and writes, and that `evaluate` says the same of a model."""
+"""`score`: its output, which equals that of `evaluate` for a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vocabulary surgery: what is not touched stays what it was."""
+"""Changes of vocabularies and positions: everything else is unchanged."""
 
 from __future__ import annotations
 

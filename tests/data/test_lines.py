@@ -1,4 +1,4 @@
-"""The one reader of lines: encodings, lines without an end, files that are no text."""
+"""The one reader of lines: encodings, lines without an end, files that are not text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a prepared corpus: put together they are one run's bytes, or say what does not fit."""
+"""Parts of a prepared corpus: merged they are the bytes of one run; mismatches are refused."""
 
 from __future__ import annotations
 

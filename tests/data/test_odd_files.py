@@ -1,4 +1,4 @@
-"""Tables as people have them: what a file is, by its content, and messages that lead on."""
+"""Real-world tables: formats are detected by content, and errors name the fix."""
 
 from __future__ import annotations
 

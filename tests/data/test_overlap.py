@@ -1,4 +1,4 @@
-"""Documents that share 13 words in a row with evaluation data: all of them found, and no others."""
+"""Documents that share 13 words in a row with evaluation data: all are found, and no others."""
 
 from __future__ import annotations
 

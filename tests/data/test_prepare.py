@@ -1,4 +1,4 @@
-"""prepare: the tokenizer's ids, always the same bytes, and kills and faults borne."""
+"""prepare: the tokenizer's ids, the same bytes every time, after kills and faults too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers: every format gives back the documents that were written, and names what is bad."""
+"""Readers: every format gives back the documents that were written, and names bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans: from characters of a text to tokens that are masked together, and what is wrong said."""
+"""Spans: from characters of a text to tokens that are masked together, and errors."""
 
 from __future__ import annotations
 

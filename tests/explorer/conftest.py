@@ -1,4 +1,4 @@
-"""Servers of the small models of `tests/serving`, and a browser that looks at them."""
+"""Servers of the small models of `tests/serving`, and a browser that opens their pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each view as a person uses it, in a browser; what it shows is what the model says."""
+"""Each view as a person uses it, in a browser; it shows the model's numbers."""
 
 from __future__ import annotations
 

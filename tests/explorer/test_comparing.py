@@ -1,4 +1,4 @@
-"""Views of several texts, on models whose answer is known."""
+"""Views of several texts, on models with known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for everybody: any width, light and dark, by keyboard, read aloud; and as one file."""
+"""Accessibility of the page: any width, light and dark, keyboard, screen readers; and as a file."""
 
 from __future__ import annotations
 

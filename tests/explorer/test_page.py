@@ -1,4 +1,4 @@
-"""The page as a server gives it out, and as one file."""
+"""The page from a server, and as one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of one text: as the library's verbs, or as a plain computation, have it."""
+"""Views of one text equal the library's verbs, or a plain computation."""
 
 from __future__ import annotations
 

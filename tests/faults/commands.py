@@ -1,4 +1,4 @@
-"""The commands that faults are tried on, and what they leave, but for the clock."""
+"""The commands that faults are tried on, and their outputs without times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all faults are tried on, how often, and a table of what was tried."""
+"""Shared files of the tests of faults, the number of tries, and a table of outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the tests tested? One operator is changed at a time, and a test must fail.
+"""Mutation testing: one operator is changed at a time, and a test must fail.
 
     python -m tests.faults.mutants --lines lines.pickle --count 100 --seed 0   # a sample
     python -m tests.faults.mutants --count 0 src/bertworks/text                # all of a folder

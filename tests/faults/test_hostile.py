@@ -1,4 +1,4 @@
-"""Files that mean harm: nothing of them is run, no path leaves its directory, nothing grows."""
+"""Hostile files: no code is run, no path leaves its directory, memory is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every format that is read, changed at random: one line of error or a right answer."""
+"""Every format that is read, changed at random: one line of error or a correct result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine: answers in the order of the rows, whatever their batches, in bounded memory."""
+"""The engine: answers in the order of the rows, for any batches, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family by every path of inference: one computes all parts of a family, or declines it."""
+"""Every family by every path of inference: a path computes a family fully, or declines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden states that are computed once: those of the encoder, window by window."""
+"""Hidden states that are computed once equal the encoder's, window by window."""
 
 from __future__ import annotations
 

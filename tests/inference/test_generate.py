@@ -1,4 +1,4 @@
-"""Continued texts are the same without a key-value cache, and as Hugging Face's GPT."""
+"""Generated texts are the same without a key-value cache, and as Hugging Face's GPT."""
 
 from __future__ import annotations
 

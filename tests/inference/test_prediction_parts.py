@@ -1,4 +1,4 @@
-"""Parts of predictions: put together they are one run's bytes, or say what does not fit."""
+"""Parts of predictions: merged they are the bytes of one run; mismatches are refused."""
 
 from __future__ import annotations
 

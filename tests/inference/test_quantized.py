@@ -1,4 +1,4 @@
-"""Linear maps of 8-bit numbers: what they compute, with the processor's instructions or without."""
+"""Linear maps of 8-bit numbers: their results, with the processor's instructions or without."""
 
 from __future__ import annotations
 

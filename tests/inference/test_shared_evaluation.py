@@ -1,4 +1,4 @@
-"""Processes that share an evaluation come to the outcome of one that does it alone."""
+"""Processes that share an evaluation have the outcome of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of tokens and words: what plain transformers gives, each at its place in the text."""
+"""Vectors of tokens and words: equal to plain transformers', each with its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a file of vectors: put together they are one run's bytes, or say what does not fit."""
+"""Parts of a file of vectors: merged they are the bytes of one run; mismatches are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors to files: what `embed` gives, in bounded memory, and the same file after a kill."""
+"""Vectors in files: those of `embed`, in bounded memory, and the same file after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On Ray's nodes, one of which is killed half-way: the bytes of one process."""
+"""Ray's nodes, one of which is killed half-way: the bytes of one process."""
 
 from __future__ import annotations
 

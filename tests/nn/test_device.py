@@ -1,4 +1,4 @@
-"""Which precision a device is given."""
+"""The precision that is chosen for a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory keeps to itself, and says what it knows."""
+"""The run directory: private files, and its records."""
 
 from __future__ import annotations
 

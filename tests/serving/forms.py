@@ -1,4 +1,4 @@
-"""What each task takes, in every form in which the same rows may be written; published models."""
+"""Inputs of each task, in every form in which the same rows may be written; published models."""
 
 from __future__ import annotations
 

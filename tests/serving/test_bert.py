@@ -1,4 +1,4 @@
-"""What a BERT does, over HTTP: the same as the library, whatever it is batched with."""
+"""BERT's verbs over HTTP: the same answers as the library's, in any batch."""
 
 from __future__ import annotations
 

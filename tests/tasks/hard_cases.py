@@ -1,4 +1,4 @@
-"""Small tasks of the kinds that strain a protocol, each as small as it can be and still be real.
+"""Small tasks that are hard for the task protocol, each as small as possible but real.
 
 They share a vocabulary of letters; `index` is a row's number, `answer` what is right for it.
 """

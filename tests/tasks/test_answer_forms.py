@@ -1,4 +1,4 @@
-"""Answers are read with their starts from every form of file that the field writes."""
+"""Answers are read with their starts from every common form of file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation's metrics are made of, against what others count from the same predictions."""
+"""The breakdown of an evaluation's metrics equals other libraries' counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences seen among those around them in their document."""
+"""Sentences with their neighbours in the document as context."""
 
 from __future__ import annotations
 

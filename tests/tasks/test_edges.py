@@ -1,4 +1,4 @@
-"""What is at the edge of each task: nothing, one word, far too much, and what cannot be learned.
+"""Edge cases of each task: empty data, one word, too long texts, and constant labels.
 
 `docs/edges.md` says the same in words.
 """

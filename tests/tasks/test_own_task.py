@@ -1,4 +1,4 @@
-"""A task of a user's own: the example, from its file and as a class, trained, saved, opened."""
+"""A user's own task: the example, from its file and as a class, trained, saved, opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every task promises: lines for people, and the same numbers for a padded batch."""
+"""The promises of every task: readable answers, and the same numbers for a padded batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread, since that trains networks of a few hundred weights fastest; and a small corpus."""
+"""One thread, which trains networks of a few hundred weights fastest; and a small corpus."""
 
 from __future__ import annotations
 

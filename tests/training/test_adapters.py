@@ -1,4 +1,4 @@
-"""Low-rank adapters: what learns, what is saved, and that it is what was trained."""
+"""Low-rank adapters: which weights learn and are saved, and that they are those trained."""
 
 from __future__ import annotations
 

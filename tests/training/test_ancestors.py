@@ -1,4 +1,4 @@
-"""LSTMs and two-way encoders learn, resume exactly, and are used further, as others are."""
+"""LSTMs and two-way encoders learn, resume exactly, and are used like other models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers without any sense are refused before training: by the settings, or by the run's plan."""
+"""Meaningless numbers are refused before training: by the settings, or by the run's plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that are computed again on the way back: the same bits, with less kept."""
+"""Gradient checkpointing: the same bits, with less memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables with empty cells and misspelled labels: the same in every format, counted and said."""
+"""Tables with empty cells and misspelled labels: the same in every format, counted and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes that share each global batch do what one does with the whole of it."""
+"""Two processes that share each global batch compute the same as one process."""
 
 from __future__ import annotations
 

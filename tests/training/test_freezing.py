@@ -1,4 +1,4 @@
-"""What is frozen does not change by a bit; what is unfrozen learns from its step on."""
+"""Frozen weights do not change by a bit; unfrozen ones learn from their step on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change to the loop must leave the loss curve where it was.
+"""The loss curve of the loop does not change.
 
 Two guards: a curve kept in a file, and Hugging Face's BERT trained in the plainest PyTorch loop on
 the same batches, padded.

@@ -1,4 +1,4 @@
-"""Pre-training that begins as a checkpoint."""
+"""Pre-training that starts from a checkpoint."""
 
 from __future__ import annotations
 

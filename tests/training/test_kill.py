@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL, whenever, ends as one that was left alone: to the bit."""
+"""A run that is killed with SIGKILL at any time ends with the bits of one that was not."""
 
 from __future__ import annotations
 

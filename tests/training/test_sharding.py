@@ -1,4 +1,4 @@
-"""A sharded network learns what one learns that each process has all of."""
+"""A sharded network learns the same as one that every process holds whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights fine-tuning begins with, tensor by tensor."""
+"""The weights that fine-tuning starts from, tensor by tensor."""
 
 from __future__ import annotations
 

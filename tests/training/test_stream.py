@@ -1,4 +1,4 @@
-"""The stream deals every example once an epoch, and the same whatever its workers and ranks."""
+"""The stream gives every example once an epoch, the same for any workers and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grids and searches: what is tried, what is done again, what is best."""
+"""Grids and searches: the points, the repeated runs, and the best one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables: what is addressed to this package is known to it."""
+"""Environment variables: unknown ones with the package's prefix are refused."""
 
 from __future__ import annotations
 

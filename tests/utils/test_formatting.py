@@ -1,4 +1,4 @@
-"""No estimate of the time left before it means something, and then a good one."""
+"""The estimate of the time left is shown only when it is good."""
 
 from __future__ import annotations
 

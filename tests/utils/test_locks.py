@@ -1,4 +1,4 @@
-"""Two claims never hold one output, in any order of their system calls."""
+"""Two processes never hold the lock of one output, in any order of their system calls."""
 
 from __future__ import annotations
 

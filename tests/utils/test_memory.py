@@ -1,4 +1,4 @@
-"""Memory that is short: which errors say so, and threads that find none."""
+"""Lack of memory: the errors that mean it, and threads that cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When threads that wait sleep at once, by what else runs."""
+"""The choice whether waiting threads sleep at once, by the load of the machine."""
 
 from __future__ import annotations
 

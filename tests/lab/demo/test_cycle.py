@@ -1,4 +1,4 @@
-"""The demo: in small, that each stage is shown; in full (slow), that pre-training pays."""
+"""The demo: a small one shows each stage; a full one (slow) shows that pre-training helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Toy documents: what a prepared corpus offers, from plain lists."""
+"""Toy documents: the interface of a prepared corpus, from plain lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances against a plain retelling of the original generator, and by their odds."""
+"""Instances against plain code of the original generator, and by their frequencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The losses of retrieval, row by row as their papers write them, and what is no negative."""
+"""The losses of retrieval, row by row as their papers define them, and excluded negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of retrieval: which columns are what, what they ask for, and what is wrong with them."""
+"""Rows of retrieval: their columns, their prompts, and errors in them."""
 
 from __future__ import annotations
 
