@@ -81,7 +81,7 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     assert estimate.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
 
 
-def test_a_student_and_its_teacher() -> None:
+def test_student_and_teacher_are_counted() -> None:
     words = ("model.size=tiny", "distillation.initialize=false", "distillation.cosine_weight=0")
     words += ("objective=distillation", "distillation.teacher=mini", "batch_size=2")
     estimate = bw.estimate("tiny", words, machine="a100")
@@ -284,7 +284,7 @@ print(json.dumps({"bytes": size("VmHWM") - before}))
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
-def test_memory_of_one_of_eight_sharded_processes() -> None:
+def test_memory_is_that_of_one_of_eight_sharded_processes() -> None:
     """The other seven are made up: what they would send is not sent, but has its memory."""
     words = [
         *("model.hidden_size=512", "model.num_hidden_layers=8", "model.num_attention_heads=8"),

@@ -79,7 +79,7 @@ def test_vectors_with_the_class_words_predict_the_classes() -> None:
     assert found.metrics["accuracy"] > 0.95
 
 
-def test_files_without_a_header_and_other_columns(model: bw.Model, tmp_path: Path) -> None:
+def test_files_without_a_header_are_read_by_column_number(model: bw.Model, tmp_path: Path) -> None:
     for name, rows in (("train", TRAIN), ("dev", DEV)):
         lines = [f"{row['label']}\t0\t{row['text']}\n" for row in rows]
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
@@ -103,7 +103,7 @@ def test_the_labels_of_a_data_set_keep_their_names(model: bw.Model) -> None:
     assert bw.probe(model, train=train, dev=dev).labels == ("no", "yes")
 
 
-def test_bad_inputs(model: bw.Model, tmp_path: Path) -> None:
+def test_bad_inputs_are_refused(model: bw.Model, tmp_path: Path) -> None:
     pairs = [{"sentence1": row["text"], "sentence2": "a", "label": row["label"]} for row in TRAIN]
     with pytest.raises(DataError, match="the rows are pairs of texts"):
         bw.probe(model, train=pairs, dev=pairs)

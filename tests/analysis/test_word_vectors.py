@@ -19,7 +19,7 @@ def vectors() -> WordVectors:
     return WordVectors(list(PLANE), np.array(list(PLANE.values()), np.float32))
 
 
-def test_neighbours_and_analogies() -> None:
+def test_neighbours_and_analogies_are_computed() -> None:
     word_vectors = vectors()
     # Before lengths are made 1: king - man + woman is queen.
     assert word_vectors.neighbours(["king", "woman"], ["man"], top_k=1)[0][0] == "queen"
@@ -59,7 +59,7 @@ def test_bad_lines_are_named(text: str, where: str, tmp_path: Path) -> None:
         WordVectors.read(tmp_path / "v.txt")
 
 
-def test_a_model_of_vectors(tmp_path: Path) -> None:
+def test_model_of_vectors_embeds_words(tmp_path: Path) -> None:
     model = load(vectors().to_model().save(tmp_path / "model"))
     found = model.embed(["king queen", "Man"], pooling="mean")
     assert found.tolist() == [[4.0, 0.0], [0.0, -1.0]]
@@ -75,7 +75,7 @@ def test_a_model_of_vectors(tmp_path: Path) -> None:
         ("xlm-roberta-tagging", "▁n", "n"),
     ],
 )
-def test_words_of_other_families(name: str, piece: str, word: str) -> None:
+def test_words_of_other_families_have_their_vectors(name: str, piece: str, word: str) -> None:
     model = load(Path(__file__).parents[1] / "saved_models" / name)
     word_vectors = WordVectors.of_model(model)
     number = model.tokenizer.token_to_id(piece)
@@ -86,7 +86,7 @@ def test_words_of_other_families(name: str, piece: str, word: str) -> None:
     assert not any(sign in made for made in word_vectors.words for sign in ("Ġ", "▁", "</w>"))
 
 
-def test_a_model_of_words_with_accents() -> None:
+def test_model_keeps_accents_of_words() -> None:
     words = ["über", "cafe", "café", "한국", "\u304c"]
     model = WordVectors(words, np.arange(10, dtype=np.float32).reshape(5, 2)).to_model()
     encoded = model.tokenizer.encode("Über cafe café 한국 \u304c")

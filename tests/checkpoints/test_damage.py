@@ -113,7 +113,9 @@ def make_odd(rng: random.Random, tree: Any) -> None:
         ("tensorflow", "bert_config.json"),
     ],
 )
-def test_odd_values_in_json(models: Path, tmp_path: Path, name: str, file: str, seed: int) -> None:
+def test_odd_values_in_json_are_refused_or_read(
+    models: Path, tmp_path: Path, name: str, file: str, seed: int
+) -> None:
     rng = random.Random(f"{name} {file} {seed}")
     shutil.copytree(models / name, tmp_path / "m")
     whole = (tmp_path / "m" / file).read_text()
@@ -259,7 +261,7 @@ def other(rng: random.Random, tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["albert", "openai-gpt", "classification"])
-def test_tensors_of_other_shapes_and_types(
+def test_tensors_of_other_shapes_and_types_are_refused_or_read(
     models: Path, tmp_path: Path, name: str, seed: int
 ) -> None:
     rng = random.Random(f"{name} {seed}")
@@ -355,7 +357,7 @@ def flip_bytes(rng: random.Random, content: bytes, end: int) -> bytes:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_flipped_bits(
+def test_flipped_bits_are_refused_or_read(
     models: Path, tmp_path: Path, name: str, file: str, end: int, seed: int
 ) -> None:
     rng = random.Random(f"{file} {seed}")

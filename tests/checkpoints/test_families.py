@@ -45,7 +45,7 @@ IN_GEOMETRIES = pytest.mark.parametrize(
 @pytest.mark.long
 @BOTH
 @IN_GEOMETRIES
-def test_every_layer_and_the_logits(family, name, dtype):
+def test_layers_and_logits_are_those_of_transformers(family, name, dtype):
     assert (
         measures.outputs(family, dtype, **measures.geometries_of(family)[name]) <= TOLERANCE[dtype]
     )
@@ -74,7 +74,7 @@ def test_bfloat16_is_as_good_as_the_reference_in_bfloat16(family, name):
 @pytest.mark.long
 @BOTH
 @FAMILY
-def test_loss_and_every_gradient(family, dtype):
+def test_loss_and_gradients_are_those_of_transformers(family, dtype):
     found = measures.gradients(family, dtype)
     assert max(found.values()) <= TOLERANCE[dtype], found
 
@@ -128,7 +128,7 @@ def test_every_parameter_is_redrawn(family, kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_classifier_that_guesses_next_pieces_too(dtype):
+def test_classifier_adds_the_loss_of_next_pieces(dtype):
     """GPT's auxiliary objective (Radford et al. 2018, §3.2, equation 5)."""
     config = geometry("openai-gpt")
     theirs = oracles.theirs_of(config, "classification", dtype, num_labels=3)

@@ -120,7 +120,7 @@ def test_a_tensor_that_tensorflows_layout_has_no_name_for(name):
 
 
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
-def test_round_trip_through_tensorflows_layout(tmp_path, task):
+def test_models_are_unchanged_by_tensorflows_layout(tmp_path, task):
     from bertworks.convert.export import write_tensorflow
 
     model = tiny(task)
@@ -220,7 +220,7 @@ def test_a_saved_model_is_for_others_to_read_too(tmp_path):
 
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_pickled_weights(tmp_path, shards, is_zip):
+def test_pickled_weights_are_loaded(tmp_path, shards, is_zip):
     model = tiny()
     model.save(tmp_path / "m")
     file = tmp_path / "m" / "model.safetensors"

@@ -71,7 +71,7 @@ def compare_gradients(network: torch.nn.Module, reference: dict[str, Tensor]) ->
 
 
 @BOTH
-def test_masked_words_and_every_gradient(dtype):
+def test_masked_words_and_gradients_are_those_of_the_formula(dtype):
     config = geometry("neobert")
     network = PretrainingNetwork(config, next_sentence=False).to(dtype).eval()
     oracles.redraw(network)

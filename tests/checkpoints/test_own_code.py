@@ -123,7 +123,7 @@ def test_nomics_masked_words_have_no_biases(tmp_path):
     assert bw.load(tmp_path / "again", device="cpu").encoder.config == model.encoder.config
 
 
-def test_gtes_own_scaling_of_rotations_and_layout(tmp_path):
+def test_gte_scales_rotations_in_its_own_layout(tmp_path):
     theirs = journeys.saved_by_them("gte", "encoder", tmp_path / "m", hidden_act="gelu")
     rewrite(tmp_path / "m", GTE, "gte.", "new.")
     model = bw.load(tmp_path / "m", device="cpu")

@@ -51,7 +51,9 @@ def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> 
         (["demo", "now"], "unexpected extra argument"),
     ],
 )
-def test_mistyped_command_lines(bertworks: Bertworks, words: list[str], says: str) -> None:
+def test_mistyped_command_lines_are_refused(
+    bertworks: Bertworks, words: list[str], says: str
+) -> None:
     _fails(bertworks, *words, says=says, status=2)
     assert "--help" in bertworks(*words).stderr
 
@@ -154,7 +156,7 @@ def test_existing_outputs_and_inputs_are_not_overwritten(
     _fails(bertworks, *words, world.pretrained, "seed=9", says="seed=0, not 9")
 
 
-def test_bad_preparations(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_preparations_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "p")
     _fails(bertworks, "prepare", world.corpus, "--tokenizer", tmp_path, *out, says="tokenizer.json")
     _fails(bertworks, "prepare", world.vocab, "--tokenizer", world.corpus, *out, says="corpus.txt")
@@ -357,7 +359,7 @@ def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: 
     assert Path(f"{out}.html").is_file()
 
 
-def test_bad_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_texts_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     _fails(bertworks, "predict", world.classifier, " ", says="empty text")
     _fails(bertworks, "predict", world.classifier, "a", "--pair", "b", says="single texts")
     _fails(bertworks, "predict", world.classifier, "\udcff", says="surrogate")

@@ -41,7 +41,7 @@ def test_convert_keeps_every_weight(
         assert tensor.equal(two.network.state_dict()[name]), name
 
 
-def test_add_tokens(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_add_tokens_uses_unused_entries(bertworks: Bertworks, world: World, tmp_path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("Zyzzyva\n\nzyzzyvas\n", encoding="utf-8")
     result = bertworks("add-tokens", world.pretrained, words, "--out", tmp_path / "m")

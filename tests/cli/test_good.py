@@ -236,7 +236,7 @@ def test_evaluate_writes_a_page(bertworks: Bertworks, world: World, tmp_path: Pa
     assert "Calibration" in page.read_text(encoding="utf-8")
 
 
-def test_predict_texts(bertworks: Bertworks, world: World) -> None:
+def test_predict_writes_a_line_for_each_text(bertworks: Bertworks, world: World) -> None:
     result = bertworks("predict", world.classifier, "the river rose", "a door", "--json")
     first, second = map(json.loads, result.stdout.splitlines())
     assert (first["text"], second["text"]) == ("the river rose", "a door")
@@ -252,7 +252,7 @@ def test_predict_warns_of_truncated_rows(bertworks: Bertworks, world: World) -> 
     assert printed.startswith("warning: 1 of 2 rows were too long for the model: 1")
 
 
-def test_predict_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:
+def test_predict_reads_lines_of_standard_input(bertworks: Bertworks, world: World) -> None:
     result = bertworks("predict", world.classifier, "-", "--json", stdin="one\n\nthree é\n")
     assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [
         "one",

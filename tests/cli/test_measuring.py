@@ -35,7 +35,7 @@ def tagging_file(world: World, tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_ablate_features(
+def test_ablate_features_writes_a_table_and_resumes(
     bertworks: Bertworks, world: World, tagging_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -98,7 +98,7 @@ def test_the_predictions_of_a_model_score_as_it_evaluates(
         assert scored == {key: value for key, value in metrics.items() if key != "loss"}
 
 
-def test_tags_and_values(bertworks: Bertworks, tmp_path: Path) -> None:
+def test_tags_and_values_are_scored(bertworks: Bertworks, tmp_path: Path) -> None:
     tags = tmp_path / "predicted.conll"
     tags.write_text("Ann B-PER B-PER\nleft O O\n\nBonn B-LOC B-PER\n")
     result = bertworks("score", "tagging", "--data", tags)

@@ -28,7 +28,7 @@ def test_settings_are_listed_and_written_as_yaml(bertworks: Bertworks, verb: str
     assert "Settings, given as KEY=VALUE" in shown
 
 
-def test_the_settings_of_a_task(bertworks: Bertworks) -> None:
+def test_settings_of_a_task_are_listed(bertworks: Bertworks) -> None:
     plain, tagging = (bertworks("settings", "finetune", *task).stdout for task in ([], ["tagging"]))
     assert "learning_rate=2.0e-05" in plain
     assert "learning_rate=2.0e-05" in tagging

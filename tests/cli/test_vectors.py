@@ -14,7 +14,7 @@ import bertworks as bw
 from .conftest import CPU, Bertworks, World
 
 
-def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_embed_writes_vectors_of_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     out = tmp_path / "v.npy"
     words = ("embed", world.pretrained, "the door", "a river", *CPU, "--out", out)
     result = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
@@ -33,7 +33,7 @@ def test_embed_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None
     assert len(other.stderr.splitlines()) == 1
 
 
-def test_embed_lines_and_tables(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_embed_reads_lines_and_tables(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
     rows = [json.loads(line)["text"] for line in world.dev.read_text().splitlines()]
     expected = bw.load(world.classifier, device="cpu").embed(rows)
     one, two = tmp_path / "one.parquet", tmp_path / "two.npy"

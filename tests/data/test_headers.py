@@ -179,7 +179,9 @@ def test_a_wrong_number_of_texts_is_reported(
         (pd.Series(TEXTS, name="comment").to_frame(), False, 14),
     ],
 )
-def test_headers_of_pandas(tmp_path: Path, frame: pd.DataFrame, index: bool, count: int) -> None:
+def test_headers_of_pandas_are_found(
+    tmp_path: Path, frame: pd.DataFrame, index: bool, count: int
+) -> None:
     frame.to_csv(tmp_path / "a.csv", index=index)
     found, said = is_reported(tmp_path / "a.csv")
     assert found == count

@@ -48,7 +48,7 @@ def values(table: Any) -> list[dict[str, Any]]:
         PolarsFrame(),
     ],
 )
-def test_the_same_rows_in_any_form(table: Any) -> None:
+def test_rows_are_the_same_in_any_form(table: Any) -> None:
     assert values(table) == ROWS
     assert values(table) == ROWS, "a second time too"
 
@@ -60,7 +60,7 @@ def test_an_iterator_of_pairs_is_read_as_it_comes() -> None:
     assert values(pairs()) == ROWS
 
 
-def test_pairs_of_texts_and_words_with_tags() -> None:
+def test_pairs_and_tagged_words_are_read() -> None:
     pair = {"text1": "a", "text2": "b", "label": 1}
     assert values([("a", "b", 1)]) == values([(("a", "b"), 1)]) == [pair]
     assert values(([("a", "b")], [1])) == values((np.array([["a", "b"]]), np.array([1]))) == [pair]
@@ -103,6 +103,6 @@ def test_values_other_than_tables_are_refused(table: Any, says: str) -> None:
         list(read_rows(table))
 
 
-def test_texts_of_columns_and_frames() -> None:
+def test_texts_are_read_from_columns_and_frames() -> None:
     for texts in (pd.Series(TEXTS), np.array(TEXTS), pa.array(TEXTS), pd.DataFrame(ROWS)):
         assert [text for _, text in read_texts(texts)] == TEXTS

@@ -59,7 +59,9 @@ def test_lines_are_decoded_in_every_encoding(tmp_path: Path, encoding: str) -> N
         ("中文\n第二行\n", ["hz", "gb2312", "gbk", "utf-16-be", "utf-7"]),
     ],
 )
-def test_lines_of_encodings_with_states(tmp_path: Path, text: str, encodings: list[str]) -> None:
+def test_lines_are_read_in_encodings_with_states(
+    tmp_path: Path, text: str, encodings: list[str]
+) -> None:
     for encoding in encodings:
         (tmp_path / "f").write_bytes(text.encode(encoding))
         lines = [line for _, line in read_lines(str(tmp_path / "f"), reading(encoding=encoding))]

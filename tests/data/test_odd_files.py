@@ -78,7 +78,7 @@ def test_other_tables_are_not_taken_for_conll(tmp_path: Path, content: str) -> N
 
 
 @pytest.mark.long
-def test_real_files_under_other_names(data_dir: Path, tmp_path: Path) -> None:
+def test_real_files_are_read_under_other_names(data_dir: Path, tmp_path: Path) -> None:
     for source, name in (("wnut17/dev.conll", "emerging.dev"), ("wnut17/dev.conll", "dev.txt")):
         file = write(tmp_path / name, (data_dir / source).read_bytes())
         assert values_of(read_rows(file)) == values_of(read_rows(data_dir / source))
@@ -96,7 +96,7 @@ def test_real_files_under_other_names(data_dir: Path, tmp_path: Path) -> None:
     assert find_columns(rows).label == "label"
 
 
-def test_json_documents(tmp_path: Path) -> None:
+def test_json_documents_are_read_in_every_layout(tmp_path: Path) -> None:
     for number, content in enumerate(
         [
             json.dumps(ROWS),
@@ -134,7 +134,7 @@ def test_json_documents(tmp_path: Path) -> None:
         ("a.tsv", "x" * 10_000_000, "begins 'x{60}'….*Are its fields separated by something"),
     ],
 )
-def test_messages_lead_on(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_messages_name_the_fix(tmp_path: Path, name: str, content: str, message: str) -> None:
     file = write(tmp_path / name, content)
 
     def open_columns() -> None:

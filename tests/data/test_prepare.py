@@ -277,7 +277,9 @@ def test_directory_with_another_preparation_is_refused(
             prepare(text, tokenizer=tokenizer, out=tmp_path / place)
 
 
-def test_two_runs_at_once(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
+def test_second_run_in_a_directory_is_refused(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path
+) -> None:
     def second(now: PrepareProgress) -> None:
         with pytest.raises(OutputError, match="is being written by process"):
             prepare(text, tokenizer=tokenizer, out=tmp_path / "out")
@@ -312,7 +314,7 @@ def test_manifest_counts_documents_and_skipped_lines(tokenizer: Tokenizer, tmp_p
     assert manifest == Manifest.read(tmp_path / "out")
 
 
-def test_errors_of_readers_and_settings(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_bad_text_and_settings_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"Good.\n\nBad \xff.")
     for workers in (1, 2):
         with pytest.raises(DataError, match="f:3: not UTF-8"):

@@ -308,7 +308,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_files(tmp_path: Path, case: str) -> None:
+def test_bad_files_are_refused_or_skipped(tmp_path: Path, case: str) -> None:
     name, content, message, rest = BAD[case]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
@@ -332,7 +332,7 @@ def test_late_damage_in_gzip_is_refused_or_skipped(tmp_path: Path) -> None:
     assert counts.num_skipped_by_kind == {"damaged file": 1}
 
 
-def test_missing_sources(tmp_path: Path) -> None:
+def test_missing_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source, message in {
         "nothing": "nothing: no such file or folder",
@@ -345,7 +345,7 @@ def test_missing_sources(tmp_path: Path) -> None:
         read_documents([])
 
 
-def test_parquet_values(tmp_path: Path) -> None:
+def test_invalid_parquet_values_are_refused(tmp_path: Path) -> None:
     invalid_strings = pa.Array.from_buffers(
         pa.string(), 2, [None, *pa.array([b"ok", b"\xff\xfe"]).buffers()[1:]]
     )

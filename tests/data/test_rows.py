@@ -72,7 +72,7 @@ def write(path: Path, content: str | bytes) -> Path:
         ("sst2-tutorial/train.tsv", 6_920, False, Columns(text="1", label="2")),
     ],
 )
-def test_real_tables(
+def test_real_tables_are_read(
     data_dir: Path, file: str, count: int, has_header: bool, columns: Columns
 ) -> None:
     rows = read_rows(data_dir / file)
@@ -86,7 +86,7 @@ def test_real_tables(
     assert number == count + has_header
 
 
-def test_same_rows_in_every_format(tmp_path: Path) -> None:
+def test_rows_are_the_same_in_every_format(tmp_path: Path) -> None:
     rows = [{"text": f"text {i}", "label": "ab"[i % 2]} for i in range(30)]
     plain = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows)
     files = [
@@ -113,7 +113,7 @@ def test_same_rows_in_every_format(tmp_path: Path) -> None:
     assert read_rows(iter(rows)).columns == ("text", "label")
 
 
-def test_data_set_with_named_labels(tmp_path: Path) -> None:
+def test_named_labels_of_a_data_set_are_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
@@ -195,7 +195,9 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.xlsx", "x", ": neither its suffix '.xlsx' nor its content shows its format; its first"),
     ],
 )
-def test_malformed_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+def test_malformed_files_are_refused(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
     with pytest.raises(DataError) as caught:
         list(read_rows(write(tmp_path / name, content)))
     assert str(caught.value).startswith(f"{tmp_path / name}{message}")
@@ -263,12 +265,12 @@ def test_a_column_that_is_wanted_by_its_number_is_no_header(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "lines", [["text, she said", "no", "a, b"], ["a; b", "c; d"], ["text;"], ["text", "a;b", "c;d"]]
 )
-def test_signs_in_texts_part_no_fields(tmp_path: Path, lines: list[str]) -> None:
+def test_separators_in_texts_do_not_make_columns(tmp_path: Path, lines: list[str]) -> None:
     texts = write(tmp_path / "texts.tsv", "".join(f"{line}\n" for line in lines))
     assert len(read_rows(texts).columns) == 1
 
 
-def test_missing_files(tmp_path: Path) -> None:
+def test_missing_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(DataError, match="a pipe, but tables are read more than once"):
         read_rows(tmp_path / "pipe.tsv")

@@ -119,7 +119,7 @@ def test_bad_manifest_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
             Corpus.open(corpus_dir)
 
 
-def test_seen_texts_against_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seen_texts_equal_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.data.overlap._FEW", 3)
     seen_texts, plain = SeenTexts(), set[str]()
     for number in np.random.default_rng(0).integers(0, 500, 2000):

@@ -75,7 +75,7 @@ def prepare_rows(
         ("ab cd", [], ["ab", "cd"]),
     ],
 )
-def test_units_of_given_spans(
+def test_given_spans_are_units(
     letters: Tokenizer, tmp_path: Path, text: str, spans: list[Any], expected: list[str]
 ) -> None:
     corpus = prepare_rows(letters, tmp_path, [{"text": text, "spans": spans}])
@@ -191,7 +191,7 @@ def test_spans_move_with_their_paragraphs(text: str, data: st.DataObject) -> Non
         ("0-3", "'spans' is not a list but '0-3'"),
     ],
 )
-def test_bad_spans(letters: Tokenizer, tmp_path: Path, spans: Any, says: str) -> None:
+def test_bad_spans_are_refused(letters: Tokenizer, tmp_path: Path, spans: Any, says: str) -> None:
     rows = [{"text": "ab"}, {"text": "ab cd", "spans": spans}, {"text": "cd"}]
     path = write(tmp_path / "f.jsonl", rows)
     with pytest.raises(DataError, match=rf"f\.jsonl:2: .*{says}") as caught:
@@ -213,7 +213,7 @@ def test_parquet_and_data_sets_carry_spans(letters: Tokenizer, tmp_path: Path) -
         list(read_documents(tmp_path / "g.parquet", spans=True))
 
 
-def test_no_spans_no_column(letters: Tokenizer, tmp_path: Path) -> None:
+def test_corpus_without_spans_has_no_units(letters: Tokenizer, tmp_path: Path) -> None:
     rows = [{"text": "ab cd", "spans": [[0, 5]]}]
     corpus = prepare_rows(letters, tmp_path, rows, spans="none")
     assert not corpus.has_units

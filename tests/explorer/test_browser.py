@@ -198,7 +198,7 @@ def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_pa
         tab.close()
 
 
-def test_next_word_both_ways(visit, get_model) -> None:
+def test_next_word_is_predicted_from_left_and_both_sides(visit, get_model) -> None:
     page = visit().open(f"#/next?text={TEXT_IN_LINK}&words=1")
     blank = explorer.fill(get_model("pretrained"), TEXT, words=[1], layers=False)["blanks"][0]
     for name, side in (("Left side only", "left"), ("Both sides", "both")):
@@ -286,7 +286,7 @@ def test_attention_shows_weights_and_heads(visit, get_model) -> None:
 
 
 @pytest.mark.parametrize("claim", ["previous", "links"])
-def test_a_claim_about_heads(visit, get_model, claim: str) -> None:
+def test_claim_about_heads_is_measured(visit, get_model, claim: str) -> None:
     page = visit().open(f"#/attention?claim={claim}")
     sentences = ["the door was open | 2-1, 4-3", "the river was deep | 2-1"]
     page.get_by_label("Sentences, one per line").fill("\n".join(sentences))

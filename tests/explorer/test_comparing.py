@@ -62,7 +62,7 @@ def test_a_claim_is_counted_by_words(looking_back: Model) -> None:
     assert (first["num_words"], first["scores"][0][0]) == (3, 0.33333)
 
 
-def test_a_word_in_contexts(looking_back: Model, get_model) -> None:
+def test_word_in_contexts_has_a_vector_for_each_occurrence(looking_back: Model, get_model) -> None:
     texts = ["the door was open", "open the Door", "a door is a door"]
     model = get_model("pretrained")
     result = explorer.contexts(model, "door", texts)

@@ -296,7 +296,7 @@ def _tries_of(sources: dict[str, tuple[str, Path, str]], full: int) -> Iterator[
         yield name, max(20, full // len(sources))
 
 
-def test_changed_files(
+def test_changed_files_are_refused_or_read(
     sources: dict[str, tuple[str, Path, str]],
     tmp_path: Path,
     draw: random.Random,

@@ -150,7 +150,7 @@ def _try_many(
         assert status == 0, "the process ended early: see its standard error"
 
 
-def test_megabyte_words(world: World, tmp_path: Path) -> None:
+def test_megabyte_words_are_tokenized(world: World, tmp_path: Path) -> None:
     """Each kind of character as one word of a megabyte."""
     faults = tmp_path / "faults"
     assert processes.call(_long_words, world.vocab, faults) == 0

@@ -172,7 +172,7 @@ def test_bad_rows_are_placed(
         list(labelled_examples(task, read_rows(file)))
 
 
-def test_writing_predictions(tmp_path: Path) -> None:
+def test_predictions_are_written_in_every_format(tmp_path: Path) -> None:
     answers = [({"text": "a", "n": 1}, {"label": "x", "probabilities": {"x": 0.75, "y": 0.25}})]
     assert write_predictions(tmp_path / "out.tsv", answers) == 1
     assert (tmp_path / "out.tsv").read_text() == (

@@ -39,7 +39,7 @@ def sts_dev(data_dir: Path) -> tuple[list[str], list[str], list[float]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("rows", [200, pytest.param(None, id="all", marks=pytest.mark.slow)])
-def test_the_vectors_of_sentence_transformers(minilm, directory, data_dir, rows):
+def test_vectors_equal_those_of_sentence_transformers(minilm, directory, data_dir, rows):
     from scipy.stats import spearmanr
     from sentence_transformers import SentenceTransformer
 
@@ -56,7 +56,7 @@ def test_the_vectors_of_sentence_transformers(minilm, directory, data_dir, rows)
     assert correlations[0] > 0.85
 
 
-def test_poolings_layers_and_lengths(minilm):
+def test_poolings_and_layers_are_computed(minilm):
     texts = ["A cat.", "A visually stunning rumination on love", "No"]
     vectors = minilm.embed(texts, pooling="cls", normalize=False)
     alone = minilm.embed([texts[1]], pooling="cls", normalize=False)
@@ -80,7 +80,7 @@ def test_poolings_layers_and_lengths(minilm):
 
 
 @pytest.mark.long
-def test_every_pooling_against_transformers(minilm, directory):
+def test_poolings_equal_those_of_transformers(minilm, directory):
     from transformers import AutoModel, AutoTokenizer
 
     texts = ["A cat.", "A visually stunning rumination on love", "No"]
@@ -133,7 +133,7 @@ def test_vectors_that_there_are_not(minilm):
     ("theirs", "ours"), [("lasttoken", "sep"), ("weightedmean", "weighted-mean")]
 )
 @pytest.mark.parametrize("version", [4, 5])
-def test_sentence_encoders_of_other_poolings(minilm, tmp_path, theirs, ours, version):
+def test_poolings_of_sentence_encoders_are_read(minilm, tmp_path, theirs, ours, version):
     from sentence_transformers import SentenceTransformer
 
     minilm.save(tmp_path / "m")

@@ -83,7 +83,7 @@ def test_parts_together_are_one_runs_bytes(models, task, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["answers.tsv", "answers.csv", "answers.jsonl"])
-def test_parts_of_a_table_without_rows(model, name, tmp_path):
+def test_parts_of_a_table_without_rows_are_merged(model, name, tmp_path):
     (data := tmp_path / "rows.tsv").write_text("text\n")
     assert model.predict_to(whole := tmp_path / name, data, **WINDOW) == 0
     assert (

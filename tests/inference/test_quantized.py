@@ -172,7 +172,7 @@ def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("has_vnni", [True, False])
 @pytest.mark.parametrize("name", FUSED_NAMES)
-def test_the_formula_with_fixed_codes(name, has_vnni, monkeypatch):
+def test_calibrated_codes_equal_the_formula(name, has_vnni, monkeypatch):
     monkeypatch.setattr("bertworks.nn.quantization.CHUNK_ROWS", 16)
     if not has_vnni:
         monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)

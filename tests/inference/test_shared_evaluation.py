@@ -149,7 +149,7 @@ ROWS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ROWS)
-def test_labelled_rows(name: str) -> None:
+def test_evaluation_of_labelled_rows_is_shared(name: str) -> None:
     task_name, rows, options = ROWS[name]
     model = random_model(task_name, rows, **options)
     assert model.task is not None
@@ -177,7 +177,7 @@ def test_shares_of_pretraining_have_the_whole_result() -> None:
 
 
 @pytest.mark.long
-def test_replaced_tokens() -> None:
+def test_evaluation_of_replaced_tokens_is_shared() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     settings = ReplacedTokensSettings(generator_share=0.5)
     task = ReplacedTokensTask(tokenizer, settings=settings, max_length=32)

@@ -70,7 +70,7 @@ def test_parts_together_are_one_runs_bytes(model, kind, tmp_path, count):
     assert write(model, kind, out_folder / name(kind), max_seq_length=7).new == 0  # as one run's
 
 
-def test_a_window_of_texts_without_tokens(model, kind, tmp_path):
+def test_windows_of_texts_without_tokens_are_merged(model, kind, tmp_path):
     texts = ["a b", "", "", "", *[""] * 4, "c"]
     write(model, kind, whole := tmp_path / name(kind), texts)
     parts = [tmp_path / f"{number}{name(kind)}" for number in (1, 2)]

@@ -233,7 +233,7 @@ def test_file_of_another_program_is_refused(model, out, tmp_path):
     assert model.embed_to(out, TEXTS[:1], overwrite=True, normalize=True).rows == 1
 
 
-def test_texts_of_files(model, out, tmp_path):
+def test_texts_are_read_from_files(model, out, tmp_path):
     lines, table = tmp_path / "texts.txt", tmp_path / "texts.csv"
     lines.write_text("a b\n\nc\td\n")
     table.write_text("n,title\n1,a b\n2,\n3,c d\n")

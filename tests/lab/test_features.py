@@ -181,7 +181,9 @@ def test_another_beginning_is_an_error(model: Model, tmp_path: Path) -> None:
         ({"finetune": {"teacher": "m"}}, "teacher=m: tagging takes no teacher"),
     ],
 )
-def test_bad_settings(model: Model, tmp_path: Path, settings: dict[str, Any], says: str) -> None:
+def test_bad_settings_are_refused(
+    model: Model, tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SettingsError, match=says):
         run(model, tmp_path / "a", **settings)
     assert not (tmp_path / "a").exists()
@@ -193,7 +195,7 @@ def test_a_table_without_tags_is_an_error(model: Model, tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_the_files_of_a_table(tmp_path: Path) -> None:
+def test_files_of_a_table_are_written(tmp_path: Path) -> None:
     results = Results(tmp_path, "A claim", "f1", "CoNLL-2003")
     outcomes = {seed: {"metrics": {"f1": score}} for seed, score in ((0, 0.5), (3, 0.6), (4, 0.61))}
     results.add(ResultRow("last", 94.9, outcomes))

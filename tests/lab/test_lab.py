@@ -45,7 +45,7 @@ def test_a_verdict_follows_the_rule(
     assert Expect.parse(str(finding.expected)) == finding.expected
 
 
-def test_several_expectations() -> None:
+def test_verdict_needs_every_expectation() -> None:
     claim = Claim("c", 1, False, "", "", "", (Expect("a", "b"), Expect("a", "c")), lambda *_: {})
     verdicts = [
         overall(claim.decide([{"a": 2.0, "b": 1.0, "c": other}])) for other in (1.0, 2.0, 3.0)

@@ -131,7 +131,7 @@ def test_frozen_encoders_stay_as_they_are(
     assert all(frozen.values()) and not any(tuned.values())
 
 
-def test_words_alike_in_meaning_and_in_their_vectors(
+def test_similar_words_have_similar_vectors(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cosines in the order of what people say correlate perfectly; turned, not at all."""

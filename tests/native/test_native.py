@@ -381,7 +381,7 @@ def test_a_hook_may_change_the_states():
 
 
 @needs_kernels
-def test_callers_in_many_threads():
+def test_states_are_the_same_in_many_threads():
     encoder, packs = encoder_of(), [pack(*range(1, 9 + at)) for at in range(8)]
     expected = [states(encoder, packed) for packed in packs]
     with ThreadPoolExecutor(8) as pool:
@@ -828,7 +828,7 @@ def test_exponentials_and_their_loss_equal_float64(classes, has_bias):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_labels_of_any_integers(dtype):
+def test_labels_may_be_any_integers(dtype):
     logits = torch.randn(4, 20).bfloat16()
     labels = torch.arange(8, dtype=dtype)[::2]
     loss, _ = native.exponentials(logits.clone(), None, labels)

@@ -104,7 +104,7 @@ def test_groups_in_turn_give_what_one_block_gives():
 
 @pytest.mark.parametrize("size", [1 << 19, 3000])  # scores at once: all, or a few sequences
 @pytest.mark.parametrize("heads", [(2, 32), (3, 64)])
-def test_bfloat16_without_gradients_against_the_formula(monkeypatch, size, heads):
+def test_bfloat16_attention_without_gradients_equals_the_formula(monkeypatch, size, heads):
     monkeypatch.setattr("bertworks.nn.grouped_attention._CHUNK_SCORES", size)
     lengths = [1, 1, 13, 13, 13, 31, 32, 33, 70, 70]
     q, k, v = (tensors(sum(lengths) + 3, *heads, seed).detach().bfloat16() for seed in range(3))

@@ -143,7 +143,7 @@ def test_tokens_one_by_one_are_those_of_all_at_once() -> None:
             torch.testing.assert_close(found, expected[:, position], rtol=0, atol=1e-12)
 
 
-def test_the_loss_of_a_translation() -> None:
+def test_loss_of_a_translation_equals_the_formula() -> None:
     """The encoder's output, PyTorch's decoder, and a cross-entropy written out."""
     network = randomize(TranslationNetwork(CONFIG, limit=12, boundary_ids=(2, 3)))
     assert isinstance(network, TranslationNetwork)

@@ -30,7 +30,7 @@ from tests.nn import reference
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
 @pytest.mark.parametrize("shape", [(1000, 1001), (999999,)])
-def test_share_of_dropped_values(p, shape):
+def test_dropout_drops_the_expected_share(p, shape):
     torch.manual_seed(0)
     keep = dropout_mask(torch.Size(shape), p, torch.device("cpu"))
     draws = keep.numel()

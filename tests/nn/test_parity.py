@@ -52,7 +52,7 @@ def close(ours, theirs, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu"])
-def test_hidden_states_and_logits(dtype, hidden_act):
+def test_hidden_states_and_logits_are_those_of_transformers(dtype, hidden_act):
     ours, theirs, batch, padded, mask = pair(dtype, hidden_act)
     with torch.no_grad():
         expected = theirs(**padded, output_hidden_states=True)
@@ -74,7 +74,7 @@ def test_the_two_gelus_differ_on_these_weights():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_losses_and_every_gradient(dtype):
+def test_losses_and_gradients_are_those_of_transformers(dtype):
     ours, theirs, batch, padded, mask = pair(dtype)
     labels = torch.full(mask.shape, -100)
     rows, columns = mask.nonzero()[POSITIONS].T

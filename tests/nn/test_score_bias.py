@@ -222,7 +222,7 @@ def test_a_padded_batch_gives_real_tokens_what_a_pack_gives(terms):
     assert torch.allclose(found, formula(*(x[real] for x in parts), lengths, bias), atol=1e-12)
 
 
-def test_numbers_serve_causal_attention_with_earlier_keys():
+def test_biases_are_added_in_causal_attention_with_earlier_keys():
     lengths, more = [2, 3], [5, 3]
     query = numbers(sum(lengths), 2, 4, seed=1)
     key, value = (numbers(sum(more), 2, 4, seed=seed) for seed in (2, 3))

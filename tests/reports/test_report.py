@@ -337,7 +337,7 @@ def test_mistakes_are_shown_with_their_text(run: Path) -> None:
 
 
 @pytest.mark.long
-def test_errors_of_numbers(run: Path) -> None:
+def test_errors_of_numbers_are_shown(run: Path) -> None:
     page = _evaluation_page(
         run, mistakes=[{**MISTAKE, "error": 2.5}], values=[[1.0, 2.0], [3.0, 2.5]]
     )

@@ -101,7 +101,7 @@ def test_errors_name_the_field(server: Running) -> None:
     assert error("pair", 422, text=TEXT, other="a", target={"kind": "x"}).startswith("target.kind")
 
 
-def test_keys_deadlines_and_many_at_a_time(start, directories) -> None:
+def test_keys_deadlines_and_limits_are_enforced(start, directories) -> None:
     keys = Keys({"me": "a-key-of-some-length"})
     body = {"text": TEXT}
     with start({"pretrained": directories["pretrained"]}, keys=keys) as server:

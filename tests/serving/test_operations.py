@@ -113,7 +113,7 @@ def test_loopback_hosts_are_this_machine(host: str, local: bool) -> None:
         check_host(host, Keys(), no_auth=False)
 
 
-def test_hosts_without_their_ports() -> None:
+def test_hosts_are_read_without_ports() -> None:
     assert [parse_host(host) for host in ("a:1", "a", "[::1]:2", "::1", "")] == [
         *("a", "a", "::1", "::1", ""),
     ]

@@ -46,7 +46,7 @@ def test_all_formats_give_the_same_ranks(
             assert text is None
 
 
-def test_the_fields_of_each_format(server: Running) -> None:
+def test_fields_are_those_of_each_format(server: Running) -> None:
     """Of `infinity.openapi.json`, and of `V2RerankResponse` in Cohere's client."""
     body = {"model": "reranker", "query": QUERY, "documents": TEXTS, "return_documents": True}
     infinity = server.ask("/rerank", body)
@@ -126,7 +126,7 @@ def test_errors_under_v2_are_cohere_s(directories, start) -> None:
             assert answer.json().keys() == {"message"}
 
 
-def test_the_status_of_bert_as_service(server: Running) -> None:
+def test_status_is_that_of_bert_as_service(server: Running) -> None:
     """The fields and types of `bert-as-service.openapi.yaml`."""
     server.ask("/encode", {"id": 1, "texts": ["a"], "is_tokenized": False})
     status = server.http.get("/status/server").json()

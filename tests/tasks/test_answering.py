@@ -298,7 +298,7 @@ def test_an_answer_is_located_at_its_start_or_nearest_to_it(start, expected):
     assert locate_answer("ab ab", "ab", start) == expected
 
 
-def test_the_nearest_of_places_that_overlap():
+def test_nearest_of_overlapping_answers_is_located():
     assert locate_answer("aaab", "aa", 2) == (1, "moved")
 
 
@@ -494,7 +494,7 @@ def test_scores_are_those_of_the_official_scorer(name, em, score):
         ({"question": "a", "context": "a"}, "f:3: the column 'answers' holds no answers"),
     ],
 )
-def test_bad_rows(values, says):
+def test_bad_rows_are_refused(values, says):
     with pytest.raises(DataError, match=says):
         make_task().example(values, 0, where="f:3")
 
@@ -524,14 +524,14 @@ def test_bad_rows(values, says):
         ),
     ],
 )
-def test_bad_files(tmp_path, text, says):
+def test_bad_files_are_refused(tmp_path, text, says):
     file = tmp_path / "a.json"
     file.write_text(text)
     with pytest.raises(DataError, match=says):
         list(read_rows(file))
 
 
-def test_the_questions_of_a_file(tmp_path):
+def test_questions_are_read_from_a_file(tmp_path):
     answer = {"text": "b", "answer_start": 2}
     qas = [
         {"id": 1, "question": "a", "answers": [answer, {"text": "a"}]},

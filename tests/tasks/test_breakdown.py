@@ -353,7 +353,7 @@ def test_answering_has_scores_by_length_and_question_word() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_answers_without_words(version: str) -> None:
+def test_answers_without_words_are_counted(version: str) -> None:
     """A true answer without words, as the official scorers take it."""
     rows = [question(1 + number % 3) for number in range(24)]
     for row in rows[::3]:
@@ -414,7 +414,7 @@ FRACTIONS = st.integers(1, 996).map(lambda number: number / 997)
 
 
 @given(st.lists(st.tuples(FRACTIONS, st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
-def test_calibration_by_its_definition(answers: list[tuple[float, bool]], size: int) -> None:
+def test_calibration_equals_its_definition(answers: list[tuple[float, bool]], size: int) -> None:
     sure, right = (np.array(column) for column in zip(*answers, strict=True))
     counter = CalibrationCounter()
     for start in range(0, len(answers), size):

@@ -155,7 +155,7 @@ def test_labels_are_read_for_each_table():
         ({**ROWS[0], "prompt": 5}, "f:3: the column 'prompt' holds 5"),
     ],
 )
-def test_bad_rows(row, says):
+def test_bad_rows_are_refused(row, says):
     with pytest.raises(DataError, match=says):
         make_task().example(row, 0, where="f:3")
 

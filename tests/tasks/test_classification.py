@@ -211,7 +211,7 @@ def test_missing_metrics_package_is_named(
         ({"text": "\ud800", "pair": "a", "label": "pos"}, r"f:3: .*surrogate"),
     ],
 )
-def test_bad_rows(tokenizer: Tokenizer, row: dict[str, Any], message: str) -> None:
+def test_bad_rows_are_refused(tokenizer: Tokenizer, row: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         make_task(tokenizer).example(row, 0, where="f:3")
 

@@ -155,7 +155,7 @@ CONLL = "{}a X\nb Y\n\nc X\n{}\nd Y\n"
         (CONLL.format("", "\n-DOCSTART- O\n"), ["ab c", "d"]),
     ],
 )
-def test_the_borders_of_conll(tmp_path, text, documents):
+def test_borders_of_conll_documents_are_read(tmp_path, text, documents):
     file = tmp_path / "a.conll"
     file.write_text(text)
     rows = read_rows(file)
@@ -177,7 +177,7 @@ def test_the_borders_of_conll(tmp_path, text, documents):
     ]
 
 
-def test_the_borders_of_conllu(tmp_path):
+def test_borders_of_conllu_documents_are_read(tmp_path):
     word = "1\t{}\t_\tNOUN" + 6 * "\t_" + "\n\n"
     file = tmp_path / "a.conllu"
     file.write_text(

@@ -150,7 +150,7 @@ def test_empty_text_without_a_frame_is_refused(task: str, row: dict[str, Any]) -
         find_labelled_task("answering").from_dict({}, tokenizer)
 
 
-def test_training_rows_of_one_class() -> None:
+def test_training_rows_of_one_class_are_refused() -> None:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     kind = find_labelled_task("classification")
     rows = read_rows([{"text": "a", "label": "p"}] * 2)
@@ -197,7 +197,7 @@ def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str
 
 
 @pytest.mark.parametrize("choices", [["", ""], ["a"], [LONG, "a"], ["b"] * 200], ids=repr_short)
-def test_any_number_of_choices(models: dict[str, Model], choices: list[str]) -> None:
+def test_any_number_of_choices_is_predicted(models: dict[str, Model], choices: list[str]) -> None:
     with expect_truncation_warning(*choices):
         (answer,) = models["choice"].predict([{"prompt": "", "choices": choices}])
     assert len(answer["probabilities"]) == len(choices)

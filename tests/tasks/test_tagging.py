@@ -284,7 +284,7 @@ def test_an_illegal_tag_is_not_predicted():
         ),
     ],
 )
-def test_bad_rows(row, says):
+def test_bad_rows_are_refused(row, says):
     columns = {"word": "words", "tag": "tags"}
     task = TaggingTask.from_dict(
         {"labels": ("X", "Y"), "spans": False, "columns": columns},

@@ -116,7 +116,7 @@ def test_encoders_that_have_no_decoder(changes: dict[str, Any], what: str, tmp_p
         finetune(fresh(**changes), "translation", train=rows(4), out=tmp_path, **FAST)
 
 
-def test_a_row_without_its_target(tmp_path: Path) -> None:
+def test_row_without_its_target_is_refused(tmp_path: Path) -> None:
     for empty in (None, " ", float("nan")):
         bad = [*rows(2), {"source": "a", "target": empty}]
         says = r"row 3: the target \(column 'target'\) is empty, as in 1 of 3 rows"

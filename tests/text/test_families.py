@@ -62,7 +62,7 @@ def test_every_other_family_has_a_peer():
 @each_text
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("family", peers.PEERS)
-def test_tokens_and_offsets(peers_of, data_dir, family, language, step):
+def test_tokens_and_offsets_are_those_of_the_oracle(peers_of, data_dir, family, language, step):
     texts = xquad(data_dir, language)
     assert len(texts) == 240 + 1190
     counts = compare(peers_of(family), texts[::step])
@@ -162,7 +162,7 @@ def albert_files(data_dir: Path, tmp_path_factory) -> Path:
 
 
 @pytest.mark.long
-def test_alberts_special_pieces(albert_files):
+def test_special_pieces_of_albert_have_their_ids(albert_files):
     tokenizer = Tokenizer.load(albert_files)
     assert [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id] == [0, 1, 2]
     assert [tokenizer.sep_id, tokenizer.mask_id] == [3, 4]
@@ -255,7 +255,7 @@ def test_merge_of_unknown_pieces_is_refused(tmp_path):
         Tokenizer.load(tmp_path)
 
 
-def test_the_types_of_a_frame_for_the_library():
+def test_token_types_of_a_frame_are_kept_by_the_library():
     ids = {"<s>": 0, "</s>": 1, "|": 2, "a": 3, "b": 4}
     tree = json.loads(tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "a")).to_str())
     frame = Frame(("<s>",), ("</s>", "|"), ("</s>",), 1)

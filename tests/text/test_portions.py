@@ -82,7 +82,9 @@ def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> No
 
 
 @pytest.mark.parametrize("longest", [1, 2, 3])  # four portions, three, and two
-def test_a_text_in_a_few_portions(monkeypatch: pytest.MonkeyPatch, longest: int) -> None:
+def test_text_in_a_few_portions_has_the_same_tokens(
+    monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
     monkeypatch.setattr(portions, "LONGEST", longest)
     (segment,) = TOKENIZERS[0].segments(["a ab a."])
     assert TOKENIZERS[0].tokens(segment.input_ids) == ["a", "a", "##b", "a", "."]

@@ -27,7 +27,7 @@ def test_english_text_is_split_into_sentences():
         ("ar", "مرحبا. كيف حالك؟ بخير.", 3),
     ],
 )
-def test_other_languages(language, text, count):
+def test_other_languages_are_split(language, text, count):
     assert len(split_sentences(text, language)) == count
 
 

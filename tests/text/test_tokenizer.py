@@ -95,7 +95,7 @@ def test_pair_has_two_token_types(tokenizer):
     assert encoding.word_ids.tolist() == [-1, 0, -1, 0, 1, -1]
 
 
-def test_empty_texts(tokenizer):
+def test_empty_texts_have_special_tokens_only(tokenizer):
     assert tokens(tokenizer, tokenizer.encode("")) == ["[CLS]", "[SEP]"]
     assert tokens(tokenizer, tokenizer.encode("", "\x00")) == ["[CLS]", "[SEP]", "[SEP]"]
     assert tokenizer.encode_batch([]) == []
@@ -362,7 +362,7 @@ def test_called_it_encodes_one_text_or_several(tokenizer):
         tokenizer("a", texts)
 
 
-def test_lookup_and_masks(tokenizer):
+def test_pieces_and_ids_are_looked_up(tokenizer):
     assert tokenizer.id_to_token(4) == "[MASK]"
     assert tokenizer.token_to_id("##aff") == 7
     assert tokenizer.token_to_id("zebra") is None
@@ -403,7 +403,7 @@ def test_the_fingerprint_knows_every_setting():
         ([*SPECIALS, "a", "b", "a"], "has 'a' more than once"),
     ],
 )
-def test_bad_vocabularies(pieces, message):
+def test_bad_vocabularies_are_refused(pieces, message):
     with pytest.raises(DataError, match=message):
         Tokenizer.from_vocabulary(pieces)
 

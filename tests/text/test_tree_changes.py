@@ -106,7 +106,7 @@ def test_a_word_is_one_word(tokenizer):
 
 
 @pytest.mark.long
-def test_fewer_pieces_and_the_same_tokens(tokenizer, texts, tmp_path):
+def test_fewer_pieces_give_the_same_tokens(tokenizer, texts, tmp_path):
     is_used = np.zeros(tokenizer.vocab_size, np.bool_)
     for ids in tokenizer.piece_ids(texts):
         is_used[ids] = True

@@ -98,7 +98,7 @@ def test_a_small_corpus_gives_fewer_pieces():
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" \x00 "]])
-def test_no_words(texts):
+def test_text_without_words_is_refused(texts):
     with pytest.raises(DataError, match="no words to train a vocabulary from"):
         train_vocabulary(texts)
 
@@ -111,7 +111,7 @@ def test_no_words(texts):
         ({"character_coverage": 1.5}, "character_coverage=1.5 is not between 0 and 1"),
     ],
 )
-def test_impossible_settings(settings, message):
+def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(SettingsError, match=message):
         train_vocabulary(TEXT, **settings)
 

@@ -79,7 +79,7 @@ def test_a_text_that_fits_needs_no_stride():
         (None, 5, 0, "stride=0 is not between 1 and the 3 tokens"),
     ],
 )
-def test_impossible_windows(pair, max_length, stride, message):
+def test_impossible_windows_are_refused(pair, max_length, stride, message):
     with pytest.raises(DataError, match=message):
         windows(
             "a a a a a", *([] if pair is None else [pair]), max_length=max_length, stride=stride

@@ -136,7 +136,7 @@ def test_rows_without_labels_are_counted(
         ),
     ],
 )
-def test_targets_of_other_tasks(
+def test_empty_targets_are_refused_or_dropped(
     task: str, rows: list[dict[str, Any]], column: str, says: str, empty: Any
 ) -> None:
     dirty = [*rows, {**rows[0], column: empty}]

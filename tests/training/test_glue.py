@@ -309,7 +309,7 @@ COUNTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", COUNTS)
-def test_the_real_files(data_dir: Path, name: str) -> None:
+def test_real_files_have_their_rows_and_labels(data_dir: Path, name: str) -> None:
     (task,) = select_tasks([name])
     folder, missing = folder_of(task, data_dir / "glue")
     assert missing is None

@@ -127,7 +127,7 @@ def test_evaluation_ignores_the_format_of_the_run(tmp_path: Path) -> None:
     assert bw.load(tmp_path).evaluate(rows).metrics == model.evaluate(rows).metrics
 
 
-def test_masked_tokens_alone(prepared_data: Path, run: Path) -> None:
+def test_accuracy_of_masked_tokens_is_counted(prepared_data: Path, run: Path) -> None:
     """The share of `[MASK]`s that the network fills rightly, counted one by one."""
     corpus = Corpus.open(prepared_data)
     tokenizer = corpus.load_tokenizer()

@@ -98,7 +98,7 @@ def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert "…" in stream.getvalue(), "cut at the terminal's width"
 
 
-def test_short_numbers() -> None:
+def test_numbers_and_durations_are_shortened() -> None:
     assert [format_number(n) for n in (950, 12_345, 1_204_000)] == ["950", "12.3k", "1.2M"]
     assert [format_duration(n) for n in (4.2, 48, 200, 7500)] == [
         "4.2 s",

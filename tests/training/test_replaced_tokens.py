@@ -150,7 +150,7 @@ def test_disentangled_embeddings_resume_and_are_read_again(
     assert lines_of(tmp_path / "more", "eval")[0]["metrics"] == pytest.approx(metrics, rel=1e-4)
 
 
-def test_the_paper_s_small_model() -> None:
+def test_electra_small_has_the_papers_settings() -> None:
     """Clark et al. (2020), table 6."""
     recipe = read_recipe("electra-small", data="somewhere")
     model = recipe.model

@@ -81,7 +81,7 @@ class SwitchOffAfter(Progress):
     def note(self, text: str) -> None: ...
 
 
-def test_the_papers_grid() -> None:
+def test_papers_grid_has_18_points() -> None:
     points = Space.parse("paper", SETTINGS, {}).points()
     assert len(points) == 18
     assert {(p["batch_size"], p["learning_rate"], p["epochs"]) for p in points} == {

@@ -160,7 +160,7 @@ QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
         ("\udcff", "answers.json: not UTF-8"),
     ],
 )
-def test_bad_predictions(tmp_path, text, says):
+def test_bad_predictions_are_refused(tmp_path, text, says):
     file = tmp_path / "answers.json"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=says) as caught:
@@ -179,7 +179,7 @@ def test_bad_predictions(tmp_path, text, says):
         ({"q2": 1}, "none of its 1 ids is that of a question in rows in memory"),
     ],
 )
-def test_bad_probabilities(chances, says):
+def test_bad_probabilities_are_refused(chances, says):
     with pytest.raises(DataError, match=says):
         bw.score("answering", QUESTIONS, predictions={}, no_answer_probabilities=chances)
 
@@ -220,7 +220,7 @@ def test_answers_to_other_questions_are_ignored_and_counted(others):
         ({"id": 7.5}, "row 2: the column 'id' holds 7.5"),
     ],
 )
-def test_bad_questions(change, says):
+def test_bad_questions_are_refused(change, says):
     with pytest.raises(DataError, match=says):
         bw.score("answering", [QUESTIONS[0], {**QUESTIONS[1], **change}], predictions={})
 

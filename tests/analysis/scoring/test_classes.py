@@ -39,7 +39,7 @@ def test_class_metrics_equal_scikit_learns(pairs):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_a_table_without_rows(tmp_path, task):
+def test_table_without_rows_is_refused(tmp_path, task):
     file = tmp_path / "predicted.tsv"
     file.write_text("label\tpredicted\n")
     with pytest.raises(DataError, match=r"predicted.tsv: there are no rows"):

@@ -144,7 +144,7 @@ def test_tags_outside_spans_alone_score_zero_as_spans(tmp_path, lines):
     assert bw.score("tagging", file).metrics == {"majority": 1.0, "accuracy": 1.0, **rates}
 
 
-def test_tags_of_rows():
+def test_tags_are_scored_in_rows_of_equal_lengths():
     row = {"words": ["a", "b"], "tags": ["X", "Y"], "prediction": {"tags": ["X", "X"]}}
     assert bw.score("tagging", [row]).metrics["accuracy"] == 0.5
     with pytest.raises(DataError, match=r"row 1: 2 word\(s\), 2 tag\(s\) and 1 predicted"):

@@ -59,7 +59,7 @@ def test_the_corpus_has_a_blank_line_between_documents(demo_data: texts.DemoData
 
 
 @pytest.mark.slow
-def test_the_same_files_every_time(demo_data: texts.DemoData, tmp_path: Path) -> None:
+def test_files_are_the_same_every_time(demo_data: texts.DemoData, tmp_path: Path) -> None:
     again = texts.write(tmp_path)
     for name in ("corpus", "train", "dev"):
         assert getattr(again, name).read_bytes() == getattr(demo_data, name).read_bytes()

@@ -150,7 +150,7 @@ def test_random_pieces_are_uniform_over_the_whole_vocabulary() -> None:
 @pytest.mark.parametrize(
     "ratios", [(0.8, 0.1), (1.0, 0.0), (0.8, 0.2), (0.0, 0.2), (0.0, 1.0), (0.0, 0.0)]
 )
-def test_ratios_of_the_papers_ablation(ratios: tuple[float, float]) -> None:
+def test_masks_have_the_ratios_of_the_papers_ablation(ratios: tuple[float, float]) -> None:
     rows = sequences(1000, 128)
     result = mask(masker(mask_ratio=ratios[0], random_ratio=ratios[1]), rows, keys_for(1000))
     new_ids, total = result.input_ids[result.positions], len(result.labels)

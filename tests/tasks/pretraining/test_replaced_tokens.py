@@ -82,7 +82,9 @@ def load_peer_weights(network, peer):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("embedding_size", [24, None])
-def test_joint_loss_and_every_gradient(tokenizer, dtype, embedding_size, monkeypatch):
+def test_joint_loss_and_gradients_are_those_of_transformers(
+    tokenizer, dtype, embedding_size, monkeypatch
+):
     config = geometry("electra", embedding_size=embedding_size, vocab_size=tokenizer.vocab_size)
     generator, discriminator = hugging_face(config, dtype)
     network = with_generator(DiscriminatorNetwork(config), SETTINGS).to(dtype).eval()
@@ -161,7 +163,7 @@ def test_embeddings_are_one():
     ("share", "hidden_size", "heads", "embedding_size"),
     [(0.25, 12, 1, 24), (0.5, 24, 2, None), (1.0, 48, 4, 24), (0.75, 36, 3, 24), (0.6, 29, 1, 24)],
 )
-def test_the_generators_size(share, hidden_size, heads, embedding_size):
+def test_generator_has_a_share_of_the_size(share, hidden_size, heads, embedding_size):
     config = geometry("electra")
     own = derive_generator_config(config, ReplacedTokensSettings(generator_share=share))
     assert (own.hidden_size, own.num_attention_heads) == (hidden_size, heads)

@@ -98,7 +98,7 @@ def test_loss_with_in_batch_negatives_is_the_cross_entropy_over_them(symmetric: 
             torch.testing.assert_close(mine, other, atol=1e-9, rtol=1e-9)
 
 
-def test_triplet_loss() -> None:
+def test_triplet_loss_equals_the_formula() -> None:
     task = task_of(loss="triplet", margin=0.3)
     rows = [row for row in ROWS if negatives(row)]
     network = network_of(task)

@@ -71,7 +71,7 @@ def task_from(rows: Sequence[dict[str, Any]], **options: Any) -> RetrievalTask:
         ),
     ],
 )
-def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> None:
+def test_columns_choose_the_loss(row: Any, options: Any, loss: str, columns: Any) -> None:
     rows = [row]
     if loss == "cosine":  # scores must not be all the same
         name = columns[3]
@@ -89,7 +89,7 @@ def test_columns_and_loss(row: Any, options: Any, loss: str, columns: Any) -> No
 @pytest.mark.parametrize(
     ("scores", "expected"), [((0, 5, 2), (0, 5)), ((-1, 0.5), (0, 1)), ((1, 0), (0, 1))]
 )
-def test_the_range_of_scores(scores: Sequence[float], expected: tuple[float, float]) -> None:
+def test_range_of_scores_is_found(scores: Sequence[float], expected: tuple[float, float]) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
     assert task_from(rows).settings.score_range == expected
 
