@@ -205,11 +205,11 @@ def test_retrieval_has_an_adapter_for_queries_and_one_for_documents(tmp_path: Pa
     scores = model.similarity("c a b", TEXTS)[0]
     assert [hit.row for hit in hits] == np.argsort(-scores, kind="stable").tolist()
     models = Models({"jina": str(tmp_path)}, device="cpu", adapters={"adapter": "retrieval"})
-    served = models.get()
-    assert served.prompts.default == "retrieval.passage"
-    assert served.is_for_queries("retrieval.query")
-    assert not served.is_for_queries("retrieval.passage")
-    assert served.num_bytes == 2 * 4 * model.num_parameters
+    served_model = models.get()
+    assert served_model.prompts.default == "retrieval.passage"
+    assert served_model.is_for_queries("retrieval.query")
+    assert not served_model.is_for_queries("retrieval.passage")
+    assert served_model.num_bytes == 2 * 4 * model.num_parameters
 
 
 def test_an_unknown_adapter_is_an_error_that_lists_the_names(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_frozen_encoders_stay_as_they_are(
     assert all(frozen.values()) and not any(tuned.values())
 
 
-def test_similar_words_have_similar_vectors(
+def test_similarity_correlates_with_judgements(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cosines in the order of what people say correlate perfectly; turned, not at all."""

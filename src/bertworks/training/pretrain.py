@@ -333,10 +333,10 @@ def sample_fill_ins(
             }
         )
         if tokenizer.puts_cls_last:
-            framed = np.concatenate((masked, [tokenizer.sep_id, tokenizer.cls_id]))
+            input_ids = np.concatenate((masked, [tokenizer.sep_id, tokenizer.cls_id]))
         else:
-            framed = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
-        examples.append(PretrainingExample(framed, len(framed), row=len(examples)))
+            input_ids = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
+        examples.append(PretrainingExample(input_ids, len(input_ids), row=len(examples)))
         if len(samples) == count:
             break
     if examples:
