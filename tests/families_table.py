@@ -60,6 +60,7 @@ TITLES = {
     "squeezebert": "SqueezeBERT",
     "xlnet": "XLNet",
     "mobilebert": "MobileBERT",
+    "longformer": "Longformer",
 }
 PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "onnxruntime")
 Figures = tuple[float, ...]

@@ -63,6 +63,7 @@ CONFIG_CLASSES = {
     "squeezebert": "SqueezeBertConfig",
     "xlnet": "XLNetConfig",
     "mobilebert": "MobileBertConfig",
+    "longformer": "LongformerConfig",
 }
 
 OF_KNOWN_PARTS = {
@@ -111,7 +112,7 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
     if family == "mobilebert":  # whose decoder is as wide as its layers
         settings["output_embedding_size"] = values.get("hidden_size", settings["hidden_size"])
         settings["bottleneck"] |= {"size": 32, "num_feed_forward": 3}
-    if family == "modernbert":
+    if family in ("modernbert", "longformer"):
         settings["local_attention"] = 8
     if family == "eurobert" and values.get("num_attention_heads") != 1:
         settings["num_key_value_heads"] = 2
@@ -232,7 +233,13 @@ def in_float64(exact: bool = True) -> Iterator[None]:
                 patch.setattr(module, "apply_rotary_pos_emb", _rotate_exactly)
             patch.setattr(modeling_deberta.DebertaLayerNorm, "forward", _normalize)
             patch.setattr(modeling_eurobert.EuroBertRMSNorm, "forward", _divide_by_root_mean_square)
+            patch.setattr(nn.functional, "softmax", _softmax)  # Longformer's is in float32
         yield
+
+
+def _softmax(scores: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    dtype = scores.dtype if dtype is None else torch.promote_types(dtype, scores.dtype)
+    return torch.softmax(scores, dim, dtype)
 
 
 def _divide_by_root_mean_square(norm: Any, x: Tensor) -> Tensor:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 import torch
+from jaxtyping import Float
 from tests.checkpoints.oracles import geometry, in_float64, pair, theirs_of
+from torch import Tensor
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
 from bertworks.nn.encoder import BareEncoder, Encoder
-from bertworks.nn.encoder_layers import SelfAttention
-from bertworks.packed import Packed
+from bertworks.nn.encoder_layers import GlobalTokenAttention, SelfAttention
+from bertworks.packed import Packed, Padded
 
 
 def test_all_published_families_are_here() -> None:
@@ -45,6 +48,8 @@ def test_attention_and_states_are_as_published(published_encoder) -> None:
     result = activations(ours, packed, attention=True)
     assert len(result.attention) == len(expected.attentions) == config.num_hidden_layers
     attentions = expected.attentions
+    if config.family == "longformer":  # theirs are of the keys in the window
+        attentions = [_of_all_keys(weights, config.local_attention // 2) for weights in attentions]
     if config.family == "squeezebert":  # theirs are the scores
         attentions = [scores.softmax(-1) for scores in attentions]
     for own, other in zip(result.attention, attentions, strict=True):
@@ -56,7 +61,46 @@ def test_attention_and_states_are_as_published(published_encoder) -> None:
         assert not weights.triu(1).any()
     if config.local_attention is not None:
         assert not weights[1].triu(5).any(), "a local layer sees four tokens on either side"
-        assert weights[0].triu(5).any(), "a global one sees all"
+        is_local = config.is_local(0)
+        assert weights[0].triu(5).any() != is_local, "a global one sees all"
+
+
+def _of_all_keys(
+    weights: Float[Tensor, "sequences heads queries width"], distance: int
+) -> Float[Tensor, "sequences heads queries keys"]:
+    length = weights.shape[2]
+    whole = weights.new_zeros(*weights.shape[:3], length)
+    for query, key in product(range(length), repeat=2):
+        if abs(key - query) <= distance:
+            whole[:, :, query, key] = weights[:, :, query, key - query + distance]
+    return whole
+
+
+def test_a_global_token_attends_to_all_and_all_attend_to_it() -> None:
+    config = geometry("longformer", global_tokens={"position": "first"})
+    theirs = theirs_of(config, "encoder", torch.float64)
+    both = pair(BareEncoder(Encoder(config, pooler=False)), theirs, config, torch.float64)
+    ids = torch.randint(5, config.vocab_size, (2, 20), generator=torch.Generator().manual_seed(1))
+    mask = (torch.arange(20) == 0).long().expand(2, 20)
+    types = torch.zeros_like(ids)
+    with torch.inference_mode(), in_float64():
+        expected = both.theirs(input_ids=ids, global_attention_mask=mask, output_attentions=True)
+        packed = Packed.from_padded(ids, token_type_ids=types)
+        result = activations(both.ours, packed, attention=True)
+        plain = both.ours.encoder(packed)
+    assert (result.states[-1] - expected.last_hidden_state).abs().max() < 1e-10
+    assert (plain.view(2, 20, -1) - expected.last_hidden_state).abs().max() < 1e-10
+    is_token = torch.arange(20) < torch.tensor([[20], [9]])
+    padded = Padded.from_tensors(ids, is_token, types)
+    packed = Packed.from_padded(ids, is_token, types)
+    with torch.inference_mode():
+        of_padded, _ = packed.to_padded(both.ours.encoder(packed))
+        other = both.ours.encoder(padded).view(2, 20, -1)
+    assert (other - of_padded)[is_token].abs().max() < 1e-10
+    for weights, others in zip(result.attention, expected.global_attentions, strict=True):
+        # The reference pads to a multiple of its window.
+        assert (weights[:, :, 0] - others[:, :, :20, 0]).abs().max() < 1e-10
+        assert weights[:, :, 6:, 0].all() and not weights[:, :, 6:, 1].any()
 
 
 def test_a_head_that_is_off_is_a_zero_in_the_output_map(published_encoder) -> None:
@@ -83,7 +127,7 @@ def test_a_head_that_is_off_is_a_zero_in_the_output_map(published_encoder) -> No
     assert torch.allclose(states[1], expected[1], atol=1e-5)
     after = list(ours.parameters())
     assert all(torch.equal(one, two) for one, two in zip(old_weights, after, strict=True))
-    assert type(layer) is SelfAttention
+    assert type(layer) in (SelfAttention, GlobalTokenAttention)
 
 
 def test_a_run_may_begin_at_any_layer(published_encoder) -> None:

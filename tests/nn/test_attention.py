@@ -26,7 +26,7 @@ def tensors(count, heads, size, seed):
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-def formula(query, key, value, lengths, key_lengths, causal, window):
+def formula(query, key, value, lengths, key_lengths, causal, window, num_global=0):
     """Sequence by sequence, head by head, as the paper writes it."""
     results, q0, k0 = [], 0, 0
     for n, m in zip(lengths, key_lengths, strict=True):
@@ -37,7 +37,8 @@ def formula(query, key, value, lengths, key_lengths, causal, window):
             for i in range(n):
                 for j in range(m):
                     ahead = j - (i + m - n)
-                    if (causal and ahead > 0) or (window is not None and abs(ahead) > window):
+                    is_far = window is not None and abs(ahead) > window and j >= num_global
+                    if (causal and ahead > 0) or is_far:
                         scores[i, j] = -math.inf
             heads.append(torch.softmax(scores, -1) @ v[:, head])
         results.append(torch.stack(heads, 1))
@@ -61,16 +62,18 @@ def in_turn(monkeypatch):
     more=st.none() | st.lists(st.integers(0, 3), min_size=6, max_size=6),
     causal=st.booleans(),
     window=st.none() | st.integers(0, 4),
+    num_global=st.integers(0, 2),
     seed=st.integers(0, 2**16),
 )
-@example(lengths=[2, 3, 9], more=None, causal=False, window=1, seed=0)
-def test_attention_equals_the_formula(backend, lengths, more, causal, window, seed):
+@example(lengths=[2, 3, 9], more=None, causal=False, window=1, num_global=1, seed=0)
+def test_attention_equals_the_formula(backend, lengths, more, causal, window, num_global, seed):
     key_lengths = [n + extra for n, extra in zip(lengths, more or [0] * 6, strict=False)]
     q = tensors(sum(lengths), 2, 3, seed)
     k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
     layouts = (layout(lengths), None if more is None else layout(key_lengths))
-    own = attention(q, k, v, *layouts, causal=causal, window=window, backend=backend)
-    expected = formula(q, k, v, lengths, key_lengths, causal, window)
+    scope = {"causal": causal, "window": window, "num_global": num_global}
+    own = attention(q, k, v, *layouts, **scope, backend=backend)
+    expected = formula(q, k, v, lengths, key_lengths, *scope.values())
     assert torch.allclose(own, expected, atol=1e-12)
     upstream = torch.randn(own.shape, dtype=torch.float64)
     for mine, other in zip(

@@ -416,5 +416,6 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "squeezebert": wordpiece("squeezebert", "uncased"),
     "xlnet": xlnet,
     "mobilebert": wordpiece("mobilebert", "uncased"),
+    "longformer": roberta,
 }
 """For each family, what makes its tokenizers in a folder, from real data."""

@@ -17,6 +17,7 @@ from .gpt import GPT
 from .gte import GTE, NEW
 from .jina import JINA_V3
 from .jina_bert import JINA_BERT_V2
+from .longformer import LONGFORMER
 from .mobilebert import MOBILEBERT
 from .modernbert import MODERNBERT
 from .mpnet import MPNET
@@ -68,6 +69,7 @@ FAMILIES = {
         SQUEEZEBERT,
         XLNET,
         MOBILEBERT,
+        LONGFORMER,
     )
 }
 """The published families."""
@@ -125,6 +127,9 @@ _BERTWORKS = Family(
             "encoder.embeddings.projection": "bert.embeddings.projection",
             "encoder.embeddings.word_map": "bert.embeddings.word_map",
             **{f"{_LAYER}.{part}": f"bert.encoder.layer.{{}}.{part}" for part in _BOTTLENECK_PARTS},
+            f"{_LAYER}.attention.global_query_key_value": (
+                "bert.encoder.layer.{}.attention.global_query_key_value"
+            ),
             "mlm_head.decoder_extension": "cls.predictions.decoder_extension",
             "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
             "encoder.rotary": "bert.rotary",

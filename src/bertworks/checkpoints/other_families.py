@@ -20,7 +20,6 @@ TITLES = {
     "layoutlmv2": "LayoutLMv2",
     "layoutlmv3": "LayoutLMv3",
     "lilt": "LiLT",
-    "longformer": "Longformer",
     "luke": "LUKE",
     "markuplm": "MarkupLM",
     "modernvbert": "ModernVBERT",

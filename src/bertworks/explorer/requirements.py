@@ -74,7 +74,8 @@ def _training_remedy(what: str, task: str) -> str:
 
 def has_plain_layers(config: EncoderConfig) -> bool:
     """Whether the steps of the layers are attention, feed-forward and norms alone."""
-    return config.bottleneck is None and config.norm != "none"
+    has_global = config.num_global_tokens > 0
+    return config.bottleneck is None and config.norm != "none" and not has_global
 
 
 _ANY = Requirement(
@@ -89,8 +90,8 @@ _HEADS = Requirement(
     lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
 )
 _STEPS = Requirement(
-    "its layers are of a kind whose steps are not shown (with bottlenecks, with factors in place "
-    "of norms, or without attention heads)",
+    "its layers are of a kind whose steps are not shown (with bottlenecks, with global tokens, "
+    "with factors in place of norms, or without attention heads)",
     "another model, such as mini",
     lambda model: _HEADS.has(model) and has_plain_layers(model.encoder.config),
 )

@@ -180,18 +180,39 @@ class _RecordingAttention(SelfAttention):
         scores = query @ key.transpose(-1, -2) * scale_of(query, bias)
         if bias is not None:
             scores = scores + bias.of_group(query, key)
-        masked = make_pair_mask(length, length, scope.causal, scope.window, hidden.device)
+        num_global, device = scope.num_global, hidden.device
+        masked = make_pair_mask(length, length, scope.causal, scope.window, device, num_global)
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)
         weights = torch.softmax(scores, -1)
+        context = weights @ value
+        if scope.num_global:
+            weights, context = self._with_global_token(hidden, weights, context)
         if recorder.attention:
             recorder.result.attention.append(weights)
-        context = weights @ value
         if recorder.ablated_heads is not None:
             is_ablated = recorder.ablated_heads[scope.layer].to(hidden.device)
             context = context.masked_fill(is_ablated[:, :, None, None], 0.0)
         rows = context.transpose(1, 2).flatten(0, 1).flatten(1)
         return F.pad(rows, (0, 0, 0, len(hidden) - len(rows)))
+
+    def _with_global_token(
+        self, hidden: Tensor, weights: Tensor, context: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Replace the first token's weights and context; see `GlobalTokenAttention`."""
+        make_heads = self.global_query_key_value
+        assert isinstance(make_heads, nn.Module)
+        sequences, heads, length, size = context.shape
+        query, key, value = (
+            part[: sequences * length].view(sequences, length, heads, size).transpose(1, 2)
+            for part in self.split_heads(make_heads(hidden))
+        )
+        scores = query[:, :, :1] @ key.transpose(-1, -2) * scale_of(query, None)
+        first = torch.softmax(scores, -1)
+        return (
+            torch.cat([first, weights[:, :, 1:]], 2),
+            torch.cat([first @ value, context[:, :, 1:]], 2),
+        )
 
 
 def _recording_copy(form: HasEncoder, recorder: _Recorder) -> HasEncoder:

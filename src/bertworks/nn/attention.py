@@ -51,6 +51,7 @@ def attention(
     dropout: float = 0.0,
     backend: Backend | None = None,
     bias: ScoreBias | None = None,
+    num_global: int = 0,
 ) -> Float[Tensor, "queries heads value_size"]:
     """Let each token attend to the tokens of its sequence.
 
@@ -68,10 +69,12 @@ def attention(
         backend: by default the fastest that the device, the dtype and the dropout allow; dense for
             a padded batch.
         bias: terms that are added to the scores.
+        num_global: the number of first tokens of a sequence to which all its tokens attend, also
+            beyond the window.
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     if isinstance(layout, Padded):
-        masked = make_padded_mask(layout, causal, window)
+        masked = make_padded_mask(layout, causal, window, num_global)
         terms = None if bias is None else (bias, make_padded_distances(layout))
         return _dense(query, key, value, masked, dropout, terms)
     if key_layout is None:
@@ -81,11 +84,12 @@ def attention(
             query.is_cuda
             and dropout == 0
             and bias is None
+            and not num_global
             and query.dtype in (torch.bfloat16, torch.float16)
         )
         backend = "varlen" if has_varlen else "grouped"
     if backend == "dense":
-        masked = make_pack_mask(layout, key_layout, causal, window, query.device)
+        masked = make_pack_mask(layout, key_layout, causal, window, query.device, num_global)
         terms = None
         if bias is not None:
             terms = bias, make_pack_distances(layout, key_layout, query.device)
@@ -93,6 +97,8 @@ def attention(
     if backend == "varlen":
         if bias is not None:
             raise ValueError("variable-length attention has no score bias")
+        if num_global:
+            raise ValueError("variable-length attention has no global tokens")
         return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
     is_unmasked = not causal and window is None
@@ -103,8 +109,8 @@ def attention(
             return attention_fp32.attention(*inputs)
     pairs = tuple(pair_groups(layout, key_layout))
     if is_inferred:
-        return infer_grouped(query, key, value, pairs, causal, window, bias)
-    return grouped_attention(query, key, value, pairs, causal, window, dropout, bias)
+        return infer_grouped(query, key, value, pairs, causal, window, bias, num_global)
+    return grouped_attention(query, key, value, pairs, causal, window, dropout, bias, num_global)
 
 
 def repeat_heads(

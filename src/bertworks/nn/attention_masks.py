@@ -13,7 +13,12 @@ from ..packed import Layout, Padded
 
 
 def make_pair_mask(
-    queries: Any, keys: Any, causal: bool, window: int | None, device: torch.device
+    queries: Any,
+    keys: Any,
+    causal: bool,
+    window: int | None,
+    device: torch.device,
+    num_global: int = 0,
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return a mask of the keys that each query must not attend to; None if it may attend to all.
 
@@ -23,6 +28,7 @@ def make_pair_mask(
         causal: see `attention`.
         window: see `attention`.
         device: device of the result.
+        num_global: see `attention`.
     """
     if not causal and window is None:
         return None
@@ -31,7 +37,10 @@ def make_pair_mask(
     if causal:
         masked |= distances > 0
     if window is not None:
-        masked |= distances.abs() > window
+        is_far = distances.abs() > window
+        if num_global:
+            is_far &= torch.arange(keys, device=device) >= num_global
+        masked |= is_far
     return masked
 
 
@@ -44,24 +53,29 @@ def make_pair_distances(
 
 
 def make_pack_mask(
-    layout: Layout, key_layout: Layout, causal: bool, window: int | None, device: torch.device
+    layout: Layout,
+    key_layout: Layout,
+    causal: bool,
+    window: int | None,
+    device: torch.device,
+    num_global: int = 0,
 ) -> Bool[Tensor, "1 1 queries keys"]:
     """Return a mask of the keys of a pack that each query must not attend to."""
     edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
     masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
     for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
-        pairs = make_pair_mask(q1 - q0, k1 - k0, causal, window, device)
+        pairs = make_pair_mask(q1 - q0, k1 - k0, causal, window, device, num_global)
         masked[..., q0:q1, k0:k1] = False if pairs is None else pairs
     return masked
 
 
 def make_padded_mask(
-    padded: Padded, causal: bool, window: int | None
+    padded: Padded, causal: bool, window: int | None, num_global: int = 0
 ) -> Bool[Tensor, "rows 1 #length length"]:
     """Return a mask of the keys of its row that each query must not attend to."""
     length = padded.max_seqlen
     masked = ~padded.mask[:, None, None, :]
-    pairs = make_pair_mask(length, length, causal, window, padded.mask.device)
+    pairs = make_pair_mask(length, length, causal, window, padded.mask.device, num_global)
     return masked if pairs is None else masked | pairs
 
 

@@ -155,6 +155,18 @@ class ConvolutionSettings(Settings):
         return self
 
 
+class GlobalTokensSettings(Settings):
+    """Tokens that attend to all others of their sequence, in layers with windows.
+
+    They have maps of their own to queries, keys and values. Source: Beltagy et al. (2020),
+    "Longformer: The Long-Document Transformer", §3.1.
+    """
+
+    position: Literal["none", "first"] = Field(
+        "none", description="which tokens are global; first: the first, as classifiers need"
+    )
+
+
 class WordMapSettings(Settings):
     """A linear map of word embeddings to the layers' width, before positions are added.
 
@@ -338,10 +350,15 @@ class EncoderConfig(Settings):
         description="width of the window in local layers, centred on the token; null: no local "
         "layers",
     )
+    global_tokens: GlobalTokensSettings | None = Field(
+        None,
+        description="tokens that attend to all others, while every layer is local; needs "
+        "local_attention; null: no such tokens, nor maps for them",
+    )
     global_attention_every: int = Field(
         1,
         ge=1,
-        description="every n-th layer is global, starting with the first",
+        description="every n-th layer is global, starting with the first; without global_tokens",
     )
     rope_theta: float = Field(
         10_000.0,
@@ -525,6 +542,23 @@ class EncoderConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _global_tokens_fit(self) -> Self:
+        if self.global_tokens is None:
+            return self
+        if self.local_attention is None or self.local_attention % 2:
+            raise ValueError("global_tokens needs an even number for local_attention")
+        needs = {
+            **{"mixer": "attention", "attention": "bidirectional", "num_key_value_heads": None},
+            **{"query_key_value_order": "part", "score_bias": None, "bottleneck": None},
+        }
+        for name, value in needs.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"global_tokens needs the default of {name}")
+        if self.positions == "rotary":
+            raise ValueError("global_tokens needs positions that are not rotary")
+        return self
+
+    @model_validator(mode="after")
     def _bottleneck_fits(self) -> Self:
         if self.bottleneck is None:
             return self
@@ -661,6 +695,18 @@ class EncoderConfig(Settings):
         )
 
     @property
+    def num_global_tokens(self) -> int:
+        """The number of first tokens of a sequence that are global."""
+        return int(self.global_tokens is not None and self.global_tokens.position == "first")
+
+    @property
+    def sequence_config(self) -> Self:
+        """The geometry of an encoder for predictions about whole sequences."""
+        if self.global_tokens is None:
+            return self
+        return self.with_values(global_tokens={"position": "first"})
+
+    @property
     def narrow_config(self) -> Self:
         """The geometry inside the layers, if they have bottlenecks; else the same."""
         if self.bottleneck is None:
@@ -750,7 +796,8 @@ class EncoderConfig(Settings):
 
     def window(self, layer: int) -> int | None:
         """Return the largest distance between tokens that attend to each other; None: unlimited."""
-        if self.local_attention is None or layer % self.global_attention_every == 0:
+        is_global = self.global_tokens is None and layer % self.global_attention_every == 0
+        if self.local_attention is None or is_global:
             return None
         return self.local_attention // 2
 

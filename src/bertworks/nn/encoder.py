@@ -238,6 +238,7 @@ class Encoder(nn.Module):
                 layer,
                 reversed_index,
                 bias,
+                config.num_global_tokens,
             )
             for layer in range(config.num_hidden_layers)
         ]

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from ..native import training as native
-from ..packed import Packed, Sequences
+from ..packed import Layout, Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
 from .kv_cache import KeyValueCache
@@ -50,6 +51,7 @@ class AttentionScope(NamedTuple):
     reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
     # added to the scores of attention, or what a layer makes that of
     bias: ScoreBias | DistanceVectors | None = None
+    num_global: int = 0  # the number of first tokens of a sequence that are global
 
 
 class SelfAttention(nn.Module):
@@ -107,6 +109,7 @@ class SelfAttention(nn.Module):
             window=scope.window,
             dropout=dropout,
             bias=bias,
+            num_global=scope.num_global,
         )
         return context.flatten(1)
 
@@ -177,6 +180,40 @@ class SelfAttention(nn.Module):
             and not self.is_by_head
             and native.can_attend(self.head_size, scope.packed.max_seqlen)
         )
+
+
+class GlobalTokenAttention(SelfAttention):
+    """Self-attention in which a sequence's first token may be global.
+
+    It attends to all tokens of its sequence, with queries, keys and values of its own, and all
+    attend to it. Source: Beltagy et al. (2020), "Longformer: The Long-Document Transformer", §3.1.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        size = config.hidden_size
+        self.global_query_key_value = Linear(size, 3 * size, bias=config.use_bias)
+
+    def context(
+        self, hidden: Float[Tensor, "tokens inputs"], scope: AttentionScope
+    ) -> Float[Tensor, "tokens hidden_size"]:
+        context = super().context(hidden, scope)
+        if not scope.num_global:
+            return context
+        packed = scope.packed
+        query, key, value = self.split_heads(self.global_query_key_value(hidden))
+        first: Sequences | Layout = packed
+        if isinstance(packed, Layout):
+            first = Layout.from_lengths(np.ones(packed.num_sequences, np.int64)).to(hidden.device)
+        result = attention(
+            query[packed.first_tokens],
+            key,
+            value,
+            first,
+            packed if isinstance(packed, Layout) else None,
+            dropout=self.dropout_prob if self.training else 0.0,
+        )
+        return context.index_copy(0, packed.first_tokens, result.flatten(1))
 
 
 class Recurrence(nn.LSTM):
@@ -253,7 +290,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm_first = config.norm_first
         is_normed = config.norm_first and config.embedding_norm and not config.first_layer_norm
-        self.attention = SelfAttention(config) if config.mixer == "attention" else None
+        kind = SelfAttention if config.global_tokens is None else GlobalTokenAttention
+        self.attention = kind(config) if config.mixer == "attention" else None
         self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
         size = config.hidden_size
         is_first = is_normed and number == 0

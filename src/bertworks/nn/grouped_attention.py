@@ -201,6 +201,7 @@ class _GroupedAttention(torch.autograd.Function):
         window: int | None,
         dropout: float,
         bias: ScoreBias | None,
+        num_global: int,
         *_: Tensor | None,  # the bias's matrix, keys and queries, which get gradients
     ) -> Tensor:
         scale = scale_of(query, bias)
@@ -215,7 +216,7 @@ class _GroupedAttention(torch.autograd.Function):
                     bias.of_group(_by_sequence(q, queries), _by_sequence(k, keys))
                 )
             masked = make_pair_mask(
-                scores.shape[-2], scores.shape[-1], causal, window, query.device
+                scores.shape[-2], scores.shape[-1], causal, window, query.device, num_global
             )
             if keys.padding is not None:
                 # Not minus infinity: a pad token may see only padding, which would give NaN.
@@ -272,7 +273,7 @@ class _GroupedAttention(torch.autograd.Function):
             queries.write(d_query, d_q)
             keys.write(d_key, d_k)
         of_bias = () if bias_gradients is None else bias_gradients.tensors
-        return d_query, d_key, d_value, None, None, None, None, None, *of_bias
+        return d_query, d_key, d_value, None, None, None, None, None, None, *of_bias
 
 
 _grouped_attention: Callable[..., Tensor] = _GroupedAttention.apply
@@ -287,10 +288,13 @@ def grouped_attention(
     window: int | None,
     dropout: float,
     bias: ScoreBias | None = None,
+    num_global: int = 0,
 ) -> Tensor:
     """Compute attention with its gradients, also those of a bias."""
     tensors = () if bias is None else (bias.matrix, bias.keys, bias.queries)
-    return _grouped_attention(query, key, value, pairs, causal, window, dropout, bias, *tensors)
+    return _grouped_attention(
+        query, key, value, pairs, causal, window, dropout, bias, num_global, *tensors
+    )
 
 
 def _by_sequence(
@@ -318,6 +322,7 @@ def infer_grouped(
     causal: bool,
     window: int | None,
     bias: ScoreBias | None = None,
+    num_global: int = 0,
 ) -> Tensor:
     """Compute the same formula without gradients, in the fastest way.
 
@@ -329,7 +334,8 @@ def infer_grouped(
     parts: list[Tensor] = []
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
-        masked = make_pair_mask(q_group.length, k_group.length, causal, window, query.device)
+        lengths = q_group.length, k_group.length
+        masked = make_pair_mask(*lengths, causal, window, query.device, num_global)
         has_vectors = bias is not None and bias.has_vectors
         is_unmasked_half = is_half and masked is None and not has_vectors
         if is_unmasked_half and k_group.length <= _MAX_FLOAT32_KEYS:

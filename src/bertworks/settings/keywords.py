@@ -119,6 +119,12 @@ class WordMapKeywords(TypedDict, total=False):
     norm_eps: float | None
 
 
+class GlobalTokensKeywords(TypedDict, total=False):
+    """Settings of the group `global_tokens`."""
+
+    position: Literal["none", "first"]
+
+
 class LinearGroupsKeywords(TypedDict, total=False):
     """Settings of the group `linear_groups`."""
 
@@ -187,6 +193,7 @@ class EncoderKeywords(TypedDict, total=False):
     num_key_value_heads: int | None
     query_key_value_order: Literal["part", "head"]
     local_attention: int | None
+    global_tokens: GlobalTokensKeywords | None
     global_attention_every: int
     rope_theta: float
     local_rope_theta: float

@@ -52,6 +52,7 @@ class TextNetwork(Network):
     ) -> None:
         super().__init__()
         self.pooling = pooling
+        config = config.sequence_config
         self.encoder = Encoder(config, pooler=config.has_pooler)
         self.head = ClassificationHead(config, outputs, dropout)
 

@@ -1,0 +1,89 @@
+"""Longformer (Beltagy et al. 2020): RoBERTa with windows of attention, and global tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import CheckpointError
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+    unused_constants,
+)
+from .heads import CHOICES, SPANS, task_classes, task_tensors
+
+_ATTENTION = "longformer.encoder.layer.{}.attention.self"
+_CLASSES = task_classes("Longformer")
+_OTHER_GLOBAL_TOKENS = {
+    _CLASSES.pop(SPANS.model_class): "the tokens of questions",
+    _CLASSES.pop(CHOICES.model_class): "the tokens of choices",
+}
+"""Classes whose models have other global tokens than the first."""
+
+
+def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """The class of a published model decides which tokens are global."""
+    names = raw.get("architectures")
+    names = names if isinstance(names, list) else []
+    for name, tokens in _OTHER_GLOBAL_TOKENS.items():
+        if name in names:
+            raise CheckpointError(f"{name} is not supported: {tokens} are global in it")
+    position = "first" if _CLASSES["classification"] in names else "none"
+    windows = raw["attention_window"]
+    if isinstance(windows, list) and windows and all(one == windows[0] for one in windows):
+        windows = windows[0]
+    return {"global_tokens": position, **raw, "attention_window": windows}
+
+
+LONGFORMER = Family(
+    name="longformer",
+    settings={
+        **same_names(),
+        "local_attention": "attention_window",
+        # A key of this package: others know the class of a model.
+        "global_tokens.position": "global_tokens",
+    },
+    keys=key_map(
+        {
+            **embedding_keys("longformer.embeddings"),
+            **layer_keys("longformer.encoder.layer.{}"),
+            "encoder.layers.{}.attention.global_query_key_value": tuple(
+                f"{_ATTENTION}.{part}_global" for part in ("query", "key", "value")
+            ),
+            "encoder.pooler.dense": "longformer.pooler.dense",
+            "mlm_head.transform.dense": "lm_head.dense",
+            "mlm_head.transform.norm": "lm_head.layer_norm",
+            "mlm_head.bias": "lm_head.bias",
+            "mlm_head.decoder": "lm_head.decoder.weight",
+            "head.transform": "classifier.dense",
+            "head.linear": "classifier.out_proj",
+            **task_tensors(),
+        }
+    ),
+    prefix="longformer.",
+    bare_prefixes=("embeddings.", "encoder.", "pooler."),
+    classes={
+        "encoder": "LongformerModel",
+        "masked-lm": "LongformerForMaskedLM",
+        **_CLASSES,
+    },
+    dropouts={},
+    # Padding has position 1, so that a sequence begins at position 2.
+    fixed_settings={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
+    defaults={"pad_token_id": 1, "attention_window": 512},
+    # Other tools derive the first position from pad_token_id, whatever the tokenizer pads with.
+    extra=lambda config: {"pad_token_id": config.position_offset - 1},
+    token_ids={"bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
+    required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
+    convert_config=_convert_config,
+    unused_tensors=(
+        *unused_constants("longformer."),
+        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
+        (r"longformer\.pooler\..*", "the pooler, which this task does not have"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    ),
+)
