@@ -66,14 +66,17 @@ PATHS = {
 
 WITH_CONVOLUTION = "bert with a convolution"
 """Whose layers native code computes one by one."""
+WITH_GLOBAL_TOKEN = "longformer with a global token"
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, WITH_CONVOLUTION])
+@pytest.fixture(scope="module", params=[*FAMILIES, WITH_CONVOLUTION, WITH_GLOBAL_TOKEN])
 def plain(request: pytest.FixtureRequest):
     """A family's encoder in evaluation mode, sequences, and the states of the plain module."""
     config = geometry(request.param.split()[0], **SIZES)
     if request.param == WITH_CONVOLUTION:
         config = config.with_values(convolution={"kernel_size": 3, "groups": 2})
+    if request.param == WITH_GLOBAL_TOKEN:
+        config = config.sequence_config
     network = BareEncoder(Encoder(config, pooler=False)).eval()
     redraw(network)
     packed = sequences(network.encoder.config)

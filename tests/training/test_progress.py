@@ -151,6 +151,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
         {},
         {"gated": True},
         {"bottleneck": {"size": 32}},
+        {"local_attention": 8, "global_tokens": {"position": "first"}},
         {"bottleneck": {"size": 32, "attention": True, "shared_query_key": False}},
         {"attention": "two-way"},
         {"attention": "causal", "mixer": "lstm", "positions": "none"},

@@ -1,8 +1,9 @@
 """Scaled dot-product attention within each sequence: softmax(Q Kᵀ / √d) V.
 
 Three backends take the same arguments and compute the same result. Queries and keys may have
-different layouts; attention may be causal or not, limited to a window or not; terms that depend
-on distances may be added to the scores; dropout may be applied to the probabilities.
+different layouts; attention may be causal or not, limited to a window or not, with first tokens
+that all see; terms that depend on distances may be added to the scores; dropout may be applied to
+the probabilities.
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on

@@ -90,6 +90,10 @@ def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
         weights += 2 * h * width  # into the layer and out of it
         if not bottleneck.attention:  # a second way in, and values of wide vectors
             weights += h * width + (h - width) * width
+    weights += config.num_global_tokens * 3 * h * h  # of the global token, for all tokens
     linear = 2 * packed.num_tokens * weights
-    attention = sum(4 * count * length**2 * width for _start, count, length in packed.groups)
+    attention = sum(
+        4 * count * length * (length + config.num_global_tokens) * width
+        for _start, count, length in packed.groups
+    )
     return float(config.num_hidden_layers * (linear + attention * config.has_heads))
