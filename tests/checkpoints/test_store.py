@@ -360,7 +360,7 @@ def test_loading_is_strict(tmp_path, edit, says):
     [
         ({"model_type": "gpt2"}, r"'gpt2' \(GPT-2\) is not supported. Supported: bert, roberta"),
         ({"model_type": "bart"}, r"'bart' \(BART\) is not supported. Supported: bert"),
-        ({"model_type": "longformer"}, r"'longformer' \(Longformer\) is not supported. Supported"),
+        ({"model_type": "canine"}, r"'canine' \(CANINE\) is not supported. Supported"),
         ({"model_type": "colbert"}, "'colbert' is not supported. Supported: bert"),
         ({"model_type": "xlm_roberta"}, "not supported. The nearest valid name is 'xlm-roberta'"),
         ({"model_type": "Distilbert"}, "not supported. The nearest valid name is 'distilbert'"),
