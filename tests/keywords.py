@@ -16,7 +16,7 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
     sys.modules["bertworks.settings.keywords"] = Mock()
 
 import bertworks
-from bertworks.convert.static_settings import StaticSettings
+from bertworks.convert.static_settings import StaticSettings, StaticTrainingSettings
 from bertworks.data.settings import PrepareSettings
 from bertworks.data.tables import TableOptions
 from bertworks.data.unlabelled import LabelledTableOptions
@@ -57,6 +57,7 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
         [inference.FeatureSettings],
     ),
     "StaticKeywords": ("Settings of `distil_static`.", (), [StaticSettings]),
+    "StaticTrainingKeywords": ("Settings of `train_static`.", (), [StaticTrainingSettings]),
     "GenerateKeywords": (
         "Settings of `generate`.",
         ("EngineKeywords",),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from typer.testing import Result
 
 import bertworks as bw
 
+from ..crashes import contents
 from .conftest import Bertworks, World
 
 
@@ -151,3 +154,54 @@ def test_invalid_arguments_are_refused(bertworks: Bertworks, world: World, tmp_p
         result = bertworks(*words)
         assert result.exit_code != 0
         assert says in " ".join(result.output.split()), result.output
+
+
+def test_distil_computes_its_teachers_vectors_once(
+    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def distil(name: str, *more: object) -> Result:
+        out = tmp_path / name
+        return bertworks(
+            *("distil", "static", world.pretrained, "--out", out, "--data", world.train), *more
+        )
+
+    vectors = tmp_path / "v.npy"
+    result = distil("whole", "--vectors", vectors)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "trained on" in result.stdout
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertworks.convert.static_training.train_static", interrupt)
+        assert distil("m").exit_code
+    left = {file.name: file.read_bytes() for file in tmp_path.glob("m*")}
+    assert sorted(left) == ["m.teacher.npy", "m.teacher.npy.json"]
+    assert left["m.teacher.npy"] == vectors.read_bytes()
+    assert distil("m").exit_code == 0
+    assert [file.name for file in tmp_path.glob("m*")] == ["m"]
+    assert contents(tmp_path / "m") == contents(tmp_path / "whole")
+    time = vectors.stat().st_mtime_ns
+    assert distil("n", "--vectors", vectors).exit_code == 0
+    assert vectors.stat().st_mtime_ns == time
+    assert contents(tmp_path / "n") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ridge=1",), "ridge=1.0 does nothing without texts. Give --data."),
+        (("--vectors", "v.npy"), "--vectors needs --data FILE"),
+        (("--column", "text"), "--column needs --data FILE"),
+        (("--data", "-"), "texts to train on are read twice"),
+    ],
+)
+def test_distil_names_what_does_not_fit_together(
+    bertworks: Bertworks, world: World, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    result = bertworks(
+        "distil", "static", world.pretrained, "--out", tmp_path / "m", *words, stdin="a door\n"
+    )
+    assert result.exit_code and message in result.stderr
+    assert not (tmp_path / "m").exists()

@@ -208,6 +208,7 @@ def test_checks_come_before_work(
         ("predict", world.classifier, "--data", missing),
         ("embed", world.classifier, "--data", missing, "--out", tmp_path / "v.npy"),
         ("distil", "static", world.classifier, *out, "--words", missing),
+        ("distil", "static", world.classifier, *out, "--data", missing),
         ("add-tokens", world.classifier, missing, *out),
         ("lab", "compare", "mini", "--data", missing),
         ("probe", "--model", "mini", "--train", world.train, "--dev", missing),

@@ -180,6 +180,11 @@ VERBS: dict[str, tuple[str, OutputKind, Callable[[World, Path], Words]]] = {
         "whole directory",
         lambda w, out: ("distil", "static", w.pretrained, "--out", out, "width=8"),
     ),
+    "distil on texts": (
+        "model",
+        "whole directory",
+        lambda w, out: ("distil", "static", w.pretrained, "--out", out, "--data", w.train),
+    ),
     "add-tokens": (
         "model",
         "whole directory",

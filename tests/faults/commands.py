@@ -106,6 +106,10 @@ COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
         "model",
         lambda w, out: ("convert", w.pretrained, out, "--to", "tensorflow"),
     ),
+    "distil": (
+        "model",
+        lambda w, out: ("distil", "static", w.pretrained, "--out", out, "--data", w.train, *CPU),
+    ),
     "extend": ("model", lambda w, out: ("extend", w.pretrained, "--positions", 100, "--out", out)),
 }
 """What is run, by a name: what its output is called, and the command line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,11 @@ from .options import (
     Table,
 )
 from .outputs import output
+from .texts import Column
+
+if TYPE_CHECKING:
+    from ..data.text_inputs import Texts
+    from ..model import Model
 
 Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 
@@ -208,10 +213,12 @@ def quantize(
 
 @verb(
     "distil",
-    "bertworks distil static sentence-transformers/all-MiniLM-L6-v2 \\\n      --out minilm-static",
+    "bertworks distil static sentence-transformers/all-MiniLM-L6-v2 \\\n      --out minilm-static"
+    " --data texts.txt",
     "bertworks distil static MODEL --out small --words words.txt width=128",
 )
 def distil(
+    ctx: typer.Context,
     *,
     what: Annotated[
         Literal["static"],
@@ -229,6 +236,20 @@ def distil(
             metavar="FILE", help="Words that become pieces too: .txt with one per line, or a table."
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Texts to train on: .txt with one per line, or a table."),
+    ] = None,
+    column: Column = None,
+    table: Table,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The model's vectors of the texts: a .npy file that is written, or that an "
+            "earlier command wrote; DIR.teacher.npy if omitted, removed at the end.",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     settings: SettingsOption,
     device: DeviceOption = "auto",
@@ -237,26 +258,110 @@ def distil(
 
     static runs each piece of the vocabulary through the model, once. The result is some hundred
     times as fast as the model, but knows no context. model2vec and sentence-transformers open it.
-    finetune retrieval teacher=MODEL then trains it on the model's vectors of your texts.
+    With --data, its vectors of these texts are then fitted to the model's. If interrupted, the
+    same command resumes.
     """
     assert what == "static"
     from ..convert.static_distillation import distil_static
+    from ..convert.static_settings import StaticTrainingSettings
     from ..data.text_inputs import read_texts
 
-    with output(out, [words], model=model, kind="whole directory", overwrite=overwrite):
+    training_settings = {
+        name: settings.pop(name) for name in StaticTrainingSettings.model_fields if name in settings
+    }
+    if data is None:
+        data_options = {"column": column, "vectors": vectors, **table}
+        for option in (f"--{name}" for name, value in data_options.items() if value is not None):
+            ctx.fail(f"{option} needs --data FILE.")
+        for name, value in training_settings.items():
+            raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
+    with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
         file = None if words is None else read_texts(words).without_blank()
         new_words = [word.strip() for _, word in file or ()]
+        texts = None if data is None else read_texts(data, column=column, **table).without_blank()
         teacher = load_model(model, device)
         small = distil_static(teacher, new_words, **settings)
+        facts: dict[str, object] = {}
+        if texts is not None:
+            vectors_file = _teacher_file(out, vectors)
+            small, facts = _train_static(
+                small,
+                teacher,
+                texts,
+                vectors_file,
+                overwrite=overwrite and vectors is None,
+                settings=training_settings,
+            )
         directory = small.save(out, overwrite=overwrite)
+        if texts is not None and vectors is None:
+            from ..inference.vectors import remove_vectors
+
+            remove_vectors(vectors_file)
     display.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,}",
             "width": f"{small.encoder.config.hidden_size:,}",
             "parameters": f"{small.num_parameters:,} of {teacher.num_parameters:,}",
+            **facts,
             "written to": directory,
         }
     )
+
+
+def _teacher_file(out: str, vectors: str | None) -> Path:
+    """The file of the teacher's vectors.
+
+    Raises:
+        DataError: its name does not end in .npy.
+    """
+    if vectors is None:
+        directory = Path(out).resolve()
+        return directory.with_name(f"{directory.name}.teacher.npy")
+    if not vectors.endswith(".npy"):
+        raise DataError("vectors of a teacher are in a .npy file", where=vectors)
+    return Path(vectors)
+
+
+def _train_static(
+    student: Model,
+    teacher: Model,
+    texts: Texts,
+    vectors_file: Path,
+    *,
+    overwrite: bool,
+    settings: dict[str, Any],
+) -> tuple[Model, dict[str, object]]:
+    """Train a static model on the vectors of its teacher, which are written to a file first.
+
+    Returns:
+        The trained model, and facts for the user.
+    """
+    import numpy as np
+
+    from ..convert.static_training import train_static
+
+    if not texts.is_repeatable:
+        raise DataError("texts to train on are read twice", where="--data -", fix="Give a file.")
+    with display.bar("teacher", "texts") as embedding:
+        embeddings = teacher.embed_to(
+            vectors_file, texts, normalize=True, overwrite=overwrite, progress=embedding
+        )
+    with display.bar("training", "iterations") as iterations:
+        training = train_static(
+            student, texts, np.load(vectors_file, mmap_mode="r"), progress=iterations, **settings
+        )
+    counts = f"{training.num_texts:,} trained on"
+    if training.num_unknown:
+        counts += f", {training.num_unknown:,} without known pieces"
+    if embeddings.num_truncated:
+        counts += f", {embeddings.num_truncated:,} truncated to the length of the model"
+    facts: dict[str, object] = {"texts": counts}
+    if training.cosines is not None:
+        untrained, trained = training.cosines
+        facts["cosine"] = (
+            f"{trained:.3f} with the model's vectors of other texts, {untrained:.3f} untrained"
+        )
+    return training.model, facts
 
 
 @verb(

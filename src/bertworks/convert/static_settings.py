@@ -20,3 +20,19 @@ class StaticSettings(Settings):
         description="weight of a piece of probability p: sif / (sif + p), where p is estimated "
         "by Zipf's law from its rank in the vocabulary; null: equal weights",
     )
+
+
+class StaticTrainingSettings(Settings):
+    """Training on the model's vectors of texts (--data)."""
+
+    ridge: float = Field(
+        0.02,
+        gt=0,
+        le=1e6,
+        description="with texts: weight of the squared distance between a piece's vector and its "
+        "vector before the training; rare pieces stay near it",
+    )
+
+
+class DistilSettings(StaticSettings, StaticTrainingSettings):
+    """Static models, and their training."""

@@ -77,7 +77,7 @@ class StaticEmbedder(Embedder):
         for start in range(0, len(texts), _WINDOW):
             window = texts[start : start + _WINDOW]
             names = None if where is None else where[start : start + _WINDOW]
-            ids, lengths = self._ids(window, names)
+            ids, lengths = self.piece_ids(window, names)
 
             def place(index: int, start: int = start) -> str:
                 row = start + index
@@ -118,7 +118,7 @@ class StaticEmbedder(Embedder):
             progress(len(texts))
         return result
 
-    def _ids(
+    def piece_ids(
         self, texts: Sequence[str], where: Sequence[str] | None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The ids of texts, laid end to end, and how many each text has.
@@ -151,7 +151,7 @@ class StaticEmbedder(Embedder):
         for mask in (is_native, ~is_native):
             rows = np.flatnonzero(mask).tolist()
             part_names = [names[row] for row in rows]
-            ids, lengths[mask] = self._ids([texts[row] for row in rows], part_names)
+            ids, lengths[mask] = self.piece_ids([texts[row] for row in rows], part_names)
             parts.append((mask, ids))
         result = np.empty(lengths.sum(), np.int32)
         for mask, ids in parts:

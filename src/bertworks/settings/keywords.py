@@ -81,6 +81,12 @@ class StaticKeywords(TypedDict, total=False):
     sif: float | None
 
 
+class StaticTrainingKeywords(TypedDict, total=False):
+    """Settings of `train_static`."""
+
+    ridge: float
+
+
 class GenerateKeywords(EngineKeywords, total=False):
     """Settings of `generate`."""
 

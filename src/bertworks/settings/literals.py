@@ -122,6 +122,6 @@ VERB_SETTINGS = {
     "features": "inference.settings:FeatureSettings",
     "search": "inference.settings:EngineSettings",
     "serve": "serving.settings:ServeSettings",
-    "distil": "convert.static_settings:StaticSettings",
+    "distil": "convert.static_settings:DistilSettings",
 }
 """The class of the settings of each verb that has some."""

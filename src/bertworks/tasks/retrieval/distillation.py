@@ -76,12 +76,21 @@ def vector_loss_sum(
 
     Args:
         student: vectors of length 1.
-        teacher: projected onto the first `width` axes and normalised to length 1, it is the target.
+        teacher: see `teacher_targets`.
     """
-    width = student.shape[1]
-    target = teacher.to(student.dtype) @ axes[:, :width].to(student.dtype)
-    target = F.pad(F.normalize(target, dim=-1), (0, width - target.shape[1]))
-    return (student - target).square().sum()
+    targets = teacher_targets(teacher.to(student.dtype), axes.to(student.dtype), student.shape[1])
+    return (student - targets).square().sum()
+
+
+def teacher_targets(
+    teacher: Float[Tensor, "rows other_width"],
+    axes: Float[Tensor, "other_width other_width"],
+    width: int,
+) -> Float[Tensor, "rows width"]:
+    """A teacher's vectors on the first principal axes, of length 1; padded with zeros if `width`
+    is more than theirs."""
+    targets = F.normalize(teacher @ axes[:, :width], dim=-1)
+    return F.pad(targets, (0, width - targets.shape[1]))
 
 
 class StudentTask(RetrievalTask):
