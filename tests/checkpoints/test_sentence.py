@@ -102,7 +102,7 @@ def test_an_unknown_similarity_is_an_error(encoder: Path) -> None:
 def test_cosines_are_at_most_1(rows: list[list[float]]) -> None:
     vectors = np.array(rows, np.float32)
     model = bw.Model.__new__(bw.Model)  # vectors that are given need no network
-    model.sentence = None
+    model.sentence = model.query_model = None
     similarities = model.similarity(vectors, np.concatenate([vectors, 3 * vectors, -vectors]))
     assert np.abs(similarities).max() <= 1
     alone = np.concatenate([model.similarity(vector[None], vectors) for vector in vectors])
