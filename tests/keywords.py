@@ -130,11 +130,13 @@ def _declare(
 
 
 def _line(key: str, kind: str) -> str:
-    """A field, in two more lines where it is long."""
+    """A field, in more lines where it is long."""
     line = f"    {key}: {kind}"
     if len(line) <= 100:
         return line
     words, bracket, rest = kind.removeprefix("Literal[").partition("]")
+    if len(words) > 100 - 8:
+        words = words.replace(", ", ",\n        ") + ","
     return f"    {key}: Literal[\n        {words}\n    {bracket}{rest}"
 
 

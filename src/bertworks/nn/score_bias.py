@@ -115,6 +115,14 @@ class ScoreBias:
             terms.append(products.gather(-1, columns).transpose(2, 3) * scale)
         return sum(terms[1:], terms[0])
 
+    def of_positions(
+        self, positions: Int64[Tensor, "sequences length"]
+    ) -> Float[Tensor, "sequences heads length length"]:
+        """Return the terms of sequences whose tokens are at any positions, if they are numbers."""
+        assert self.numbers is not None and self.has_numbers_only
+        index = positions[:, None, :] - positions[:, :, None] + self.length - 1
+        return self.numbers[:, index].transpose(0, 1)
+
 
 class ScoreBiasGradients:
     """Sums of the gradients of a bias's matrix, keys and queries, over groups of sequences."""

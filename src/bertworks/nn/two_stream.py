@@ -100,6 +100,7 @@ def query_stream_states(
     """Yield the first vectors of both streams, content and query, then each layer's output."""
     config = encoder.config
     assert config.has_heads and config.attention == "bidirectional"
+    assert encoder.convolution is None, "its neighbours are those of other steps"
     assert not any(map(config.is_local, range(config.num_hidden_layers)))
     num_tokens, end = packed.num_tokens, packed.num_tokens + len(queries)
     rows = torch.cat([encoder.embeddings(packed), queries])
@@ -199,7 +200,10 @@ def _attend_in_steps(
             for part in (query, key, value)
         )
         scores = q @ k.transpose(-1, -2) * scale_of(q, bias)
-        if bias is not None:
+        if bias is not None and bias.has_numbers_only:  # several tokens may have one position
+            positions = double_pack.position_ids[group.tokens].view(group.sequences, group.length)
+            scores = scores + bias.of_positions(positions).to(scores.dtype)
+        elif bias is not None:
             scores = scores + bias.of_group(q, k)
         # Not minus infinity: a vector that sees no token would be NaN.
         masked = steps.masked(group, len(steps.first))

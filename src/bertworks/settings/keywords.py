@@ -357,7 +357,13 @@ class PretrainKeywords(TrainingKeywords, total=False):
     loader_workers: int
     data: str
     objective: Literal[
-        "mlm", "causal", "replaced_tokens", "distillation", "skip_gram", "permutation"
+        "mlm",
+        "causal",
+        "replaced_tokens",
+        "distillation",
+        "skip_gram",
+        "permutation",
+        "masked_permutation",
     ]
     model: ModelKeywords
     init_checkpoint: str | None

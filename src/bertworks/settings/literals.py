@@ -41,10 +41,17 @@ label, a space and a text on each line; `text`: a text on each line; auto: by su
 content."""
 
 Objective: TypeAlias = Literal[
-    "mlm", "causal", "replaced_tokens", "distillation", "skip_gram", "permutation"
+    "mlm",
+    "causal",
+    "replaced_tokens",
+    "distillation",
+    "skip_gram",
+    "permutation",
+    "masked_permutation",
 ]
 """Objective of pre-training: predict masked tokens (BERT), each next token (GPT), which tokens were
-replaced (ELECTRA), masked tokens with a teacher (DistilBERT), or nearby tokens (word2vec)."""
+replaced (ELECTRA), masked tokens with a teacher (DistilBERT), nearby tokens (word2vec), or tokens
+in a random order, without (XLNet) or with [MASK]s at the positions of later ones (MPNet)."""
 
 InitialAttention: TypeAlias = Literal["random", "neighbours"]
 """Initialisation of attention: random weights, or weights that attend to neighbouring tokens."""

@@ -30,6 +30,7 @@ from ..tasks.pretraining.distillation import (
     DistillationTask,
     init_from_teacher,
 )
+from ..tasks.pretraining.masked_permutation import MaskedPermutationNetwork, MaskedPermutationTask
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.permutation import PermutationTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
@@ -67,6 +68,8 @@ class Objective:
             objective = _skip_gram(settings, config, tokenizer)
         elif settings.objective == "replaced_tokens":
             objective = _replaced_tokens(settings, config, tokenizer)
+        elif settings.objective == "masked_permutation":
+            objective = _masked_permutation(settings, config, tokenizer)
         else:
             objective = _masked_lm(settings, config, tokenizer, progress)
         if settings.initial_attention == "neighbours":
@@ -146,6 +149,18 @@ def _replaced_tokens(
         "generator": Model(tokenizer, task.masked_lm, network.generator),
     }
     return Objective(task, network, models)
+
+
+def _masked_permutation(
+    settings: PretrainSettings, config: EncoderConfig, tokenizer: Tokenizer
+) -> Objective:
+    """Return the objective of a masked language model that is trained on permuted tokens."""
+    parts = (tokenizer, settings.instances, settings.masking)
+    pretraining_task = PretrainingTask(*parts, max_length=config.max_seqlen)
+    model = pretraining_task.network(config)
+    task = MaskedPermutationTask(*parts, max_length=config.max_seqlen)
+    models = {"model": Model(tokenizer, pretraining_task, model)}
+    return Objective(task, MaskedPermutationNetwork(model), models)
 
 
 def _with_teacher(

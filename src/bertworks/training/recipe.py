@@ -40,7 +40,11 @@ _WITHOUT_PAIRS = {
     "replaced_tokens": "replaced_tokens does not use pairs",
     "skip_gram": "skip_gram does not use pairs",
     "permutation": "permutation does not use pairs",
+    "masked_permutation": "masked_permutation does not use pairs",
 }
+
+_FAMILIES = {"permutation": "xlnet", "masked_permutation": "mpnet"}
+"""The family that an objective was made for: the default."""
 
 _NO_GEOMETRY = {
     *HEAD_DROPOUTS,
@@ -169,7 +173,8 @@ class PretrainSettings(FitSettings):
         "replaced_tokens (ELECTRA): detect tokens replaced by a small generator; "
         "distillation: masked tokens, with a teacher; skip_gram (word2vec): static "
         "vectors, from tokens near each other; permutation (XLNet): predict tokens in a random "
-        "order, each from those before it",
+        "order, each from those before it; masked_permutation (MPNet): the same, with [MASK]s at "
+        "the positions of later ones",
     )
     model: ModelSettings = ModelSettings()
     init_checkpoint: str | None = Field(
@@ -233,8 +238,8 @@ class PretrainSettings(FitSettings):
                 settings["model"] = {**model, "attention": "causal"}
             if objective == "skip_gram":
                 settings["model"] = {**STATIC_SETTINGS, **model}
-            if objective == "permutation" and settings.get("init_checkpoint") is None:
-                settings["model"] = {"family": "xlnet", **model}
+            if objective in _FAMILIES and settings.get("init_checkpoint") is None:
+                settings["model"] = {"family": _FAMILIES[objective], **model}
         return settings
 
     @model_validator(mode="wrap")

@@ -135,12 +135,26 @@ class PermutationTask(PretrainingTask):
             return Batch(packed, {**batch.targets, "order": order}, batch.counts)
         input_ids = packed.input_ids.copy()
         input_ids[positions] = batch.targets["masked_labels"]  # nothing is replaced
-        sequence = np.searchsorted(packed.cu_seqlens, positions, side="right") - 1
-        keys = [examples[at].key for at in packed.sequence_row[sequence]]
-        bits = hashing.draw(np.array(keys, np.uint64), packed.position_ids[positions])
-        ranks = np.lexsort((hashing.mix(bits ^ _ORDER), sequence))
-        counts = np.bincount(sequence, minlength=packed.num_sequences)
-        numbers = np.arange(len(positions)) - np.repeat(counts.cumsum() - counts, counts)
-        order[positions[ranks]] = 1 + numbers
+        order[positions] = draw_order(batch, examples)
         packed = replace(packed, input_ids=input_ids)
         return Batch(packed, {**batch.targets, "order": order}, batch.counts)
+
+
+def draw_order(batch: Batch, examples: Sequence[PretrainingExample]) -> np.ndarray:
+    """Return each predicted token's number in the random order of its sequence, from 1.
+
+    The order is a pure function of the sequence's key and the tokens' positions in it.
+
+    Args:
+        batch: of instances, as `PretrainingTask` collates them.
+        examples: the instances.
+    """
+    packed, positions = batch.packed, batch.targets["masked_positions"]
+    sequence = np.searchsorted(packed.cu_seqlens, positions, side="right") - 1
+    keys = [examples[at].key for at in packed.sequence_row[sequence]]
+    bits = hashing.draw(np.array(keys, np.uint64), packed.position_ids[positions])
+    ranks = np.lexsort((hashing.mix(bits ^ _ORDER), sequence))
+    counts = np.bincount(sequence, minlength=packed.num_sequences)
+    numbers = np.empty_like(ranks)
+    numbers[ranks] = 1 + np.arange(len(positions)) - np.repeat(counts.cumsum() - counts, counts)
+    return numbers
