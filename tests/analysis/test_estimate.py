@@ -20,6 +20,8 @@ from bertworks.analysis import estimate as module
 from bertworks.errors import SettingsError
 from bertworks.nn.device import has_bfloat16
 from bertworks.training.objective import Objective
+from tests import forking
+from tests.analysis.memory_run import measure_run
 
 needs_bfloat16 = pytest.mark.skipif(
     not has_bfloat16("cpu"), reason="bfloat16 without instructions for it takes minutes"
@@ -183,33 +185,6 @@ more_with_amx = pytest.mark.xfail(
     strict=False,
 )
 
-REAL = """
-import ctypes, json, sys
-from pathlib import Path
-import torch
-import bertworks as bw
-import bertworks.training.pretrain as pretrain
-folder, words = Path(sys.argv[1]), sys.argv[2:]
-torch.set_num_threads(1)
-status = Path("/proc/self/status")
-def size(name):
-    return int(status.read_text().split(name + ":")[1].split()[0]) * 1024
-fit = pretrain.fit
-def measured(network, *rest, **named):
-    parameters = sum(p.numel() for p in network.parameters())
-    ctypes.CDLL(None).malloc_trim(0)  # memory freed before but kept would hide what the run takes
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    before = size("VmRSS") - 4 * parameters
-    named["evaluate"] = lambda network: {"mlm_loss": 0.0}
-    result = fit(network, *rest, **named)
-    print(json.dumps({"parameters": parameters, "bytes": size("VmHWM") - before}))
-    return result
-few = ["batch_size=2" if word.startswith("batch_size") else word for word in words]
-bw.pretrain("tiny", few, out=folder / "few")  # loads what PyTorch loads: not what is measured
-pretrain.fit = measured
-bw.pretrain("tiny", words, out=folder / "run")
-"""
-
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
@@ -232,13 +207,10 @@ def test_estimated_memory_is_that_of_a_real_run(tmp_path: Path, precision: str) 
         *("instances.short_seq_prob=0", "eval_first=false", "tensorboard=false"),
         f"data={tmp_path / 'data'}",
     ]
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", REAL, str(tmp_path), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    real = json.loads(process.stdout.splitlines()[-1])
+    process = forking.start(measure_run, tmp_path, words)
+    process.join()
+    assert process.exitcode == 0
+    real = json.loads((tmp_path / "sizes.json").read_text())
     found = bw.estimate("tiny", words, machine="cpu2")
     assert found.parameters == real["parameters"]
     assert real["bytes"] == pytest.approx(sum(found.memory.values()), rel=0.15)

@@ -94,7 +94,7 @@ TASKS = {
         question,
         "f1",
         0.8,
-        {"stride": 4, "max_seq_length": 20, "learning_rate": 5e-3, "epochs": 16},
+        {"stride": 4, "max_seq_length": 20, "learning_rate": 5e-3, "epochs": 16, "eval_every": 100},
     ),
     "choice": (choice, "accuracy", 0.9, {}),
     "regression": (number, "pearson", 0.9, {"label_column": "score"}),
