@@ -11,6 +11,9 @@ import pytest
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentenceSettings, with_limit
 from bertworks.errors import BertworksWarning
+from bertworks.tasks.answering.task import AnsweringTask
+from tests.checkpoints.journeys import PIECES
+from tests.checkpoints.oracles import geometry
 from tests.checkpoints.test_store import minilm  # noqa: F401
 
 
@@ -41,3 +44,15 @@ def test_limit_above_the_positions_is_the_positions(minilm, tmp_path):  # noqa: 
     peer.max_seq_length = 512  # with 514 it fails at a text this long
     (expected,) = peer.encode([text])
     np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("positions", "expected"), [(512, 384), (100, 100)])
+def test_published_answering_models_read_windows_of_384_tokens(positions, expected, tmp_path):
+    """The length with which SQuAD's models are trained (the original's run_squad.py)."""
+    tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
+    config = geometry("bert", vocab_size=len(PIECES), max_position_embeddings=positions)
+    task = AnsweringTask.from_dict({"max_seq_length": 20, "stride": 4}, tokenizer)
+    bw.Model(tokenizer, task, task.network(config)).save(tmp_path)
+    (tmp_path / "bertworks.json").unlink()  # as another tool saves it
+    settings = bw.load(tmp_path, device="cpu").task.settings
+    assert (settings.max_seq_length, settings.stride) == (expected, expected // 4)

@@ -168,6 +168,16 @@ def test_sentence_transformers_files_give_its_vectors(
     assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
 
 
+def test_special_pieces_of_a_static_tokenizer_are_special() -> None:
+    static = to_static(OurTokenizer.from_vocabulary([*PIECES]).definition)
+    entries = {entry["content"]: entry for entry in static.tree["added_tokens"]}
+    assert entries.keys() == {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}
+    for content, entry in entries.items():
+        assert (entry["id"], entry["special"]) == (PIECES.index(content), True)
+        flags = ("normalized", "single_word", "lstrip", "rstrip")
+        assert not any(entry[flag] for flag in flags)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_our_model_opens_in_sentence_transformers_and_has_model2vec_tensors(
     precision: Any, tmp_path: Path

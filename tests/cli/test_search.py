@@ -42,6 +42,17 @@ def test_search_shows_the_nearest_texts(bertworks: Bertworks, world: World, text
     assert best["score"] == best["similarity"] == pytest.approx(1, abs=1e-6)
 
 
+def test_search_of_many_texts_names_the_faster_way(
+    bertworks: Bertworks, world: World, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("search", world.pretrained, texts, "a river", *CPU)
+    assert "--approximate" not in bertworks(*words).stderr
+    monkeypatch.setattr("bertworks.analysis.search.MANY", 5)  # as many as there are
+    assert "--approximate" not in bertworks(*words).stderr
+    monkeypatch.setattr("bertworks.analysis.search.MANY", 4)
+    assert "5 texts: --approximate is faster" in bertworks(*words).stderr
+
+
 def test_an_index_is_kept(bertworks: Bertworks, world: World, texts: Path, tmp_path: Path) -> None:
     file, index_dir = tmp_path / "texts.txt", tmp_path / "kept"
     file.write_text(texts.read_text())

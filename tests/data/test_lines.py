@@ -185,3 +185,13 @@ def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     set_stdin(b"x" * 20)
     with pytest.raises(DataError, match="standard input:1: the line is longer than 10 bytes"):
         read_rows("-", max_line_bytes=10)
+
+
+def test_lines_of_64_mib_are_read_by_default(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_bytes(b"x" * 2**26)
+    ((_, line),) = read_lines(str(file), reading())
+    assert len(line) == 2**26
+    file.write_bytes(b"x" * (2**26 + 1))
+    with pytest.raises(DataError, match="the line is longer than 67,108,864 bytes"):
+        list(read_lines(str(file), reading()))

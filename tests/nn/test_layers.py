@@ -222,3 +222,25 @@ def test_heads_are_drawn_as_the_configuration_says(head: str, classifier: Any) -
             assert float(parameter.abs().max()) <= 1.0, name
         else:
             assert parameter.unique().tolist() == [float(name.endswith("norm.weight"))], name
+
+
+@pytest.mark.parametrize(
+    ("size", "geometry"),
+    [
+        ("tiny", (2, 128, 2, 512)),
+        ("mini", (4, 256, 4, 1024)),
+        ("small", (4, 512, 8, 2048)),
+        ("medium", (8, 512, 8, 2048)),
+        ("base", (12, 768, 12, 3072)),
+        ("large", (24, 1024, 16, 4096)),
+    ],
+)
+def test_released_sizes_are_those_of_the_papers(size, geometry):
+    """Devlin et al. 2019, section 3; Turc et al. 2019, table 1 (heads of 64)."""
+    config = EncoderConfig.from_size(size)
+    assert geometry == (
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+    )
