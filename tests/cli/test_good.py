@@ -211,6 +211,7 @@ def test_glue_scores_the_tasks_of_a_folder(
         line.split() for line in result.stdout.splitlines()
     ]
     assert "missing: CoLA (no folder)" in result.stdout
+    assert "glue.md" in result.stdout
     assert "| RTE | accuracy | 50.0 |" in (out / "glue.md").read_text()
 
 
