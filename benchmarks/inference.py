@@ -15,6 +15,7 @@ by 300 other paragraphs. Cosines are to sentence-transformers' float32 vectors.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import random
@@ -152,9 +153,11 @@ def openvino(weights: str, precision: str, model: Path, work: Path) -> Encode:
     graph = core.read_model(work / f"openvino-{weights}.xml")
     compiled = core.compile_model(graph, "CPU", settings)
     request = compiled.create_infer_request()
+    names = {port.any_name for port in graph.inputs}
 
     def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        outputs: np.ndarray = request.infer(inputs)[0]
+        feeds = {name: value for name, value in inputs.items() if name in names}
+        outputs: np.ndarray = request.infer(feeds)[0]
         return outputs
 
     return padded(run, model)
@@ -198,16 +201,15 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
             super().__init__()
             self.model = AutoModel.from_pretrained(model, attn_implementation=attention).eval()
 
-        def forward(
-            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor
-        ) -> torch.Tensor:
-            outputs = self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)
-            return outputs.last_hidden_state
+        def forward(self, *values: torch.Tensor) -> torch.Tensor:
+            return self.model(**dict(zip(inputs, values, strict=True))).last_hidden_state
 
+    inputs = ["input_ids", "attention_mask"]
     plain = Plain("eager")
-    inputs = ["input_ids", "attention_mask", "token_type_ids"]
+    if "token_type_ids" in inspect.signature(plain.model.forward).parameters:
+        inputs.append("token_type_ids")
     ids = torch.ones(2, 8, dtype=torch.int64)
-    example_inputs = (ids, ids, torch.zeros_like(ids))
+    example_inputs = (ids, ids, torch.zeros_like(ids))[: len(inputs)]
     dynamic = {name: {0: "rows", 1: "length"} for name in [*inputs, "last_hidden_state"]}
     torch.onnx.export(
         *(plain, example_inputs, str(work / "plain.onnx")),
@@ -224,14 +226,18 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
     # The optimised graph has operators whose types shape inference does not know.
     kinds = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(work / "fp32.onnx", work / "int8.onnx", extra_options=kinds)
-    graph = ov.convert_model(Plain("sdpa"), example_input=example_inputs)
+    attention = "sdpa" if plain.model._supports_sdpa else "eager"
+    graph = ov.convert_model(Plain(attention), example_input=example_inputs)
     for port, name in zip(graph.inputs, inputs, strict=True):
         port.get_tensor().set_names({name})
     ov.save_model(graph, work / "openvino-f32.xml", False)
     if "OpenVINO int8" in names:
         import nncf
 
-        rows = [_batch([row]) for row in _tokenize(model)(calibration)]
+        rows = [
+            {name: values for name, values in _batch([row]).items() if name in inputs}
+            for row in _tokenize(model)(calibration)
+        ]
         eight = nncf.quantize(
             graph,
             nncf.Dataset(rows),
