@@ -14,6 +14,7 @@ import torch
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
+from bertworks.inference.settings import EmbedSettings
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,19 @@ def test_vectors_equal_those_of_sentence_transformers(minilm, directory, data_di
     correlations = [spearmanr((a * b).sum(-1), scores).statistic for a, b in (own, expected)]
     assert correlations[0] == pytest.approx(correlations[1], abs=1e-6)
     assert correlations[0] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("pooling", "says"),
+    [
+        ("cls+mean+cls", "a pooling is given twice"),
+        ("pooler+cls", "pooler cannot be combined with others"),
+        ("cls+men", "'men' is not a pooling; .*'mean'"),
+    ],
+)
+def test_impossible_poolings_are_named(pooling, says):
+    with pytest.raises(SettingsError, match=says):
+        EmbedSettings.parse({"pooling": pooling})
 
 
 def test_poolings_and_layers_are_computed(minilm):

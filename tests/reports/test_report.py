@@ -477,6 +477,9 @@ def test_labels_of_an_axis_are_round_and_distinct(
     assert 1 <= len(ticks) <= most + 2
     margin = 1e-6 * (high - low)
     assert all(low - margin <= value <= high + margin for value, _ in ticks)
+    steps = {f"{after - before:.3e}" for (before, _), (after, _) in pairwise(ticks)}
+    assert len(steps) <= 1
+    assert all(step.startswith(("1.000", "2.000", "5.000")) for step in steps)
     labels = [label for _, label in ticks]
     assert len(set(labels)) == len(labels), labels
     units = {"k": 1e3, "M": 1e6, "G": 1e9}

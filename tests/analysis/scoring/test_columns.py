@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 import bertworks as bw
@@ -37,6 +39,9 @@ def test_columns_that_could_be_another_are_reported():
     both = [{"label": row["n"], "gold": row["y"], "pred": row["y"]} for row in PREDICTIONS]
     with pytest.warns(BertworksWarning, match="label is read from 'gold', not from 'label'"):
         assert bw.score("classification", both).metrics["accuracy"] == 1
+    less_likely = [{"correct": row["n"], "ref": row["y"], "pred": row["y"]} for row in PREDICTIONS]
+    with warnings.catch_warnings(action="error"):
+        assert bw.score("classification", less_likely).metrics["accuracy"] == 1
     for rows in ([{"label": "a", "comment": "some text"}], [{"premise": "a", "hypothesis": "b"}]):
         with pytest.raises(DataError, match="cannot tell which column holds the"):
             bw.score("classification", [*rows, *rows])
