@@ -154,15 +154,29 @@ def test_unsupported_models_are_refused(tmp_path):
         keep_pieces(tokenizer.definition, np.ones(2, np.bool_))
 
 
-def test_added_pieces_outside_of_the_vocabulary_are_in_the_way(tmp_path):
-    scores = [("<unk>", 0.0), ("\u2581", -2.0), *((letter, -3.0) for letter in "abrez")]
-    library = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, 0))
+def unigram(scores: list[tuple[str, float]]) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), *scores], 0))
     library.normalizer = tokenizers.normalizers.NFKC()
     library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     library.decoder = tokenizers.decoders.Metaspace()
+    return library
+
+
+def test_a_new_piece_is_preferred_only_to_its_former_pieces(tmp_path):
+    scores = [(piece, -1.0) for piece in ("\u2581", "a", "b", "c")]
+    unigram([*scores, ("bc", -1.5)]).save(str(tmp_path / "tokenizer.json"))
+    definition = Tokenizer.load(tmp_path).definition
+    new = Tokenizer(add_words(definition, ["ab"]).definition)
+    assert pieces(new, "ab") == ["\u2581ab"]
+    assert pieces(new, "abc") == pieces(Tokenizer(definition), "abc") == ["\u2581", "a", "bc"]
+
+
+def test_added_pieces_outside_of_the_vocabulary_are_in_the_way(tmp_path):
+    scores = [("\u2581", -2.0), *((letter, -3.0) for letter in "abrez")]
+    library = unigram(scores)
     library.save(str(tmp_path / "tokenizer.json"))
     longer = add_words(Tokenizer.load(tmp_path).definition, ["zebra"])
-    assert longer.definition.pieces[len(scores) :] == ("\u2581zebra",)
+    assert longer.definition.pieces[len(scores) + 1 :] == ("\u2581zebra",)
     library.add_tokens(["<new>"])
     library.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(DataError, match="added pieces that are not in its vocabulary"):
