@@ -8,8 +8,9 @@ A mutant is the module's source with one node of its syntax tree changed. First 
 not marked slow run once, while coverage.py records which lines of the package each test runs and
 how long it takes (`--lines` keeps the record in a file). Then the tests that run the changed
 statement run against a changed copy of the package, in a process of their own, until one fails,
-for at most `--seconds`: those of the module's folder first, and the most specific first, which run
-the fewest lines. The survivors are printed with file, line and change, to be read one by one.
+for at most `--seconds`: those of the module's folder and others in turn, the most specific first,
+which run the fewest lines. The survivors are printed with file, line and change, to be read one
+by one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, zip_longest
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -143,12 +144,15 @@ def _changes_in(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, Owners]]:
 
 
 def _is_text_or_declaration(node: ast.AST, owners: Owners) -> bool:
-    """Whether a node is in an annotation, a message, or a declaration of a setting or class."""
+    """Whether a node is in an annotation, a message, a guard, or a declaration of a class."""
     while (owner := owners.get(node)) is not None:
         if isinstance(owner, ast.JoinedStr | ast.AnnAssign) or (
             isinstance(owner, ast.arg | ast.FunctionDef)
             and node is getattr(owner, "annotation", getattr(owner, "returns", None))
         ):
+            return True
+        # Guards against our own mistakes, and where a warning points.
+        if isinstance(owner, ast.keyword) and owner.arg in ("strict", "stacklevel"):
             return True
         called = owner.func if isinstance(owner, ast.Call) else None
         if isinstance(called, ast.Name) and called.id.endswith(("Error", "warn", "dataclass")):
@@ -329,9 +333,11 @@ def tests_of(mutant: Mutant, record: Record, seconds: float) -> list[Test]:
     tests = [record.tests[number] for number in numbers]
     tests = tests or [test for test in record.tests if test.name.startswith(folder)]
     # A test that runs little else is about the statement.
-    tests.sort(
-        key=lambda test: (not test.name.startswith(folder), test.num_lines, test.seconds, test.name)
-    )
+    tests.sort(key=lambda test: (test.num_lines, test.seconds, test.name))
+    groups: tuple[list[Test], list[Test]] = ([], [])
+    for test in tests:
+        groups[not test.name.startswith(folder)].append(test)
+    tests = [test for pair in zip_longest(*groups) for test in pair if test is not None]
     used = accumulate(test.seconds for test in tests)
     return [test for test, until in zip(tests, used, strict=True) if until <= seconds] or tests[:1]
 
