@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from bertworks.tasks.answering.spans import (
     locate_answer,
 )
 from bertworks.tasks.answering.task import AnsweringTask
+from bertworks.text.definition import Frame
 from bertworks.text.tokenizer import Tokenizer
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
@@ -79,6 +81,29 @@ def test_an_answer_comes_back(words, data):
     if predicted["probability"] > 0.5:
         assert (predicted["answer"], predicted["start"]) == (answer, start)
     assert context[predicted["start"] : predicted["end"]] == predicted["answer"]
+
+
+@pytest.mark.parametrize(("answer", "start"), [("ab", 2), (None, None)])
+def test_answer_comes_back_where_cls_is_last(answer, start):
+    """XLNet's frame: the token that stands for "no answer" is the last one."""
+    frame = Frame((), ("[SEP]",), ("[SEP]", "[CLS]"), 1, (("[CLS]", 2),))
+    tokenizer = Tokenizer(replace(TOKENIZER.definition, frame=frame))
+    values = {"max_seq_length": 16, "stride": 5, "unanswerable": True}
+    task = AnsweringTask.from_dict(values, tokenizer)
+    example = task.example(row("c ab é", answer, start), 7)
+    batch = task.collate([example]).to("cpu")
+    ids = example.sequences[0].input_ids
+    (target,) = batch.targets["spans"].tolist()
+    if answer is None:
+        assert tokenizer.tokens(ids[target]) == ["[CLS]", "[CLS]"]
+    else:
+        assert tokenizer.tokens(ids[target]) == ["ab", "ab"]
+    marked = tokenizer.tokens(ids[batch.targets["may_answer"].numpy()])
+    assert marked == ["c", "ab", "é", "[CLS]"]
+    logits = torch.zeros(len(ids), 2)
+    logits[target[0], 0] = logits[target[1], 1] = 9
+    predicted = task.decode({"logits": logits}, batch)[7]
+    assert predicted["answer"] == (answer or "") and predicted["probability"] > 0.99
 
 
 @given(words=PASSAGES, data=st.data())

@@ -48,11 +48,14 @@ def locate_answer(passage: str, answer: str, start: int | None) -> tuple[int, An
     return nearest, "exact" if start is None else "moved"
 
 
-def find_passage_tokens(encoding: Encoding) -> np.ndarray:
-    """The indices of a window's tokens that belong to the passage: `[n]`, rising."""
-    # The passage is between the last two special tokens.
-    start, end = np.flatnonzero(encoding.special_tokens_mask)[-2:]
-    return np.arange(start + 1, end)
+def find_passage_tokens(encoding: Encoding, num_end_tokens: int = 1) -> np.ndarray:
+    """The indices of a window's tokens that belong to the passage: `[n]`, rising.
+
+    Args:
+        num_end_tokens: the number of special tokens after the passage.
+    """
+    special = np.flatnonzero(encoding.special_tokens_mask)
+    return np.arange(special[-num_end_tokens - 1] + 1, special[-num_end_tokens])
 
 
 def find_answer_tokens(passage: Segment, start: int, end: int) -> np.ndarray:
@@ -61,20 +64,25 @@ def find_answer_tokens(passage: Segment, start: int, end: int) -> np.ndarray:
     return np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
 
 
-def find_target(window: Encoding, first_token: int, answer: np.ndarray) -> tuple[int, int]:
-    """The first and last token of an answer in a window; (0, 0) if not all of it is inside.
+def find_target(
+    tokens: np.ndarray, first_token: int, answer: np.ndarray, no_answer: int
+) -> tuple[int, int]:
+    """The first and last token of an answer in a window.
+
+    If not all of the answer is inside, both are the token that stands for "no answer".
 
     Tokens are compared, not characters, because characters at the ends of an answer may have no
     token, such as stripped accents.
 
     Args:
+        tokens: the indices of the window's tokens that belong to the passage.
         first_token: index in the passage of the window's first passage token.
         answer: indices of the answer's tokens in the passage.
+        no_answer: the index of that token in the window.
     """
-    tokens = find_passage_tokens(window)
     offsets = answer - first_token
     if not len(offsets) or offsets[0] < 0 or offsets[-1] >= len(tokens):
-        return 0, 0
+        return no_answer, no_answer
     return int(tokens[offsets[0]]), int(tokens[offsets[-1]])
 
 
@@ -145,8 +153,8 @@ def find_best_spans(
 class AnsweringExample(LabelledExample):
     """A question and its passage as windows; `texts` are the two.
 
-    A window's target is the first and the last token of the answer; (0, 0), which is `[CLS]`, if
-    the window does not contain the answer.
+    A window's target is the first and the last token of the answer; both are `[CLS]` if the window
+    does not contain the answer.
     """
 
     sequences: Sequence[Encoding]  # the windows

@@ -24,7 +24,7 @@ from ...data.schema import RoleColumns
 from ...errors import DataError
 from ...nn.config import EncoderConfig
 from ...packed import Batch
-from ...text.encoding import Segment, with_marks
+from ...text.encoding import Encoding, Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..evaluators import ScoredEvaluator
@@ -97,12 +97,21 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
 
     def __init__(self, tokenizer: Tokenizer, settings: AnsweringSettings) -> None:
         frame = tokenizer.definition.frame
-        if not (frame.start and frame.between and frame.end):
+        has_cls = frame.start or tokenizer.puts_cls_last
+        if not (has_cls and frame.between and frame.end):
             raise DataError(
                 "the tokenizer has no special tokens around a question and its passage",
                 fix="Use a model of another family, such as BERT.",
             )
         super().__init__(tokenizer, settings)
+
+    def _passage_tokens(self, window: Encoding) -> np.ndarray:
+        """The indices of a window's tokens that belong to the passage."""
+        return find_passage_tokens(window, len(self.tokenizer.definition.frame.end))
+
+    def _no_answer_token(self, window: Encoding) -> int:
+        """The index of the token that stands for "no answer": `[CLS]`."""
+        return len(window.input_ids) - 1 if self.tokenizer.puts_cls_last else 0
 
     @classmethod
     def settings_from_rows(
@@ -201,7 +210,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                     start += len(text) - len(text.lstrip())
             answer = find_answer_tokens(passage, start, end)
             targets = [
-                find_target(window, stride * number, answer)
+                find_target(
+                    self._passage_tokens(window),
+                    stride * number,
+                    answer,
+                    self._no_answer_token(window),
+                )
                 for number, window in enumerate(windows)
             ]
         return AnsweringExample(
@@ -238,8 +252,9 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             return Batch(packed, examples=examples)
         may_answer = np.zeros(packed.num_tokens, bool)
         for (index, number), start in zip(indices, packed.cu_seqlens.tolist(), strict=False):
-            may_answer[start + find_passage_tokens(examples[index].sequences[number])] = True
-            may_answer[start] = True
+            window = examples[index].sequences[number]
+            may_answer[start + self._passage_tokens(window)] = True
+            may_answer[start + self._no_answer_token(window)] = True
         spans = [examples[index].target[number] for index, number in indices]
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
         return Batch(packed, targets, {"answering": len(indices)}, examples)
@@ -295,7 +310,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         }
         settings = self.settings
         for example in batch.examples:
-            tokens = [find_passage_tokens(window) for window in example.sequences]
+            tokens = [self._passage_tokens(window) for window in example.sequences]
             firsts = [settings.stride * number for number in range(len(tokens))]
             lengths = map(len, tokens)
             may_start = find_max_context(list(zip(firsts, lengths, strict=True)))
@@ -303,7 +318,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             best: list[ScoredSpan] = []
             for number, (window, passage) in enumerate(zip(example.sequences, tokens, strict=True)):
                 start = starts[example.index, number]
-                null = min(null, logits[start].sum())
+                null = min(null, logits[start + self._no_answer_token(window)].sum())
                 passage_logits = logits[start + passage]
                 best += find_best_spans(
                     passage_logits[:, 0],
