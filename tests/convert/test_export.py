@@ -102,7 +102,7 @@ def test_onnx_runtime_gives_the_vectors_of_embed(tmp_path, pooling: str, normali
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["buckets", "alibi", "disentangled"])
+@pytest.mark.parametrize("kind", ["buckets", "alibi", "disentangled", "transformer-xl"])
 def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
     import onnxruntime
 

@@ -71,7 +71,7 @@ class TransformerXLTerms(nn.Module):
         """Return the layer's bias; see `DistanceMaps`."""
         del query_key_value  # the map of distances is a separate one
         vectors = self.position(self.dropout(distances.vectors.to(dtype)))
-        keys = vectors.view(len(vectors), self.num_heads, -1).transpose(0, 1)
+        keys = vectors.view(vectors.shape[0], self.num_heads, -1).transpose(0, 1)
         difference = (self.position_bias - self.content_bias).to(dtype)
         of_bias = (keys * difference[:, None]).sum(-1, keepdim=True)
         of_segments = keys.new_zeros(*keys.shape[:2], _NUM_SEGMENTS)
@@ -93,8 +93,9 @@ class TransformerXLTerms(nn.Module):
         """
         dtype = query.dtype
         one_hot = torch.eye(_NUM_SEGMENTS, dtype=dtype, device=query.device)[token_type_ids]
-        if isinstance(len(query), int) and len(query) > len(one_hot):
-            one_hot = F.pad(one_hot, (0, 0, 0, len(query) - len(one_hot)))
+        num_rows = query.shape[0]
+        if isinstance(num_rows, int) and num_rows > one_hot.shape[0]:
+            one_hot = F.pad(one_hot, (0, 0, 0, num_rows - one_hot.shape[0]))
         one_hot = one_hot[:, None]
         difference = (self.segments[1] - self.segments[0]).to(dtype)
         other = ((query + self.segment_bias.to(dtype)) * difference).sum(-1, keepdim=True)
