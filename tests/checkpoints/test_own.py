@@ -23,6 +23,11 @@ KINDS = {
     "none": {"positions": "none", "type_vocab_size": 0, "norm_first": True},
     "no layers": {"positions": "none", "num_hidden_layers": 0, "embedding_norm": False},
     "narrow embeddings": {"embedding_size": 4, "gated": True, "use_bias": False},
+    "narrow layers": {
+        **{"embedding_size": 4, "output_embedding_size": 8, "word_map": {}, "norm": "none"},
+        "bottleneck": {"size": 6, "num_feed_forward": 2},
+    },
+    "a global token": {"local_attention": 2, "global_tokens": {"position": "first"}},
 }
 
 
