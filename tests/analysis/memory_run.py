@@ -30,15 +30,15 @@ def measure_run(folder: Path, words: Sequence[str]) -> None:
     torch.set_num_threads(1)
     fit = pretrain.fit
 
-    def measure_fit(network: torch.nn.Module, *rest: Any, **named: Any) -> Any:
+    def measure_fit(network: torch.nn.Module, *rest: Any, **options: Any) -> Any:
         parameters = sum(p.numel() for p in network.parameters())
         # Memory that was freed but kept would hide what the run takes.
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-        before = bytes_of("VmRSS") - 4 * parameters
-        named["evaluate"] = lambda network: {"mlm_loss": 0.0}
-        result = fit(network, *rest, **named)
-        sizes = {"parameters": parameters, "bytes": bytes_of("VmHWM") - before}
+        baseline = bytes_of("VmRSS") - 4 * parameters
+        options["evaluate"] = lambda network: {"mlm_loss": 0.0}
+        result = fit(network, *rest, **options)
+        sizes = {"parameters": parameters, "bytes": bytes_of("VmHWM") - baseline}
         (folder / "sizes.json").write_text(json.dumps(sizes))
         return result
 
