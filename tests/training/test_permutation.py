@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import bertworks as bw
 from bertworks.convert.export import write_onnx
 from bertworks.errors import CheckpointError, SettingsError
+from bertworks.explorer.requirements import is_masked_lm, kinds_of
 from bertworks.training.checkpoint import list_checkpoints
 from bertworks.training.pretrain import PretrainResult
 from bertworks.training.recipe import read_recipe
@@ -51,6 +53,9 @@ def test_a_resumed_run_ends_with_the_same_bits(prepared_data: Path, tmp_path: Pa
     model = bw.load(out, device="cpu")
     (guesses,) = model.fill_mask("The [MASK] of a list.", top_k=3)
     assert len(guesses) == 3
+    held_out = model.evaluate(prepared_data).metrics
+    assert held_out["mlm_perplexity"] == pytest.approx(math.exp(held_out["mlm_loss"]))
+    assert not is_masked_lm(model) and kinds_of(model) == []  # the explorer has one stream
     with pytest.raises(CheckpointError, match="two streams"):
         write_onnx(model, tmp_path / "onnx")
 

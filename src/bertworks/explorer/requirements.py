@@ -45,9 +45,11 @@ _KINDS = {
 
 
 def is_masked_lm(model: Model) -> bool:
-    """Whether the model predicts masked pieces."""
+    """Whether the model predicts masked pieces, from the vectors that its layers have of them."""
     task = model.task
-    return isinstance(task, PretrainingTask) and task.has_masked_lm and not task.causal
+    if not isinstance(task, PretrainingTask) or task.has_two_streams:
+        return False
+    return task.has_masked_lm and not task.causal
 
 
 def is_causal_lm(model: Model) -> bool:
@@ -59,7 +61,8 @@ def kinds_of(model: Model) -> list[str]:
     """The kinds of a model's predictions; empty for a model of vectors alone."""
     task = model.task
     if isinstance(task, PretrainingTask):
-        kinds = ["next" if task.causal else "blank"] if task.has_masked_lm else []
+        has_kind = task.has_masked_lm and not task.has_two_streams
+        kinds = ["next" if task.causal else "blank"] if has_kind else []
         return [*kinds, *(["next-sentence"] if task.instances.next_sentence else [])]
     return [name for kind, name in _KINDS.items() if isinstance(task, kind)]
 

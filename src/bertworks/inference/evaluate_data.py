@@ -25,6 +25,7 @@ from ..tasks.gold import GoldRows
 from ..tasks.inputs import open_table
 from ..tasks.labelled import LabelledTask
 from ..tasks.pretraining.evaluator import PretrainingEvaluator
+from ..tasks.pretraining.permutation import PermutationTask
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Task
@@ -183,7 +184,7 @@ def _evaluate_held_out(
     The masking does not depend on the model's training: 15 % of the tokens are chosen individually;
     of these, 80 % are replaced by `[MASK]`, 10 % by a random token, and 10 % are unchanged (paper
     §3.1). It is a function of the corpus and the settings only, so models with the same vocabulary
-    can be compared.
+    can be compared. A permutation language model predicts a sixth of the tokens instead.
 
     Args:
         data: the corpus; its tokenizer must be the model's.
@@ -210,7 +211,8 @@ def _evaluate_held_out(
     _, documents = split_held_out(corpus, held_out.documents, seed=held_out.seed)
     instances = task.instances.with_values(max_seq_length=held_out.max_seq_length)
     source = PretrainingSource(corpus, documents, task.tokenizer, instances, seed=held_out.seed)
-    plain = _Task(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
+    kind = PermutationTask if task.has_two_streams else _Task
+    plain = kind(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
     examples = list(source.examples(limit=held_out.sequences))
     evaluation = evaluate(network, plain, examples, engine)
     notes = [*evaluation.notes, f"{len(documents):,} documents are held out"]
