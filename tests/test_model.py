@@ -15,6 +15,19 @@ from bertworks.errors import SettingsError
 from tests.checkpoints.test_store import tiny
 
 
+def test_fresh_weights_depend_on_the_seed_alone():
+    tokenizer = tiny().tokenizer
+    config = tiny().encoder.config
+    before = torch.get_rng_state()
+    first, again, other = (
+        bw.Model.fresh(config, tokenizer, seed=seed).encoder.state_dict() for seed in (3, 3, 4)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    name = "layers.0.attention.output.weight"
+    assert torch.equal(first[name], again[name])
+    assert not torch.equal(first[name], other[name])
+
+
 def test_fill_mask_and_next_sentence_return_probabilities():
     model = tiny()
     (one, two) = model.fill_mask("a [MASK] c [MASK]", top_k=3)

@@ -27,6 +27,14 @@ def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> 
     assert says in result.stderr, result.stderr
 
 
+@pytest.mark.parametrize(("name", "title"), [("fill-mask", "Example:"), ("search", "Examples:")])
+def test_help_ends_with_examples(bertworks: Bertworks, name: str, title: str) -> None:
+    lines = bertworks(name, "--help").stdout.rstrip().splitlines()
+    (start,) = (at for at, line in enumerate(lines) if line.strip() in ("Example:", "Examples:"))
+    assert lines[start].strip() == title
+    assert lines[start + 1].split()[:2] == ["bertworks", name]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "says"),

@@ -133,6 +133,9 @@ def test_status_is_that_of_bert_as_service(server: Running) -> None:
     assert status["status"] == 200
     assert (status["max_seq_len"], status["pooling_layer"]) == (32, [-1])
     assert status["pooling_strategy"] == 2, "REDUCE_MEAN"
+    assert status["cpu"] is True
+    is_false = ("fp16", "mask_cls_sep", "show_tokens_to_client")
+    assert [status[name] for name in is_false] == [False] * 3
     assert str(status["http_port"]) == server.url.rpartition(":")[2]
     start_time, now = (
         datetime.fromisoformat(status[f"server_{at}_time"]) for at in ("start", "current")
