@@ -52,12 +52,12 @@ def expected_vectors(network: PretrainingNetwork, ids: Tensor, masked: dict[int,
     encoder, config = network.encoder, network.encoder.config
     number = {position: at for at, position in enumerate(order, 1)}
     tokens = [(position, int(piece)) for position, piece in enumerate(ids)]
-    seen_from = [number.get(position, 0) for position, _ in tokens]
-    seen_to = [np.inf] * len(tokens)
+    first_steps = [number.get(position, 0) for position, _ in tokens]
+    last_steps = [np.inf] * len(tokens)
     for position, piece in masked.items():
         tokens.append((position, piece))
-        seen_from.append(0)
-        seen_to.append(number[position] - 1)
+        first_steps.append(0)
+        last_steps.append(number[position] - 1)
     places = torch.tensor([position for position, _ in tokens])
     pieces = torch.tensor([piece for _, piece in tokens])
     tables = encoder.embeddings
@@ -70,10 +70,10 @@ def expected_vectors(network: PretrainingNetwork, ids: Tensor, masked: dict[int,
     buckets = encoder.score_bias.buckets(longest)
     heads, size = config.num_attention_heads, config.head_size
 
-    def attend(layer, vector: Tensor, position: int, step: float, below: list[Tensor]) -> Tensor:
-        sees = [at for at in range(len(tokens)) if seen_from[at] <= step <= seen_to[at]]
+    def attend(layer, vector: Tensor, position: int, step: float, states: list[Tensor]) -> Tensor:
+        sees = [at for at in range(len(tokens)) if first_steps[at] <= step <= last_steps[at]]
         query = layer.attention.query_key_value(vector)[: config.hidden_size].view(heads, size)
-        rows = layer.attention.query_key_value(torch.stack([below[at] for at in sees]))
+        rows = layer.attention.query_key_value(torch.stack([states[at] for at in sees]))
         _, keys, values = rows.view(len(sees), 3, heads, size).unbind(1)
         scores = torch.einsum("hd,khd->hk", query, keys) / size**0.5
         distances = torch.tensor([tokens[at][0] - position for at in sees])
@@ -83,12 +83,12 @@ def expected_vectors(network: PretrainingNetwork, ids: Tensor, masked: dict[int,
         return layer.feed_forward_norm(hidden + layer.feed_forward(hidden[None])[0])
 
     for layer in encoder.layers:
-        below = contents
+        states = contents
         contents = [
-            attend(layer, below[at], tokens[at][0], seen_from[at], below)
+            attend(layer, states[at], tokens[at][0], first_steps[at], states)
             for at in range(len(tokens))
         ]
-        queries = {p: attend(layer, queries[p], p, number[p] - 1, below) for p in order}
+        queries = {p: attend(layer, queries[p], p, number[p] - 1, states) for p in order}
     return queries
 
 
@@ -132,24 +132,25 @@ def test_the_first_token_is_predicted_as_by_the_saved_model(tokenizer):
     oracles.redraw(model)
     task, examples = make_task(tokenizer), make_examples(tokenizer)
     batch = task.collate(examples).to("cpu")
-    found = MaskedPermutationNetwork(model).predict(batch)["mlm_logits"]
+    logits = MaskedPermutationNetwork(model).predict(batch)["mlm_logits"]
     plain = super(MaskedPermutationTask, task).collate(examples).to("cpu")
     expected = model.predict(plain)["mlm_logits"]
     is_first = batch.targets["last_steps"][batch.targets["masked_positions"]] == 0
     assert is_first.sum() == len(LENGTHS)
-    assert error(found[is_first].detach(), expected[is_first].detach()) < 1e-12
-    assert error(found[~is_first].detach(), expected[~is_first].detach()) > 1e-3
+    assert error(logits[is_first].detach(), expected[is_first].detach()) < 1e-12
+    assert error(logits[~is_first].detach(), expected[~is_first].detach()) > 1e-3
 
 
 def test_orders_belong_to_the_instance_and_are_random(tokenizer):
     task, examples = make_task(tokenizer), make_examples(tokenizer)
     targets = task.collate(examples).targets
     steps = targets["last_steps"][targets["masked_positions"]]
-    alone = [task.collate([example]).targets for example in examples]
+    single_targets = [task.collate([example]).targets for example in examples]
     assert np.array_equal(
-        steps, np.concatenate([one["last_steps"][one["masked_positions"]] for one in alone])
+        steps,
+        np.concatenate([one["last_steps"][one["masked_positions"]] for one in single_targets]),
     )
-    *_, last = alone
+    *_, last = single_targets
     own = last["last_steps"][last["masked_positions"]]
     assert sorted(own) == list(range(len(own)))
     assert list(own) != sorted(own)
