@@ -120,6 +120,7 @@ def test_fresh_heads_have_the_familys_dropout(family, config_values):
         assert head.dropout.p == usual.p, kind
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ALL)
 def test_a_tagger_has_the_same_outputs(family, dtype):
@@ -140,6 +141,7 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
     assert max(measures.compare(pair, loss, expected, family).values()) <= TOLERANCE[dtype]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", families_with("answering"))
 def test_an_answering_model_has_the_same_outputs(family, dtype):
@@ -238,6 +240,7 @@ def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
         assert torch.equal(reloaded_model.network.predict(Batch(packed))["logits"], own)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "kind"),
     [

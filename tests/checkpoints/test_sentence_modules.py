@@ -96,6 +96,7 @@ MODULES: dict[str, Callable[[], list[torch.nn.Module]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_vectors_are_those_of_sentence_transformers(
     write: Write, tmp_path: Path, name: str

@@ -42,6 +42,7 @@ def test_wrapped_model_is_read_and_its_prefix_named(tmp_path, wrapper, task):
     assert same(model, reloaded)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "family", ["bert", "roberta", "distilbert", "albert", "electra", "modernbert"]
 )

@@ -22,6 +22,7 @@ def table(header: str | None, form: str) -> bytes:
     return text.encode("utf-16" if form == "utf-16" else "utf-8-sig" if form == "bom" else "utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["plain", "quoted", "crlf", "bom", "utf-16", "tsv"])
 @pytest.mark.parametrize("header", HEADERS)
 def test_texts_are_counted_alike(
@@ -52,6 +53,7 @@ def test_texts_are_counted_alike(
     assert [("--no-header" not in one) == is_clear for one in messages] == [True] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names", [("text", "label"), ("Comment", "y_true"), ("review_body", "gold label"), None]
 )

@@ -131,6 +131,7 @@ MODEL_FILES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "directory"])
 @pytest.mark.parametrize(("model", "name"), MODEL_FILES)
 def test_file_of_a_model_that_is_no_regular_file_is_refused(

@@ -79,6 +79,7 @@ def steps_of(model: Model, text: str, layer: int) -> dict[str, torch.Tensor]:
     return layer_steps(model.encoder, inputs.pack(), layer, hidden)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_layer_has_the_networks_numbers_from_the_embeddings_to_the_logits(variant: str) -> None:
     model = model_of(variant)

@@ -45,6 +45,7 @@ def sequences(vocab_size: int, *lengths: int) -> list[Packed]:
     return [Packed.from_arrays(part).to("cpu") for part in (rows, *([row] for row in rows))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", LIMITS)
 def test_a_form_computes_what_the_module_does(encoder, precision) -> None:
     packed, *single = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
@@ -57,6 +58,7 @@ def test_a_form_computes_what_the_module_does(encoder, precision) -> None:
     assert _error(states, expected) < LIMITS[precision]
 
 
+@pytest.mark.long
 def test_a_calibrated_form_is_close(encoder) -> None:
     packed, *_ = sequences(encoder.encoder.config.vocab_size, *LENGTHS)
     with torch.inference_mode():

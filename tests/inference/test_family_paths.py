@@ -83,6 +83,7 @@ def plain(request: pytest.FixtureRequest):
     return network, packed, network.encoder(packed).detach()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", PATHS)
 def test_path_computes_the_family(plain, path) -> None:
     network, packed, states = plain

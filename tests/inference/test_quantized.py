@@ -255,6 +255,7 @@ def test_a_calibrated_model_is_closer_and_nothing_else_changes(tmp_path):
     assert cosines_of(second_model.embed(texts, precision="fp32"), exact).min() > 0.999
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_every_geometry_can_be_calibrated(name):
     network = network_of(**GEOMETRIES[name]).eval()

@@ -340,6 +340,7 @@ PATHS = {
 """Each path, and a limit of its error; without the bias the error is 1."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_native", [False, True], ids=["portable", "native"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -74,6 +74,7 @@ def in_json(form: Any) -> list[Any]:
     return form.tolist() if isinstance(form, np.ndarray) else list(form)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
 @settings(max_examples=EXAMPLES, phases=PHASES)
 @given(data=st.data())
@@ -265,6 +266,7 @@ def test_the_command_line_has_the_same_answer(
 ENCODERS = ("encoder", "encoder, bare", "retriever", "retriever, bare", "bge", "classifier, bare")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", [None, "cosine", "dot", "euclidean", "manhattan"])
 @pytest.mark.parametrize("name", ENCODERS)
 @settings(max_examples=EXAMPLES, phases=PHASES)
@@ -405,6 +407,7 @@ def test_columns_of_a_table_hold_for_all_its_requests(
                     client.predict(rows[8:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [(), ("word", "document_id"), ("words", "doc_id")])
 def test_documents_are_found_anew(
     directories: dict[str, str], tmp_path: Path, names: tuple[str, ...]

@@ -32,6 +32,7 @@ def test_known_variables_are_accepted(name: str) -> None:
     check_environment({name: next(iter(VARIABLES[name]), "anything")})
 
 
+@pytest.mark.long
 @given(st.from_regex(r"(BERTWORKS|bertworks|BertWorks)_[A-Za-z_]{0,12}", fullmatch=True))
 def test_any_other_variable_is_an_error_with_a_valid_name(name: str) -> None:
     if name in VARIABLES:
