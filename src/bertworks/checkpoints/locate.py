@@ -14,7 +14,7 @@ BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", "adapter_config.json")
 """Files of which each model has one: also the original release's, static models', adapters'."""
-_HUB_FILES = ("*.json", "1_Pooling/*.json", "*.txt", "*.model")
+_HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes")  # * matches / too
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
 
 

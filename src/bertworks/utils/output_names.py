@@ -15,7 +15,8 @@ _MODEL = (
     *("bert_config.json", r"bert_model\.ckpt\..+"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
     *("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
+    *("sentencepiece.bpe.model", "sentencepiece.model", "tokenizer_78b3253a26.model"),
 )
 _CORPUS = ("manifest.json", "journal.jsonl", r"shard-.+\.arrow", "excluded.jsonl")
 _RUN = (

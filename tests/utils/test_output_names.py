@@ -1,0 +1,34 @@
+"""What `--overwrite` may delete, and what the hub gives: all files that we write or read."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from bertworks.checkpoints import locate
+from bertworks.text import file_names
+from bertworks.utils.output_names import foreign_file
+
+SAVED = Path(__file__).parents[1] / "saved_models"
+
+
+@pytest.mark.parametrize("name", sorted(file_names.FILES))
+def test_files_of_tokenizers_are_our_own_and_are_loaded_from_the_hub(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("")
+    assert foreign_file(tmp_path) is None
+    assert any(fnmatch(name, pattern) for pattern in locate._HUB_FILES)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAVED.iterdir() if path.is_dir()))
+def test_saved_models_have_only_our_own_files(name: str) -> None:
+    assert foreign_file(SAVED / name) is None
+
+
+def test_a_file_of_another_program_is_foreign(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("")
+    (tmp_path / "thesis.tex").write_text("")
+    assert foreign_file(tmp_path) == "thesis.tex"
