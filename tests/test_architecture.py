@@ -61,6 +61,15 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert missing == []
 
 
+def test_every_name_in_a_recipe_exists() -> None:
+    recipes = PAGE.split("\n## Recipes\n")[1].split("\n### Base classes of tasks\n")[0]
+    names = set(re.findall(r"`(?:\w+=)?(\w{4,})(?:\(\))?`", recipes))
+    assert {"READERS", "_TASKS", "can_compute", "inFile"} <= names
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js"), *(ROOT / "tests").rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(file.read_text(encoding="utf-8") for file in files)))
+    assert sorted(names - words) == []
+
+
 def test_every_command_that_the_page_names_is_a_module_of_the_tests() -> None:
     modules = set(re.findall(r"`python -m (tests\.\w+)", PAGE))
     assert {"tests.keywords", "tests.families_table"} <= modules
