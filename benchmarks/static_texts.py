@@ -52,11 +52,11 @@ def wikipedia(files: int) -> tuple[list[str], list[str]]:
     return sentences, passages
 
 
-def squad_texts(measured: set[str]) -> tuple[list[str], list[str]]:
+def squad_texts(measured_paragraphs: set[str]) -> tuple[list[str], list[str]]:
     """Questions and paragraphs of articles without measured paragraphs."""
     questions, paragraphs = [], []
     for article in json.loads((DATA / "squad/train.json").read_text("utf-8"))["data"]:
-        if any(paragraph["context"] in measured for paragraph in article["paragraphs"]):
+        if any(paragraph["context"] in measured_paragraphs for paragraph in article["paragraphs"]):
             continue
         for paragraph in article["paragraphs"]:
             paragraphs.append(paragraph["context"])
@@ -64,12 +64,14 @@ def squad_texts(measured: set[str]) -> tuple[list[str], list[str]]:
     return questions, paragraphs
 
 
-def unmeasured(texts: Iterable[str], excluded: set[str], sequences: set[str]) -> list[str]:
+def remove_overlap(
+    texts: Iterable[str], excluded_texts: set[str], sequences: set[str]
+) -> list[str]:
     """The distinct texts that do not overlap with a measured one; white space is single spaces."""
     result: dict[str, str] = {}
     for text in texts:
         key = normal(text)
-        if key and key not in excluded and sequences.isdisjoint(word_sequences(text)):
+        if key and key not in excluded_texts and sequences.isdisjoint(word_sequences(text)):
             result.setdefault(key, " ".join(text.split()))
     return [*result.values()]
 
@@ -83,20 +85,22 @@ def main() -> None:
     parser.add_argument("--captions", type=int, default=10_000)
     parser.add_argument("--heldout", type=int, default=2_000)
     options = parser.parse_args()
-    measured, questions, _ = squad(500)
+    benchmark_paragraphs, questions, _ = squad(500)
     stsb = {
         name: [row[column] for row in scored_pairs(name) for column in ("sentence1", "sentence2")]
         for name in ("train.tsv", "dev.tsv")
     }
-    excluded = {normal(text) for text in (*measured, *questions, *stsb["dev.tsv"])}
-    sequences = {one for text in measured for one in word_sequences(text)}
+    excluded_texts = {
+        normal(text) for text in (*benchmark_paragraphs, *questions, *stsb["dev.tsv"])
+    }
+    sequences = {one for text in benchmark_paragraphs for one in word_sequences(text)}
     draw = random.Random(0)
     sentences, passages = wikipedia(options.files)
     captions = gzip.decompress((DATA / "multi30k/train.en.gz").read_bytes()).decode().splitlines()
     for texts in (sentences, passages, captions):
         draw.shuffle(texts)
     trec = (DATA / "trec/TREC.train.all").read_text("latin-1").splitlines()
-    others, paragraphs = squad_texts(set(measured))
+    others, paragraphs = squad_texts(set(benchmark_paragraphs))
     parts = {
         "Wikipedia, sentences": sentences[: options.sentences],
         "Wikipedia, passages": passages[: options.passages],
@@ -108,15 +112,15 @@ def main() -> None:
     }
     result: dict[str, None] = {}
     for name, texts in parts.items():
-        new = dict.fromkeys(unmeasured(texts, excluded, sequences))
+        new = dict.fromkeys(remove_overlap(texts, excluded_texts, sequences))
         print(f"{name}: {len(texts):,}, of which used {len(new):,}")
         result |= new
-    shuffled = [*result]
-    draw.shuffle(shuffled)
+    shuffled_texts = [*result]
+    draw.shuffle(shuffled_texts)
     options.out.mkdir(parents=True, exist_ok=True)
     for name, part in (
-        ("heldout", shuffled[: options.heldout]),
-        ("train", shuffled[options.heldout :]),
+        ("heldout", shuffled_texts[: options.heldout]),
+        ("train", shuffled_texts[options.heldout :]),
     ):
         (options.out / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
         print(f"{name}.txt: {len(part):,}")

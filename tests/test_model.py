@@ -18,13 +18,13 @@ from tests.checkpoints.test_store import tiny
 def test_fresh_weights_depend_on_the_seed_alone():
     tokenizer = tiny().tokenizer
     config = tiny().encoder.config
-    before = torch.get_rng_state()
-    first, again, other = (
+    random_state = torch.get_rng_state()
+    first, copy, other = (
         bw.Model.fresh(config, tokenizer, seed=seed).encoder.state_dict() for seed in (3, 3, 4)
     )
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), random_state)
     name = "layers.0.attention.output.weight"
-    assert torch.equal(first[name], again[name])
+    assert torch.equal(first[name], copy[name])
     assert not torch.equal(first[name], other[name])
 
 

@@ -16,7 +16,7 @@ from bertworks.training import pretrain
 
 
 def bytes_of(name: str) -> int:
-    """A size that Linux tells of this process."""
+    """A size in Linux's status of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(name + ":")[1].split()[0]) * 1024
 

@@ -15,7 +15,7 @@ from bertworks.convert.static_training import SMALLEST_LENGTH, StaticTraining, t
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError
 
-SAVED = Path(__file__).parents[1] / "saved_models"
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 WORDS = ["the", "a", "river", "door", "wind", "ran", "opened", "and"]
 
 
@@ -64,24 +64,24 @@ def solve(
 
 @pytest.mark.parametrize("width", [4, 8])
 def test_fitted_table_solves_the_normal_equations(width: int) -> None:
-    teacher = bw.load(SAVED / "encoder")
+    teacher = bw.load(SAVED_MODELS / "encoder")
     student = distil_static(teacher, width=width)
     words = [piece for piece in teacher.tokenizer.pieces if piece.isalpha()][-8:]
     texts = random_texts(40, 0, words)  # of eight pieces, for which eight iterations are enough
     vectors = teacher.embed(texts, normalize=True)[:, :7]
-    fitted = fit(student, texts, vectors, ridge=0.1).model
+    fitted_model = fit(student, texts, vectors, ridge=0.1).model
     ids = student.tokenizer.piece_ids(texts)
     shares = np.stack([np.bincount(row, minlength=len(table_of(student))) for row in ids])
     expected = solve(
         table_of(student), shares / shares.sum(1, keepdims=True), vectors.astype(np.float64), 0.1
     )
     # Axes have no sign, so the tables are compared by their inner products.
-    ours = table_of(fitted)
+    ours = table_of(fitted_model)
     assert np.abs(ours @ ours.T - expected @ expected.T).max() < 1e-4
 
 
 def test_fitted_model_is_nearer_to_its_teacher_on_other_texts() -> None:
-    teacher = bw.load(SAVED / "sentence-encoder")
+    teacher = bw.load(SAVED_MODELS / "sentence-encoder")
     words = [piece for piece in teacher.tokenizer.pieces if piece.isalpha()][:60]
     student = distil_static(teacher)
     texts, others = random_texts(400, 1, words), random_texts(60, 2, words)
@@ -94,16 +94,16 @@ def test_fitted_model_is_nearer_to_its_teacher_on_other_texts() -> None:
         vectors = model.embed(others, normalize=True)
         return (vectors @ vectors.T)[pairs]
 
-    untrained, trained = (
+    start_correlation, correlation = (
         np.corrcoef(cosines(model), cosines(teacher))[0, 1] for model in (student, training.model)
     )
-    assert trained > untrained + 0.1
+    assert correlation > start_correlation + 0.1
     again = fit(student, texts, teacher.embed(texts, normalize=True))
     assert np.array_equal(table_of(again.model), table_of(training.model))
 
 
 def test_texts_without_known_pieces_are_left_out() -> None:
-    teacher = bw.load(SAVED / "encoder")
+    teacher = bw.load(SAVED_MODELS / "encoder")
     student = distil_static(teacher)
     texts = random_texts(12)
     vectors = teacher.embed(texts, normalize=True)
@@ -123,11 +123,11 @@ def test_texts_without_known_pieces_are_left_out() -> None:
 def test_impossible_trainings_are_named(
     texts: list[str], count: int, settings: dict[str, Any], message: str
 ) -> None:
-    student = distil_static(bw.load(SAVED / "encoder"))
+    student = distil_static(bw.load(SAVED_MODELS / "encoder"))
     with pytest.raises(BertworksError, match=message):
         fit(student, texts, np.ones((count, 8), np.float32), **settings)
 
 
 def test_only_static_models_are_trained() -> None:
     with pytest.raises(BertworksError, match="only static models"):
-        fit(bw.load(SAVED / "encoder"), ["a door"], np.ones((1, 8), np.float32))
+        fit(bw.load(SAVED_MODELS / "encoder"), ["a door"], np.ones((1, 8), np.float32))

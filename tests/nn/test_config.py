@@ -16,7 +16,7 @@ GEOMETRY = {
     **{"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 32, "max_position_embeddings": 20},
 }
-DISENTANGLED = {"kind": "disentangled"}
+DISENTANGLED_BIAS = {"kind": "disentangled"}
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": 18}, "hidden_size=18 is not divisible by num_attention_heads=4"),
     ({"bottleneck": {"size": 6}}, "bottleneck.size=6 is not divisible"),
@@ -72,36 +72,36 @@ CASES: list[tuple[dict[str, Any], str]] = [
         "hidden_size=5 is odd; score_bias.kind=transformer-xl",
     ),
     (
-        {"score_bias": DISENTANGLED, "attention": "causal"},
+        {"score_bias": DISENTANGLED_BIAS, "attention": "causal"},
         "score_bias.kind=disentangled needs attention=bidirectional",
     ),
     (
-        {"score_bias": DISENTANGLED, "num_key_value_heads": 2, "use_bias": False},
+        {"score_bias": DISENTANGLED_BIAS, "num_key_value_heads": 2, "use_bias": False},
         "score_bias.kind=disentangled needs num_key_value_heads=null",
     ),
     (
         {
-            "score_bias": {**DISENTANGLED, "shared_maps": True},
+            "score_bias": {**DISENTANGLED_BIAS, "shared_maps": True},
             "query_key_value_order": "head",
         },
         "score_bias.shared_maps needs query_key_value_order=part",
     ),
     (
-        {"score_bias": {**DISENTANGLED, "key_bias": False}, "use_bias": False},
+        {"score_bias": {**DISENTANGLED_BIAS, "key_bias": False}, "use_bias": False},
         "score_bias.key_bias=false needs use_bias=true",
     ),
     (
         {"score_bias": {"kind": "alibi", "key_bias": False}},
         "key_bias=false needs kind=disentangled and shared_maps=false",
     ),
-    ({"score_bias": {**DISENTANGLED, "terms": ["c2p", "c2p"]}}, "terms: one is given twice"),
+    ({"score_bias": {**DISENTANGLED_BIAS, "terms": ["c2p", "c2p"]}}, "terms: one is given twice"),
     ({"score_bias": {"kind": "buckets", "num_buckets": 6}}, "num_buckets=6 is not a multiple of 4"),
     (
         {"score_bias": {"kind": "buckets", "num_buckets": 32, "max_distance": 9}},
         "max_distance=9: must be more than 9, since num_buckets=32 have one distance each up to 8",
     ),
     (
-        {"score_bias": {**DISENTANGLED, "num_buckets": 8, "max_distance": 5}},
+        {"score_bias": {**DISENTANGLED_BIAS, "num_buckets": 8, "max_distance": 5}},
         "max_distance=5: must be more than 5",
     ),
     ({"convolution": {"kernel_size": 2}}, "kernel_size=2 is not odd"),
@@ -146,12 +146,12 @@ def test_impossible_geometries_are_refused(values: dict[str, Any], says: str) ->
 
 
 def test_every_check_of_a_geometry_has_a_case() -> None:
-    raised = set()
+    lines_of_errors = set()
     for values, _ in CASES:
         traceback = _error(values).__traceback__
         while traceback is not None:
             last, traceback = traceback, traceback.tb_next
-        raised.add(last.tb_lineno)
+        lines_of_errors.add(last.tb_lineno)
     tree = ast.parse(Path(config_module.__file__).read_text("utf-8"))
     checks = {
         node.lineno: range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -161,7 +161,7 @@ def test_every_check_of_a_geometry_has_a_case() -> None:
         and ast.unparse(node.exc.func) == "ValueError"
     }
     assert len(checks) > 30
-    missing = [line for line, lines in checks.items() if not raised & {*lines}]
+    missing = [line for line, lines in checks.items() if not lines_of_errors & {*lines}]
     assert not missing, f"lines of nn/config.py without a case: {missing}"
 
 
