@@ -170,12 +170,12 @@ def batch_of(model: bw.Model) -> tuple[Packed, dict[str, Tensor], Tensor]:
     config = model.encoder.config
     ids = [rng.integers(5, len(PIECES), length) for length in (1, 3, 3, 9, config.max_seqlen)]
     types = [np.arange(len(row)) >= len(row) // 2 for row in ids]
-    if config.type_vocab_size < 2:
+    if not config.has_segments:
         types = [np.zeros(len(row)) for row in ids]
     packed = Packed.from_arrays(ids, types).to("cpu")
     padded, mask = packed.to_padded()
     inputs = {"input_ids": padded, "attention_mask": mask.long()}
-    if config.type_vocab_size > 1:
+    if config.has_segments:
         inputs["token_type_ids"] = packed.to_padded(packed.token_type_ids)[0]
     return packed, inputs, mask
 

@@ -118,6 +118,8 @@ def geometry(family: str, **values: Any) -> EncoderConfig:
         settings["num_key_value_heads"] = 2
     if family == "openai-gpt":
         settings["intermediate_size"] = 4 * values.get("hidden_size", settings["hidden_size"])
+    if family == "xlnet" and "hidden_dropout_prob" in values:  # which has one dropout for all
+        settings["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
     return EncoderConfig(**{**settings, **values})
 
 

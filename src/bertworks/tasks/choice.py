@@ -171,8 +171,8 @@ class ChoiceNetwork(ClassifierNetwork):
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
         super().__init__()
         # RoBERTa's and BigBird's published heads for choices use a pooler, unlike their
-        # classification heads.
-        has_layer = config.classifier in ("tanh", "hidden_act")
+        # classification heads. XLNet's have the same layer as those.
+        has_layer = config.classifier in ("tanh", "hidden_act") and not config.is_transformer_xl
         kind = "pooler" if has_layer else config.classifier
         with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
         self.encoder = Encoder(config, pooler=with_pooler)
