@@ -29,6 +29,7 @@ from tokenizers import (
     trainers,
 )
 from tokenizers import Tokenizer as Library
+from transformers.models.bert_japanese.tokenization_bert_japanese import SentencepieceTokenizer
 
 from bertworks.text.tokenizer import Tokenizer
 
@@ -206,46 +207,41 @@ def albert_files(data: Path, folder: Path) -> Path:
 
 
 def albert(data: Path, folder: Path) -> list[Peer]:
-    """Tokens as ALBERT's; offsets with its changes to the text left out, which move them."""
+    """Tokens as ALBERT's; offsets with its changes to the text left out, which move them.
+
+    With its real model, of English, and with one of six languages.
+    """
     library = sentencepiece.SentencePieceProcessor(str(albert_files(data, folder) / "spiece.model"))
-    plain = folder / "plain"
-    plain.mkdir()
+    plain, other = folder / "plain", folder / "other"
+    for directory in (plain, other):
+        directory.mkdir()
     albert_files(data, plain)
     config = {"do_lower_case": False, "keep_accents": True}
     (plain / "tokenizer_config.json").write_text(json.dumps(config))
-
-    def ids(text: str) -> list[int]:
-        pieces = _pieces_without_commas(library, _simplify(text).lower())
-        return [library.piece_to_id(piece) for piece in pieces]
+    (other / "spiece.model").write_bytes(_trained_on_xquad(data, "<pad>,[CLS],[SEP],[MASK]"))
 
     def spans(text: str) -> Spans:
         return [(start, end) for _, start, end in sentencepieces(library, text)]
 
     return [
-        Peer(Tokenizer.load(folder), ids, None),
+        Peer(Tokenizer.load(folder), _original_ids(folder, lowercase=True), None),
+        Peer(Tokenizer.load(other), _original_ids(other, lowercase=True), None),
         Peer(Tokenizer.load(plain), None, compare_offsets(spans), _is_read_as_is),
     ]
 
 
-def _simplify(text: str) -> str:
-    """What ALBERT's and XLNet's own code does before SentencePiece sees the text."""
-    text = " ".join(text.strip().split()).replace("``", '"').replace("''", '"')
-    text = unicodedata.normalize("NFKD", text)
-    return "".join(char for char in text if not unicodedata.combining(char))
+def _original_ids(folder: Path, *, lowercase: bool) -> Callable[[str], list[int]]:
+    """The code of ALBERT and XLNet, which `transformers` still has as a part of another class."""
+    theirs = SentencepieceTokenizer(
+        str(folder / "spiece.model"), "<unk>", do_lower_case=lowercase, keep_accents=False
+    )
 
+    def ids(text: str) -> list[int]:
+        # Word by word: in a long text, scores of single precision are equal that are not.
+        pieces = (piece for word in text.split() for piece in theirs.tokenize(word))
+        return [theirs.sp_model.piece_to_id(piece) for piece in pieces]
 
-def _pieces_without_commas(model: sentencepiece.SentencePieceProcessor, text: str) -> list[str]:
-    """SentencePiece's pieces, and a comma cut off the numbers that it is one piece with."""
-    pieces: list[str] = []
-    for piece in model.encode(text, out_type=str):
-        if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
-            parts = model.encode(piece[:-1].replace("▁", ""), out_type=str)
-            if piece[0] != "▁" and parts[0][0] == "▁":
-                parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
-            pieces += [*parts, piece[-1]]
-        else:
-            pieces.append(piece)
-    return pieces
+    return ids
 
 
 def sentencepieces(
@@ -273,10 +269,7 @@ def sentencepieces(
 
 
 def xlnet(data: Path, folder: Path) -> list[Peer]:
-    """As ALBERT's, of another vocabulary and with capital letters.
-
-    Vowel signs of Hindi and Thai are removed with the accents, as `transformers` does.
-    """
+    """As ALBERT's, of another vocabulary and with capital letters."""
     plain = folder / "plain"
     plain.mkdir()
     for directory in (folder, plain):
@@ -286,18 +279,11 @@ def xlnet(data: Path, folder: Path) -> list[Peer]:
     (plain / "tokenizer_config.json").write_text('{"keep_accents": true}')
     library = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
 
-    def ids(text: str) -> list[int]:
-        letters = (char for char in _simplify(text) if unicodedata.category(char)[0] != "M")
-        # Word by word, since the library's sums over a long text are rounded.
-        words = "".join(letters).split()
-        pieces = (piece for word in words for piece in _pieces_without_commas(library, word))
-        return [library.piece_to_id(piece) for piece in pieces]
-
     def spans(text: str) -> Spans:
         return [(start, end) for _, start, end in sentencepieces(library, text)]
 
     return [
-        Peer(Tokenizer.load(folder), ids, None),
+        Peer(Tokenizer.load(folder), _original_ids(folder, lowercase=False), None),
         Peer(Tokenizer.load(plain), None, compare_offsets(spans), _is_read_as_is),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import unicodedata
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ import tokenizers
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
+from bertworks.text.combining_marks import removal_of_marks
 from bertworks.text.sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -357,3 +359,20 @@ def test_user_defined_pieces_are_encoded_as_in_sentencepiece(tmp_path, begins_wi
     for text, own in zip(texts, tokenizer.piece_ids(texts), strict=True):
         # Two orders of the same pieces are equally good.
         assert sorted(own.tolist()) == sorted(theirs.encode(text)), text
+
+
+def test_marks_that_albert_removes_are_those_with_a_combining_class():
+    """Python's table is this one, or a newer one."""
+    tree = {"type": "Sequence", "normalizers": removal_of_marks()}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a"))
+    described = {**json.loads(library.to_str()), "normalizer": tree}
+    normalizer = tokenizers.Tokenizer.from_str(json.dumps(described)).normalizer
+    marks = [char for char in map(chr, range(0x110000)) if unicodedata.combining(char)]
+    new = set(normalizer.normalize_str("".join(marks)))
+    if unicodedata.unidata_version == "14.0.0":
+        assert not new
+    assert len(marks) - len(new) == 912
+    others = (char for char in map(chr, range(0x110000)) if unicodedata.category(char)[0] == "M")
+    text = unicodedata.normalize("NFKD", "".join(others))
+    kept = "".join(char for char in text if not unicodedata.combining(char))
+    assert set(normalizer.normalize_str(text)) - new == set(kept)

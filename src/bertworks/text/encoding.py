@@ -177,7 +177,10 @@ def move_offsets(segment: Segment, origins: Origin | list[Origin]) -> None:
         origin = origins[segment.word_ids[index]] if isinstance(origins, list) else origins
         if origin is None:
             continue
-        if origin.ndim == 2:  # the first and the last source of each character
+        if start == end:  # a space that is not in the text
+            first = origin[min(start, len(origin) - 1)]
+            segment.offsets[index] = first if origin.ndim == 1 else first[0]
+        elif origin.ndim == 2:  # the first and the last source of each character
             segment.offsets[index] = origin[start, 0], origin[end - 1, 1]
         else:
             segment.offsets[index] = origin[start], origin[end - 1] + 1

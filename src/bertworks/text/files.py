@@ -38,7 +38,7 @@ from .tokenizer_classes import (
 )
 from .tree import TreeDefinition
 from .tree_files import algorithms_of, is_berts, read_tree
-from .word_splitters import SplitWordsDefinition
+from .word_splitters import SplitWordsDefinition, SplitWordsTree
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
 
@@ -92,7 +92,7 @@ def _read_without_json(
 ) -> Definition:
     """Read the vocabulary of a class that does not read `tokenizer.json`."""
     if opener.algorithm == "WordPiece of split words":
-        return read_split_words(file, config, lowercase, opener)
+        return read_split_words(file.parent, config, lowercase, opener)
     _keep_case(lowercase, file)
     if opener.algorithm == "fastBPE":
         return read_fast_bpe(file, config, opener)
@@ -124,7 +124,7 @@ def write_definition(
         if definition.added:
             entries = {definition.ids[piece.content]: asdict(piece) for piece in definition.added}
             config["added_tokens_decoder"] = {str(at): entry for at, entry in entries.items()}
-    elif isinstance(definition, FastBpeDefinition):
+    elif isinstance(definition, FastBpeDefinition | SplitWordsTree):
         contents, tree = definition.files, None
         config = {**definition.config, **named_roles(definition.roles)}
     elif isinstance(definition, TreeDefinition):  # its files are written as they were read

@@ -62,17 +62,35 @@ class _MecabSettings(BaseModel):
     normalize_text: bool = True
 
 
+class _SudachiSettings(BaseModel):
+    normalize_text: bool = True
+    trim_whitespace: bool = False
+    sudachi_split_mode: Literal["A", "B", "C"] = "A"
+    sudachi_config_path: None = None
+    sudachi_resource_dir: None = None
+    sudachi_dict_type: Literal["small", "core", "full"] = "core"
+    sudachi_projection: Literal["surface"] | None = None
+
+
+class _JumanppSettings(BaseModel):
+    normalize_text: bool = True
+    trim_whitespace: bool = False
+
+
 class JapaneseSettings(BaseModel):
     """The parts of `BertJapaneseTokenizer`'s settings that are read."""
 
     do_lower_case: bool = False
     do_word_tokenize: bool = True
-    do_subword_tokenize: bool = True
-    word_tokenizer_type: Literal["mecab"]
-    subword_tokenizer_type: Literal["wordpiece", "character"] = "wordpiece"
+    do_subword_tokenize: Literal[True] = True
+    never_split: tuple[()] | None = None
+    word_tokenizer_type: Literal["basic", "mecab", "sudachi", "jumanpp"] = "basic"
+    subword_tokenizer_type: Literal["wordpiece", "character", "sentencepiece"] = "wordpiece"
     mecab_kwargs: _MecabSettings = _MecabSettings()
+    sudachi_kwargs: _SudachiSettings = _SudachiSettings()
+    jumanpp_kwargs: _JumanppSettings = _JumanppSettings()
 
-    @field_validator("mecab_kwargs", mode="before")
+    @field_validator("mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", mode="before")
     @classmethod
     def _none_is_default(cls, value: Any) -> Any:
         return {} if value is None else value

@@ -16,6 +16,7 @@ from .encoding import Ints, Segment, concatenate_segments, move_offsets, trim_of
 from .normalization import Origin
 from .portions import Portion, group_portions, portions
 from .tree import TreeDefinition
+from .word_splitters import SplitWordsDefinition, SplitWordsTree
 
 
 class Segmenter:
@@ -108,8 +109,17 @@ class Segmenter:
             longest_word = definition.max_word_characters
         breaks = definition.breaks if may_cut else None
         for group in group_portions(portions(rows, breaks, longest_word)):
-            encoded = encode([part.text for part in group], add_special_tokens=False)
-            yield from zip(group, encoded, strict=True)
+            texts = [part.text for part in group]
+            try:
+                encodings = encode(texts, add_special_tokens=False)
+            except Exception as error:
+                if not isinstance(definition, SplitWordsDefinition | SplitWordsTree):
+                    raise
+                # The library turns an error of a word splitter into a bare Exception.
+                raise DataError(
+                    f"words cannot be split ({error})", where=str(texts[0])[:40]
+                ) from None
+            yield from zip(group, encodings, strict=True)
 
     def _library(self, *, typed_mask: bool = False, split: bool = False) -> tokenizers.Tokenizer:
         key = typed_mask, split

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import DataError
 from ..utils.regular_files import read_content
+from .combining_marks import removal_of_marks
 from .file_names import ALBERT, DEBERTA_V2, KOBERT, REMBERT, VOCAB
 from .sentencepiece_model import (
     CONTROL,
@@ -68,6 +69,8 @@ def read_sentencepiece(
     model = read_model(file)
     lowers = config.get("do_lower_case", opener.name == "AlbertTokenizer")
     lowers = lowers if lowercase is None else lowercase
+    if opener.name == "BertJapaneseTokenizer":  # ALBERT's code, on words that are lower-cased
+        lowers, config = False, {**config, "keep_accents": True}
     lowering = [{"type": "Lowercase"}] if lowers else []
     if opener.name in ("XLMRobertaTokenizer", "CamembertTokenizer"):
         return _with_fairseq_ids(file, model, config, opener)
@@ -76,7 +79,7 @@ def read_sentencepiece(
     if opener.name == "DebertaV2Tokenizer":
         return _read_deberta(file, model, lowering, config, opener)
     if opener.name == "RemBertTokenizer":
-        stripping = _strip_accents(keep=config.get("keep_accents", True))
+        stripping = [] if config.get("keep_accents", True) else removal_of_marks()
         # As in `transformers`, spaces at both ends count.
         model = replace(model, strips_spaces=False)
         steps = [*_QUOTES, _SPACES, *stripping, *lowering]
@@ -84,12 +87,9 @@ def read_sentencepiece(
     pieces = [piece._replace(score=_score_before_commas(piece)) for piece in model.pieces]
     if opener.name == "KoBertTokenizer":
         pieces = _in_order_of_vocabulary(pieces, file.with_name(VOCAB))
-    steps = [*_QUOTES, *_strip_accents(keep=config.get("keep_accents", False)), *lowering]
+    stripping = [] if config.get("keep_accents", False) else removal_of_marks()
+    steps = [*_QUOTES, *stripping, *lowering]
     return _definition(file, model, pieces, steps, config, opener)
-
-
-def _strip_accents(*, keep: bool) -> list[dict[str, Any]]:
-    return [] if keep else [{"type": "NFKD"}, {"type": "StripAccents"}]
 
 
 def _score_before_commas(piece: Piece) -> float:

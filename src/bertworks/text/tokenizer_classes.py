@@ -30,7 +30,7 @@ Algorithm = Literal[
 
 FILES_OF: Mapping[Algorithm, tuple[str, ...]] = {
     "WordPiece": (VOCAB,),
-    "WordPiece of split words": (VOCAB,),
+    "WordPiece of split words": (VOCAB, *SENTENCEPIECES[:1]),
     "byte-level BPE": (MERGES,),
     "BPE of words": (MERGES,),
     "fastBPE": (VOCAB,),
@@ -173,7 +173,13 @@ CLASSES: Mapping[str, TokenizerClass] = {
             ("esm",),
             is_name_saved=False,
         ),
-        TokenizerClass("AlbertTokenizer", "Unigram", _ALBERT_ROLES, model_types=("albert", "yoso")),
+        TokenizerClass(
+            "AlbertTokenizer",
+            "Unigram",
+            _ALBERT_ROLES,
+            model_types=("albert", "yoso"),
+            is_name_saved=False,
+        ),
         TokenizerClass(
             "XLMRobertaTokenizer", "Unigram", model_types=_XLM_ROBERTA_TYPES, **_FAIRSEQ
         ),

@@ -21,6 +21,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .character_map import ClusterCorrection, find_charsmap
 from .definition import AddedPiece, Definition, Frame, Roles
 from .normalization import Origin, check_text
 
@@ -141,9 +142,16 @@ class TreeDefinition(Definition):
         parts = {"tree": self.tree, "roles": asdict(self.roles), "frame": self.frame.description()}
         return parts if self.unknown_id is None else {**parts, "unknown_id": self.unknown_id}
 
+    @cached_property
+    def cluster_correction(self) -> ClusterCorrection | None:
+        """What composes characters as SentencePiece does; None if the tree has no table for it."""
+        charsmap = find_charsmap(self.tree.get("normalizer"))
+        return None if charsmap is None else ClusterCorrection(charsmap)
+
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         check_text(text, where=where)
-        return text, None
+        correction = self.cluster_correction
+        return (text, None) if correction is None else correction.correct_text(text)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         tree = {**self.tree, "post_processor": None}

@@ -1,37 +1,33 @@
-"""WordPiece on words that another library splits: MeCab for Japanese, jieba for Chinese.
+"""Pieces of words that another library splits: MeCab for Japanese, jieba for Chinese.
 
-    BertJapaneseTokenizer   Japanese BERT: MeCab's words, then WordPiece or single characters
+    BertJapaneseTokenizer   words of MeCab, Sudachi, Juman++ or BERT (`japanese_words.py`), then
+                            WordPiece, single characters or SentencePiece
     RoFormerTokenizer       RoFormer: jieba's words if they are pieces, else single ideographs
 
-Such a tokenizer cannot be described in `tokenizer.json`; its files are `vocab.txt` and the
-settings.
+Such a tokenizer cannot be described in `tokenizer.json`; its files are a vocabulary (`vocab.txt`
+or `spiece.model`) and the settings.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from threading import Lock
 from typing import Any, ClassVar
 
-import numpy as np
 import tokenizers
-from tokenizers import pre_tokenizers
+from tokenizers import normalizers, pre_tokenizers
 
 from ..errors import DataError, import_optional
 from .definition import WordPieceDefinition
 from .normalization import Normalization, Origin, check_text
+from .tree import TreeDefinition
 
 Spans = Iterator[tuple[int, int]]
 _ISOLATION = tokenizers.normalizers.BertNormalizer(
     clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
 )
 """Puts spaces around ideographs."""
-_WORDS = re.compile(r"\S+")
 
 
 class WordSplitter(ABC):
@@ -78,63 +74,10 @@ class WordSplitter(ABC):
     def lowercases(self) -> bool:
         """Whether text is lower-cased."""
 
-
-@dataclass(frozen=True)
-class MecabSplitter(WordSplitter):
-    """Words of MeCab, on composed characters (NFKC)."""
-
-    dictionary: str | None = "unidic_lite"  # the package of the dictionary; None: MeCab's own
-    options: str = ""  # more options of MeCab's command line
-    composes: bool = True  # whether to compose characters (NFKC) first
-    lowercases: bool = False  # whether words are lower-cased
-    characters: bool = False  # whether each character of a word is looked up alone
-
-    class_name = "BertJapaneseTokenizer"
-
     @property
-    def normalization(self) -> Normalization:
-        return Normalization(self.lowercases, False, clean_text=False, split_ideographs=False)
-
-    def correct(self, text: str) -> tuple[str, Origin]:
-        return compose(text) if self.composes else (text, None)
-
-    def load(self, vocabulary: Mapping[str, int]) -> Callable[[str], Spans]:
-        del vocabulary
-        what = f"The tokenizer class {self.class_name}"
-        fugashi = import_optional("fugashi", "japanese", what)
-        options = self.options
-        if self.dictionary is not None:
-            folder = Path(import_optional(self.dictionary, "japanese", what).DICDIR)
-            options = f'-d "{folder}" -r "{folder / "mecabrc"}" {options}'
-        tagger = fugashi.GenericTagger(options)
-        lock = Lock()  # the next text overwrites the words of the last one
-
-        def spans(text: str) -> Spans:
-            with lock:
-                words = [word.surface for word in tagger(text)]
-            end = 0
-            for word in words:
-                start = text.index(word, end)
-                end = start + len(word)
-                if self.characters:
-                    yield start, end
-                else:
-                    yield from (part.span() for part in _WORDS.finditer(text, start, end))
-
-        return spans
-
-    def settings(self) -> dict[str, Any]:
-        mecab = {
-            "mecab_dic": self.dictionary,
-            "mecab_option": self.options or None,
-            "normalize_text": self.composes,
-        }
-        return {
-            "do_lower_case": self.lowercases,
-            "word_tokenizer_type": "mecab",
-            "subword_tokenizer_type": "character" if self.characters else "wordpiece",
-            "mecab_kwargs": mecab,
-        }
+    def lowercases_words(self) -> bool:
+        """Whether words are lower-cased after they are split."""
+        return self.lowercases
 
 
 @dataclass(frozen=True)
@@ -146,6 +89,10 @@ class JiebaSplitter(WordSplitter):
 
     class_name = "RoFormerTokenizer"
     writes_json = True
+
+    @property
+    def lowercases_words(self) -> bool:
+        return False  # the normaliser lower-cases the text
 
     @property
     def normalization(self) -> Normalization:
@@ -177,7 +124,7 @@ class JiebaSplitter(WordSplitter):
 class SplitWordsDefinition(WordPieceDefinition):
     """WordPiece on the words of a splitter."""
 
-    splitter: WordSplitter = MecabSplitter()
+    splitter: WordSplitter = JiebaSplitter()
 
     @property
     def lowercase(self) -> bool:
@@ -212,13 +159,61 @@ class SplitWordsDefinition(WordPieceDefinition):
         return library
 
 
-class _PreTokenizer:
-    """A splitter in the form that the library calls."""
+@dataclass(frozen=True)
+class SplitWordsTree(TreeDefinition):
+    """SentencePiece on each of the words of a splitter."""
 
-    def __init__(self, splitter: WordSplitter, vocabulary: Mapping[str, int]) -> None:
+    splitter: WordSplitter = JiebaSplitter()
+
+    @property
+    def lowercase(self) -> bool:
+        return self.splitter.lowercases
+
+    def to_lowercase(self) -> SplitWordsTree:
+        if self.lowercase:
+            return self
+        raise DataError("this tokenizer cannot lower-case text before it is split into words")
+
+    def description(self) -> Mapping[str, Any]:
+        settings = {"class": self.splitter.class_name, **self.splitter.settings()}
+        return {**super().description(), "splitter": settings}
+
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
+        check_text(text, where=where)
+        return self.splitter.correct(text)
+
+    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        library = super().library(typed_mask=typed_mask, split=split)
+        normalizer = library.normalizer
+        if self.cluster_correction is not None:
+            correction = normalizers.Normalizer.custom(self.cluster_correction)
+            normalizer = normalizers.Sequence([correction, normalizer])
+        words = _PreTokenizer(self.splitter, self.ids, normalizer)
+        library.normalizer = None
+        splitters = [pre_tokenizers.PreTokenizer.custom(words), library.pre_tokenizer]
+        library.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+        return library
+
+
+class _PreTokenizer:
+    """A splitter in the form that the library calls.
+
+    Args:
+        splitter: splits texts into words.
+        vocabulary: the ids of pieces.
+        normalizer: applied to each word.
+    """
+
+    def __init__(
+        self,
+        splitter: WordSplitter,
+        vocabulary: Mapping[str, int],
+        normalizer: tokenizers.normalizers.Normalizer | None = None,
+    ) -> None:
         self.spans = splitter.load(vocabulary)
-        self.lowercases = splitter.lowercases and splitter.normalizer is None
+        self.lowercases = splitter.lowercases_words
         self.characters = splitter.characters
+        self.normalizer = normalizer
 
     def pre_tokenize(self, text: tokenizers.PreTokenizedString) -> None:
         text.split(self._split)
@@ -228,10 +223,22 @@ class _PreTokenizer:
     ) -> list[tokenizers.NormalizedString]:
         parts = (text[start:end] for start, end in self.spans(text.normalized))
         words = [part for part in parts if part is not None]
-        if self.lowercases:
-            for word in words:
-                word.lowercase()
+        for word in words:
+            if self.lowercases:
+                _lowercase(word)
+            if self.normalizer is not None:
+                self.normalizer.normalize(word)
+        words = [word for word in words if word.normalized]
         return [part for word in words for part in _characters(word)] if self.characters else words
+
+
+def _lowercase(word: tokenizers.NormalizedString) -> None:
+    """Lower-case a word; a capital sigma at its end becomes ς, which the library does not do."""
+    characters = iter(word.normalized.lower())
+    has_sigma = "Σ" in word.normalized
+    word.lowercase()
+    if has_sigma:
+        word.map(lambda _: next(characters))
 
 
 def _characters(word: tokenizers.NormalizedString) -> list[tokenizers.NormalizedString]:
@@ -239,35 +246,3 @@ def _characters(word: tokenizers.NormalizedString) -> list[tokenizers.Normalized
     word.nfkc()
     parts = (word[at : at + 1] for at in range(len(word.normalized)))
     return [part for part in parts if part is not None]
-
-
-def compose(text: str) -> tuple[str, Origin]:
-    """Compose the characters of a text (NFKC).
-
-    Returns:
-        The composed text, and of each of its characters the first one in `text` that it came from,
-        and one after the last.
-    """
-    if text.isascii():
-        return text, None
-    chunks: list[str] = []
-    for char in text:
-        is_apart = not chunks or _nfkc(chunks[-1] + char) == _nfkc(chunks[-1]) + _nfkc(char)
-        if is_apart:
-            chunks.append(char)
-        else:
-            chunks[-1] += char
-    parts: list[str] = []
-    origins: list[tuple[int, int]] = []
-    start = 0
-    for chunk in chunks:
-        end = start + len(chunk)
-        part = _nfkc(chunk)
-        parts.append(part)
-        origins += [(start, end)] * len(part)
-        start = end
-    return "".join(parts), np.array(origins, np.int64).reshape(-1, 2)
-
-
-def _nfkc(text: str) -> str:
-    return unicodedata.normalize("NFKC", text)
