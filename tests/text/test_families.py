@@ -374,5 +374,9 @@ def test_marks_that_albert_removes_are_those_with_a_combining_class():
     assert len(marks) - len(new) == 912
     others = (char for char in map(chr, range(0x110000)) if unicodedata.category(char)[0] == "M")
     text = unicodedata.normalize("NFKD", "".join(others))
-    kept = "".join(char for char in text if not unicodedata.combining(char))
-    assert set(normalizer.normalize_str(text)) - new == set(kept)
+    expected = "".join(char for char in text if not unicodedata.combining(char))
+    own = normalizer.normalize_str(text)
+    # The library composes by an older version of Unicode.
+    assert set(unicodedata.normalize("NFD", own)) - new == set(
+        unicodedata.normalize("NFD", expected)
+    )

@@ -384,16 +384,16 @@ def test_kobert_is_xlnets_code_with_berts_pieces_around_texts(tmp_path, name):
 @pytest.mark.parametrize("family", ["deberta-v2", "rembert", "big_bird"])
 def test_decomposed_characters_are_composed_as_in_sentencepiece(tmp_path, family):
     """Korean and Japanese as file systems write them, and kana of half width."""
-    composed = ["한국어 모델을 공유합니다.", "ガイドブックがある", "ガード ﾀﾞﾌﾞﾙ"]
-    library = train_sentencepiece(tmp_path, family, [*TEXTS, *composed])
+    sentences = ["한국어 모델을 공유합니다.", "ガイドブックがある", "ガード ﾀﾞﾌﾞﾙ"]
+    library = train_sentencepiece(tmp_path, family, [*TEXTS, *sentences])
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     tokenizer = Tokenizer.load(tmp_path)
-    tokenizer.piece_ids(composed)
+    tokenizer.piece_ids(sentences)
     tokenizer = pickle.loads(pickle.dumps(tokenizer))
     tokenizer.save(tmp_path / "again")
-    texts = [unicodedata.normalize("NFD", text) for text in composed]
+    texts = [unicodedata.normalize("NFD", text) for text in sentences]
     texts += [unicodedata.normalize("NFD", text) for text in TEXTS]
-    for text, own, again in zip(
+    for text, own, saved_ids in zip(
         texts,
         tokenizer.segments(texts),
         Tokenizer.load(tmp_path / "again").piece_ids(texts),
@@ -402,7 +402,7 @@ def test_decomposed_characters_are_composed_as_in_sentencepiece(tmp_path, family
         if "``" in text and family == "rembert":  # its code changes quotes first
             continue
         expected = library.encode(text.strip())
-        assert own.input_ids.tolist() == again.tolist() == expected, text
+        assert own.input_ids.tolist() == saved_ids.tolist() == expected, text
         if text not in texts[:3]:
             continue
         for piece, (start, end) in zip(

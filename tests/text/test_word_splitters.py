@@ -95,7 +95,7 @@ STUBS = {
     "sudachidict_core": {},
     "rhoknp": {"Jumanpp": SimpleJumanpp},
 }
-TOGETHER = [{"fugashi", "unidic_lite", "ipadic"}, {"sudachipy", "sudachidict_core"}]
+MODULE_GROUPS = [{"fugashi", "unidic_lite", "ipadic"}, {"sudachipy", "sudachidict_core"}]
 """Modules of which all are replaced if one is missing."""
 
 
@@ -103,7 +103,7 @@ TOGETHER = [{"fugashi", "unidic_lite", "ipadic"}, {"sudachipy", "sudachidict_cor
 def splitters(monkeypatch):
     """All splitters: those that are installed, and simple ones instead of the others."""
     missing = {name for name in STUBS if importlib.util.find_spec(name) is None}
-    for modules in TOGETHER:
+    for modules in MODULE_GROUPS:
         missing |= modules if modules & missing else set()
     if shutil.which("jumanpp") is None:
         missing.add("rhoknp")
@@ -119,13 +119,13 @@ def write_files(directory: Path, pieces: list[str], **settings: object) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def composed(text: str) -> str:
+def compose(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
 def pieces_of(texts: list[str], *, lowercase: bool = False) -> list[str]:
     """Each character of composed texts but for some, alone and within a word; and some words."""
-    text = composed("".join(texts))
+    text = compose("".join(texts))
     letters = sorted({*text, *text.lower()} - {" ", "\n", "\u3000", "名", "口"})
     words = ["東京", "スカイ", "です", "tower", "日本", "中文", "hello"]
     return [*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *words]
@@ -200,7 +200,7 @@ def test_japanese_bert_is_read_as_in_transformers(
         pieces = tokenizer.tokens(own.input_ids)
         spans = [JAPANESE[1][start:end] for start, end in own.offsets.tolist()]
         for piece, span in zip(pieces, spans, strict=True):
-            expected = composed(span).lower() if lowercase else composed(span)
+            expected = compose(span).lower() if lowercase else compose(span)
             assert piece == "[UNK]" or piece.removeprefix("##") in expected
         assert {"ｶﾞ", "ﾄﾞ", "か\u3099", "㍿"} <= set(spans)
 
