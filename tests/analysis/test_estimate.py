@@ -64,6 +64,12 @@ _GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
         ("model.num_hidden_layers=5", "phases=[{max_seq_length: 64}]"),
         ("model.family=electra", "objective=replaced_tokens", "instances.format=full-sentences"),
         ("objective=causal", "instances.format=full-sentences"),
+        (
+            *("objective=replaced_tokens", "instances.format=full-sentences"),
+            *("model.family=deberta-v2", "model.convolution.kernel_size=3"),
+            *("replaced_tokens.generator_share=1", "model.num_hidden_layers=1"),
+            "replaced_tokens.sharing=gradient-disentangled",
+        ),
     ],
 )
 def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ...]) -> None:

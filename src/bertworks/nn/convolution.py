@@ -81,7 +81,8 @@ def _sequence_numbers(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
     """Return the number of each row's sequence; pad tokens and rows after the last have none."""
     if isinstance(packed, Packed):
         counts = packed.cu_seqlens.long().diff()
-        numbers = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        numbers = torch.arange(len(counts), device=counts.device)
+        numbers = numbers.repeat_interleave(counts, output_size=packed.num_tokens)
         return F.pad(numbers, (0, rows - packed.num_tokens), value=_NO_SEQUENCE)
     row = torch.arange(packed.mask.shape[0], device=packed.mask.device)
     return torch.where(packed.mask, row.unsqueeze(1), _NO_SEQUENCE).flatten()

@@ -139,7 +139,8 @@ class ReplacedTokenHead(nn.Module):
         if self.norm is not None:
             first = pool(hidden, packed, "cls")
             if isinstance(packed, Packed):
-                by_token = first.repeat_interleave(packed.cu_seqlens.long().diff(), 0)
+                lengths, rows = packed.cu_seqlens.long().diff(), packed.num_tokens
+                by_token = first.repeat_interleave(lengths, 0, output_size=rows)
             else:
                 by_token = first.unsqueeze(1).expand(-1, packed.max_seqlen, -1).flatten(0, 1)
             hidden = self.norm(hidden + by_token)
