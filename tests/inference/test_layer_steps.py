@@ -149,6 +149,8 @@ def _apply_norm(encoder, number: int, name: str, x: np.ndarray) -> np.ndarray:
 
 def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np.ndarray):
     settings, part = encoder.config.score_bias, encoder.score_bias
+    if settings.kind == "transformer-xl":
+        return _transformer_xl_terms(encoder, number, steps, distance)
     size = np.abs(distance)
     table = None if settings.kind == "alibi" else part.table.weight.detach().double().numpy()
     if settings.kind == "alibi":  # four heads (Press et al. 2022, §3)
@@ -178,6 +180,28 @@ def _score_bias(encoder, number: int, steps: dict[str, np.ndarray], distance: np
         for weight, bias in map(matrices_of(encoder, number).get, ("query", "key"))
     )
     return _distance_terms(encoder, steps, rows, queries, keys)
+
+
+def _transformer_xl_terms(encoder, number: int, steps: dict[str, np.ndarray], distance: np.ndarray):
+    """Yang et al. (2019), §2.5, without the term of segments that is the same for all keys."""
+    maps, config = encoder.layers[number].attention.distance_maps, encoder.config
+    content, position, segment, segments, weight = (
+        part.detach().double().numpy()
+        for part in (
+            *(maps.content_bias, maps.position_bias, maps.segment_bias),
+            *(maps.segments, maps.position.weight),
+        )
+    )
+    frequencies = 10_000.0 ** (-np.arange(0, config.hidden_size, 2) / config.hidden_size)
+    angles = -distance[..., None] * frequencies
+    vectors = np.concatenate([np.sin(angles), np.cos(angles)], -1) @ weight.T
+    keys = vectors.reshape(LENGTH, LENGTH, *content.shape)
+    terms = np.einsum("hd,khd->hk", content, steps["key"])
+    terms = terms + np.einsum("qhd,qkhd->qhk", steps["query"] + position, keys)
+    is_second = np.arange(LENGTH) >= 9
+    is_same = is_second[:, None] == is_second
+    same = np.einsum("qhd,hd->qh", steps["query"] + segment, segments[0] - segments[1])
+    return (terms + same[..., None] * is_same[:, None]) / math.sqrt(config.head_size)
 
 
 def _distance_terms(encoder, steps: dict[str, np.ndarray], rows, queries, keys) -> np.ndarray:
