@@ -172,6 +172,7 @@ def spiece_model() -> bytes:
 @pytest.mark.parametrize("subword", ["wordpiece", "character", "sentencepiece"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("words", WORD_SETTINGS)
+@pytest.mark.filterwarnings("ignore:Dictionary.create")  # in `transformers`, of version 0.7
 def test_japanese_bert_is_read_as_in_transformers(
     tmp_path, splitters, spiece_model, subword, lowercase, words
 ):

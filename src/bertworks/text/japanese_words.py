@@ -147,8 +147,9 @@ class SudachiSplitter(JapaneseSplitter):
                 f"{_WHAT} needs the package {package!r}, which is not installed",
                 fix=f"Run: pip install {package}",
             )
-        mode = getattr(sudachi.SplitMode, self.mode)
-        tagger = sudachi.Dictionary(dict=self.dictionary).create(mode)
+        dictionary = sudachi.Dictionary(dict=self.dictionary)
+        make = getattr(dictionary, "tokenizer", dictionary.create)  # its name since version 0.7
+        tagger = make(getattr(sudachi.SplitMode, self.mode))
         return lambda text: (word.surface() for word in tagger.tokenize(text))
 
     def own_settings(self) -> dict[str, Any]:
