@@ -11,7 +11,7 @@ from bertworks.checkpoints import locate
 from bertworks.text import file_names
 from bertworks.utils.output_names import foreign_file
 
-SAVED = Path(__file__).parents[1] / "saved_models"
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 
 
 @pytest.mark.parametrize("name", sorted(file_names.FILES))
@@ -23,9 +23,11 @@ def test_files_of_tokenizers_are_our_own_and_are_loaded_from_the_hub(
     assert any(fnmatch(name, pattern) for pattern in locate._HUB_FILES)
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAVED.iterdir() if path.is_dir()))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in SAVED_MODELS.iterdir() if path.is_dir())
+)
 def test_saved_models_have_only_our_own_files(name: str) -> None:
-    assert foreign_file(SAVED / name) is None
+    assert foreign_file(SAVED_MODELS / name) is None
 
 
 def test_a_file_of_another_program_is_foreign(tmp_path: Path) -> None:
