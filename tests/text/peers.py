@@ -19,6 +19,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 import sentencepiece
+import transformers
 from tokenizers import (
     AddedToken,
     decoders,
@@ -78,7 +79,14 @@ def mpnet(data: Path, folder: Path) -> list[Peer]:
     def letters(token: str) -> str:
         return "" if token == "[UNK]" else token.removeprefix("##") or token
 
-    return [Peer(tokenizer, oracle.tokenize, compare_words(oracle.cached_words, letters))]
+    ids = _ids_of_class("MPNetTokenizer", folder)
+    return [Peer(tokenizer, ids, compare_words(oracle.cached_words, letters))]
+
+
+def _ids_of_class(name: str, folder: Path) -> Callable[[str], list[int]]:
+    """The ids by a class of `transformers`."""
+    theirs = getattr(transformers, name).from_pretrained(folder)
+    return lambda text: list(theirs(text, add_special_tokens=False)["input_ids"])
 
 
 # ---------------------------------------------------------------------------------- byte-level BPE
@@ -319,11 +327,42 @@ def fairseq(family: str, shift: int, unk: int = 3) -> Callable[[Path, Path], lis
 
 
 def deberta_v2(data: Path, folder: Path) -> list[Peer]:
-    """The model file's own ids."""
     (folder / "spm.model").write_bytes(_trained_on_xquad(data, "[PAD],[CLS],[SEP]"))
-    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
-    (folder / "tokenizer_config.json").write_text('{"unk_token": "<unk>"}')
-    library = sentencepiece.SentencePieceProcessor(str(folder / "spm.model"))
+    return _own_ids(folder, "spm.model", "deberta-v2", '{"unk_token": "<unk>"}')
+
+
+def rembert(data: Path, folder: Path) -> list[Peer]:
+    """Tokens of the class, which keeps spaces at both ends; offsets where that changes nothing."""
+    model = _trained_on_xquad(data, "[CLS],[SEP],[MASK]", is_rembert=True)
+    (folder / "sentencepiece.model").write_bytes(model)
+    (folder / "config.json").write_text('{"model_type": "rembert"}')
+    library = sentencepiece.SentencePieceProcessor(model_proto=model)
+    tokenizer = Tokenizer.load(folder)
+
+    def spans(text: str) -> Spans:
+        return [(start, end) for _, start, end in sentencepieces(library, text)]
+
+    ids = _ids_of_class("RemBertTokenizer", folder)
+
+    def is_unchanged(text: str) -> bool:
+        return ids(text) == library.encode(text)
+
+    return [
+        Peer(tokenizer, ids, None),
+        Peer(tokenizer, None, compare_offsets(spans), is_unchanged),
+    ]
+
+
+def big_bird(data: Path, folder: Path) -> list[Peer]:
+    (folder / "spiece.model").write_bytes(_trained_on_xquad(data, "<pad>,[CLS],[SEP],[MASK]"))
+    return _own_ids(folder, "spiece.model", "big_bird", "{}")
+
+
+def _own_ids(folder: Path, file: str, family: str, settings: str) -> list[Peer]:
+    """The model file's own ids."""
+    (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    (folder / "tokenizer_config.json").write_text(settings)
+    library = sentencepiece.SentencePieceProcessor(str(folder / file))
     find = lru_cache(1)(lambda text: sentencepieces(library, text))
 
     def ids(text: str) -> list[int]:
@@ -336,8 +375,9 @@ def deberta_v2(data: Path, folder: Path) -> list[Peer]:
 
 
 @lru_cache(2)
-def _trained_on_xquad(data: Path, control_symbols: str = "") -> bytes:
+def _trained_on_xquad(data: Path, control_symbols: str = "", is_rembert: bool = False) -> bytes:
     """A small SentencePiece model of six languages, trained as fairseq's were."""
+    ids = {"pad_id": 0, "bos_id": 1, "unk_id": 2, "eos_id": -1} if is_rembert else {}
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([t for language in LANGUAGES for t in xquad(data, language)[:240]]),
@@ -345,6 +385,7 @@ def _trained_on_xquad(data: Path, control_symbols: str = "") -> bytes:
         vocab_size=4000,
         model_type="unigram",
         control_symbols=control_symbols,
+        **ids,
         num_threads=1,
         minloglevel=2,
     )
@@ -393,6 +434,8 @@ PEERS: dict[str, Callable[[Path, Path], list[Peer]]] = {
     "roberta-prelayernorm": roberta,
     "xlm-roberta-xl": fairseq("xlm-roberta-xl", 1),
     "mpnet": mpnet,
+    "rembert": rembert,
+    "big_bird": big_bird,
     "eurobert": eurobert,
     "deberta": deberta,
     "deberta-v2": deberta_v2,

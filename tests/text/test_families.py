@@ -52,8 +52,9 @@ def peers_of(data_dir: Path, tmp_path_factory):
     return find
 
 
-WITHOUT_PEER = {"rembert", "roformer", "esm", "big_bird"}
-"""Families whose tokenizers have no independent implementation here."""
+WITHOUT_PEER = {"roformer", "esm"}
+"""Tested elsewhere: one needs a package (`test_word_splitters.py`), one reads proteins
+(`test_fast_bpe.py`)."""
 
 
 def test_every_other_family_has_a_peer():
