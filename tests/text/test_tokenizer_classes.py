@@ -113,6 +113,33 @@ def test_wordpiece_class_is_read_as_in_transformers(tmp_path, words, name, lower
     assert_same_again(Tokenizer.load(tmp_path), model_type, tmp_path / "own", **short)
 
 
+PLAIN_TOKEN = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"do_basic_tokenize": False}, {"never_split": ["5€"]}, {"split_special_tokens": True}),
+        *({"do_lower_case": False, "strip_accents": True}, {"strip_accents": False}),
+        *({"tokenize_chinese_chars": False}, {"truncation_side": "left", "padding_side": "left"}),
+        *({"clean_up_tokenization_spaces": True}, {"chat_template": "{{ messages }}"}),
+        {"new": {"content": "city km", "lstrip": True, "rstrip": True}},
+        {"new": {"content": "Quoted", "single_word": True, "normalized": True}},
+        {"new": {"content": "affab", "rstrip": True, "normalized": True}},
+    ],
+)
+def test_settings_of_bert_have_the_effect_that_they_have_in_transformers(tmp_path, words, settings):
+    write_vocabulary(tmp_path, WORDPIECES["BertTokenizer"][1], words)
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, **settings}
+    if "new" in settings:
+        number = len((tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines())
+        new_token = {**PLAIN_TOKEN, **settings.pop("new")}
+        settings["added_tokens_decoder"] = {str(number): new_token}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    texts = [*TEXTS[:-1], "a city km, quoted «Quoted» Quotedly"]
+    assert_same_tokens(Tokenizer.load(tmp_path), open_in_transformers(tmp_path), texts=texts)
+
+
 def test_mask_of_mpnet_in_a_text_is_the_mask_token(tmp_path, words):
     write_vocabulary(tmp_path, MPNET, words)
     (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
