@@ -239,7 +239,9 @@ def in_float64(exact: bool = True) -> Iterator[None]:
         yield
 
 
-def _softmax(scores: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+def _softmax(
+    scores: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Tensor:
     dtype = scores.dtype if dtype is None else torch.promote_types(dtype, scores.dtype)
     return torch.softmax(scores, dim, dtype)
 

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.checkpoints.bundle import masked_checksum, read_bundle
+from bertworks.checkpoints.store import FORMAT_VERSION
 from bertworks.convert.export import write_tensorflow
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.utils.protobuf import bytes_field, fields, number_field, read_varint, varint
@@ -214,7 +215,7 @@ def test_a_model_in_another_format_is_refused(models: Path, tmp_path: Path) -> N
     with pytest.raises(CheckpointError) as error:
         bw.load(tmp_path / "m", device="cpu")
     assert str(error.value) == (
-        f"{file}: written in another format (1, not 2). "
+        f"{file}: written in another format (1, not {FORMAT_VERSION}). "
         "Train the model again, or remove this file to use the weights without the task."
     )
     file.unlink()

@@ -16,6 +16,7 @@ from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.saving import check_layout
 from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.errors import CheckpointError
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Batch
 from bertworks.tasks import find_task_class
 from bertworks.tasks.answering.network import AnsweringNetwork
@@ -312,13 +313,14 @@ def test_a_head_that_reads_no_dropout_is_written_none(family, kind, tmp_path):
     [
         ("my_head", None),
         ("mlm_head", "has no place for the tensor 'mlm_head.weight'"),
-        ("encoder", "has no place for the tensor 'encoder.weight'"),
+        ("encoder.more", "has no place for the tensor 'encoder.more.weight'"),
         ("embeddings", "'embeddings.weight' has a name that the family 'bert' reads as another"),
     ],
 )
 def test_a_family_stores_the_tensors_of_its_heads(attribute, says):
-    network = torch.nn.Module()
-    setattr(network, attribute, torch.nn.Linear(2, 2))
+    network = BareEncoder(Encoder(geometry("bert"), pooler=False))
+    outer, _, name = attribute.rpartition(".")
+    setattr(network.get_submodule(outer), name, torch.nn.Linear(2, 2))
     refused = pytest.raises(CheckpointError, match=says) if says else nullcontext()
     with refused:
         check_layout(network, geometry("bert"), "encoder")

@@ -28,7 +28,7 @@ LENGTHS = (1, 7, 7, 12, 38)
 def encoder(request: pytest.FixtureRequest) -> BareEncoder:
     """One whose widths native code could compute."""
     values = {**SIZES, "num_hidden_layers": 2, "embedding_size": None}
-    if request.param == "albert":
+    if request.param in ("albert", "mobilebert"):
         values["embedding_size"] = 32
     if request.param == "openai-gpt":
         values["intermediate_size"] = 4 * values["hidden_size"]

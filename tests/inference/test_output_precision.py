@@ -59,6 +59,8 @@ class EncoderWithHead(nn.Module):
 
     def forward(self, pack: Packed) -> torch.Tensor:
         hidden = self.encoder(pack)
+        if isinstance(self.head, ReplacedTokenHead):
+            return self.head(hidden, pack)[pack.last_tokens]
         if isinstance(self.head, ClassificationHead):
             return self.head(self.encoder, hidden, pack)
         if self.kind == "next sentence":

@@ -138,6 +138,7 @@ WRITING_MODULES = [f"utils/{name}.py" for name in ("atomic_writes", "directories
 ALLOWED_WRITERS = {
     "inference/vectors.py": "appends to a part, which has a note of its true end",
     "inference/vector_files.py": "writes the header of that part again",
+    "inference/token_vectors.py": "writes to a path that `atomic_write` gave",
     "lab/tagging_probe.py": "maps a file that `atomic_write` gave",
     "inference/prediction_files.py": "writes to a path that `atomic_write` gave",
     "checkpoints/weights.py": "writes safetensors to a path that `atomic_write` gave",
