@@ -36,8 +36,10 @@ from bertworks.nn.attention import attention
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.layers import Linear
+from bertworks.nn.score_bias import BucketBias
 from bertworks.packed import Layout, Packed
 from bertworks.training.progress import Progress
+from tests.checkpoints.oracles import geometry
 from tests.inference.test_bits import model_of, texts_of
 
 needs_kernels = pytest.mark.skipif(
@@ -71,6 +73,8 @@ def encoder_of(**values) -> Encoder:
         for weight in encoder.parameters():
             weight.add_(torch.randn_like(weight) * 0.05)
             weight.copy_(weight.bfloat16())
+        if isinstance(encoder.score_bias, BucketBias):
+            encoder.score_bias.table.weight.mul_(32)  # as large as the scores
     return encoder
 
 
@@ -107,6 +111,8 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
         {"hidden_size": 160, "num_attention_heads": 5, "intermediate_size": 32},
         {"hidden_size": 384, "num_attention_heads": 3, "intermediate_size": 1536},
         {"num_hidden_groups": 1},
+        {"score_bias": {"kind": "buckets"}, "type_vocab_size": 0, "position_offset": 2},  # MPNet
+        {"score_bias": {"kind": "alibi"}, "positions": "none"},
     ],
 )
 def test_layers_equal_float64(values, precision, monkeypatch):
@@ -127,10 +133,22 @@ def test_layers_equal_float64(values, precision, monkeypatch):
 
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_a_family_is_computed_in_one_call(family, precision):
+    widths = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
+    config = geometry(family, **widths, hidden_act="gelu")
+    form = frozen_form(Encoder(config, pooler=False), precision)
+    assert type(form) is FrozenNativeEncoder
+    assert type(form.embeddings) is FrozenNativeEmbeddings
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("bias", [None, {"kind": "buckets"}, {"kind": "alibi"}])
 @settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=40), seed=st.integers(0, 99))
-def test_packs_change_no_bit(precision, lengths, seed):
-    encoder = encoder_of()
+def test_packs_change_no_bit(precision, bias, lengths, seed):
+    encoder = encoder_of(score_bias=bias)
     random = np.random.default_rng(seed)
     rows = [random.integers(0, 40, length) for length in lengths]
     whole = states(encoder, Packed.from_arrays(rows).to("cpu"), precision)
@@ -142,9 +160,10 @@ def test_packs_change_no_bit(precision, lengths, seed):
 
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_batches_of_rows_and_threads_change_no_bit(precision):
+@pytest.mark.parametrize("bias", [None, {"kind": "buckets"}])
+def test_batches_of_rows_and_threads_change_no_bit(precision, bias):
     """More rows than go through the phases at once, and one sequence that is as long alone."""
-    encoder = encoder_of()
+    encoder = encoder_of(score_bias=bias)
     packed = pack(*range(1, 60), 1100, *[7] * 700)
     original = torch.get_num_threads()
     try:
@@ -159,7 +178,9 @@ def test_batches_of_rows_and_threads_change_no_bit(precision):
 
 
 @needs_kernels
-@pytest.mark.parametrize("values", [{}, {"num_hidden_groups": 1}])
+@pytest.mark.parametrize(
+    "values", [{}, {"num_hidden_groups": 1}, {"score_bias": {"kind": "buckets"}}]
+)
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_layers_together_and_one_by_one_are_equal(precision, values):
     packed = pack(3, 17, 600, 40)
@@ -431,6 +452,8 @@ def test_calibrated_codes_are_those_of_the_kernels(monkeypatch):
         {"hidden_size": 48},
         {"num_attention_heads": 4},
         {"intermediate_size": 80},
+        {"score_bias": {"kind": "disentangled"}},
+        {"score_bias": {"kind": "transformer-xl"}},
     ],
 )
 def test_other_networks_are_computed_by_pytorch(values):

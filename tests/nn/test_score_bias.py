@@ -12,13 +12,16 @@ from torch import Tensor
 
 from bertworks.inference.activations import activations
 from bertworks.inference.frozen_layers import FrozenLayer, has_packed_kernels
+from bertworks.inference.frozen_native import FrozenNativeLayer
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.native import attention_fp32
+from bertworks.native.library import has_kernels
 from bertworks.nn import grouped_attention
 from bertworks.nn.attention import attention
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder import BareEncoder, Encoder
+from bertworks.nn.encoder_layers import Layer
 from bertworks.nn.grouped_attention import divide_into_blocks
 from bertworks.nn.score_bias import BucketBias, LinearBias, ScoreBias, round_up_length
 from bertworks.packed import Layout, Packed, Padded
@@ -293,6 +296,8 @@ def encoder_of(kind: str) -> BareEncoder:
 def with_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose native code wherever it exists, also where PyTorch's kernels are faster."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    if has_kernels("int8"):  # whose other numbers are bfloat16
+        monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
 
 
 def run_training(encoder: BareEncoder, packed: Packed) -> Tensor:
@@ -311,12 +316,21 @@ def run_half(encoder: BareEncoder, packed: Packed) -> Tensor:
         return encoder.train().encoder(packed).detach()
 
 
+def has_numbers_only(encoder: BareEncoder) -> bool:
+    return encoder.encoder.config.score_bias.kind in ("buckets", "alibi")
+
+
 def run_frozen(precision: str, deterministic: bool = False) -> Callable[..., Tensor]:
     def run(encoder: BareEncoder, packed: Packed) -> Tensor:
         with torch.inference_mode():
             form = frozen_form(encoder, precision, deterministic)
-            if has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
-                assert all(isinstance(layer, FrozenLayer) for layer in form.encoder.layers)
+            layer_class: type[Layer] | None = None
+            if precision != "fp32" and has_kernels(precision) and has_numbers_only(encoder):
+                layer_class = FrozenNativeLayer
+            elif has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
+                layer_class = FrozenLayer
+            if layer_class is not None:
+                assert all(isinstance(layer, layer_class) for layer in form.encoder.layers)
             return form.encoder(packed)
 
     return run

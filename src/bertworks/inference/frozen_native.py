@@ -20,6 +20,7 @@ from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
 from ..nn.layers import LayerNorm, Linear
 from ..nn.pooling import pool
 from ..nn.quantization import quantize_rows
+from ..nn.score_bias import DistanceVectors, ScoreBias
 from ..packed import Packed, Sequences
 
 
@@ -33,7 +34,7 @@ class FrozenNativeLayer(Layer):
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         assert isinstance(scope.packed, Packed)
-        return self.native(hidden, scope.packed)
+        return self.native(hidden, scope.packed, _numbers(scope.bias))
 
     @staticmethod
     def prepare(layer: Layer, config: EncoderConfig, int8: bool) -> None:
@@ -104,7 +105,8 @@ class FrozenNativeEncoder(Encoder):
         if not isinstance(packed, Packed) or any(self.hooks):
             return super().forward(packed)
         hidden = next(self.hidden_states(packed))
-        return self.native(hidden, packed)
+        bias = self._make_score_bias(packed, hidden)
+        return self.native(hidden, packed, _numbers(bias))
 
     def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
@@ -128,6 +130,16 @@ class FrozenNativeEncoder(Encoder):
             assert isinstance(encoder, FrozenNativeEncoder)
             encoder.native = NativeLayers([weights[group] for group in groups])
             encoder.hooks = [hooks for layer in encoder.layers for hooks in _hooks(layer)]
+
+
+def _numbers(
+    bias: ScoreBias | DistanceVectors | None,
+) -> Float[Tensor, "heads distances"] | None:
+    """The numbers that a bias adds to the scores."""
+    if bias is None:
+        return None
+    assert isinstance(bias, ScoreBias) and bias.has_numbers_only
+    return bias.numbers
 
 
 def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
@@ -154,7 +166,7 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
         and config.attention == "bidirectional"
         and config.positions != "rotary"
         and config.query_key_value_order == "part"
-        and config.score_bias is None
+        and (config.score_bias is None or config.score_bias.has_numbers_only)
         and not config.norm_first
         and not config.gated
         and config.hidden_act in ACTIVATIONS

@@ -19,7 +19,8 @@ typedef struct {
 static void forward_item(const void *given, int64_t item, char *scratch) {
     const job *all = given;
     int64_t sequence = item / all->of.heads, start = all->edges[sequence];
-    attend(&all->of, start, all->edges[sequence + 1] - start, item % all->of.heads, 1, scratch);
+    int64_t length = all->edges[sequence + 1] - start;
+    attend(&all->of, start, length, item % all->of.heads, 1, NULL, scratch);
 }
 
 static int64_t backward_bytes(int64_t longest, int64_t size) {

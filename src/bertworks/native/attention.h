@@ -1,4 +1,4 @@
-/* Attention of one head of one sequence, without padding: softmax(Q Kᵀ / √d) V. */
+/* Attention of one head of one sequence, without padding: softmax(Q Kᵀ / √d + bias) V. */
 
 #ifndef BERTWORKS_ATTENTION
 #define BERTWORKS_ATTENTION
@@ -47,15 +47,34 @@ INLINE __m512 largest(const float *scores, int64_t length, __m512 factor) {
     return _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
 }
 
+/* A score bias of the first query of a head, at the first key; null without a bias.
+
+   `numbers` has a number for each distance of a key from a query, from 1 - length to length - 1:
+   [heads, 2 length - 1], times the binary logarithm of e. `earlier` is the number of keys before
+   the query. */
+INLINE const float *bias_of(const float *numbers, int64_t length, int64_t head, int64_t earlier) {
+    return numbers ? numbers + head * (2 * length - 1) + length - 1 - earlier : NULL;
+}
+
+/* Scale a query's scores, and add its bias. */
+INLINE void add_bias(float *scores, int64_t length, __m512 scale, const float *bias) {
+    for (int64_t at = 0; at < length; at += 16) {
+        __m512 term = _mm512_maskz_loadu_ps(before(at, length), bias + at);
+        _mm512_store_ps(scores + at, _mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, term));
+    }
+}
+
+/* `bias` is `bias_of` the head, or null. */
 INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t head, int trains,
-                   char *scratch) {
+                   const float *bias, char *scratch) {
     int64_t size = all->size, width = all->heads * size, stride = 3 * width;
     int64_t padded = whole_panels(length), pairs = (length + 1) / 2;
     const bf16 *query = all->qkv + start * stride + head * size;
     const bf16 *key = query + width, *value = key + width;
     bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
     float *scores = (float *)(weights + MOST_ROWS * padded);
-    __m512 factor = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
+    __m512 scale = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
+    __m512 factor = bias ? _mm512_set1_ps(1) : scale; /* of scores that have no scale yet */
     uint32_t seed = trains ? seed_of(all, start, head) : 0;
     pack(key, length, size / 2, stride * 2, keys);
     pack_values(value, length, size, stride, values);
@@ -69,6 +88,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
                        scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
+            if (bias) add_bias(line, length, scale, bias - (row + r));
             __m512 most = largest(line, length, factor), total = _mm512_setzero_ps();
             for (int64_t at = 0; at < padded; at += 16) {
                 __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);

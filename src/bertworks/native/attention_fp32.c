@@ -17,9 +17,7 @@ typedef struct {
     float *context;                   /* [queries, heads, size] */
     const int32_t *edges, *key_edges; /* of sequences in the queries, and in the keys */
     int64_t sequences, heads, size;
-    /* null, or a number for each distance of a key from a query, from 1 - length to length - 1:
-       [heads, 2 length - 1], times the binary logarithm of e */
-    const float *bias;
+    const float *bias; /* null, or the numbers of `bias_of` */
     int64_t bias_length;
 } attention_fp32;
 
@@ -45,11 +43,8 @@ static void attention_fp32_item(const void *given, int64_t item, char *scratch) 
     float *context = of->context + start * width + head * size;
     float *keys = (float *)scratch, *values = keys + padded * size, *scores = values + length * size;
     __m512 scale = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
-    __m512 factor = of->bias ? _mm512_set1_ps(1) : scale; /* of scores that have no scale yet */
-    const float *bias = NULL; /* of the first query, at the first key */
-    if (of->bias)
-        bias = of->bias + head * (2 * of->bias_length - 1) + of->bias_length - 1 -
-               (length - queries);
+    const float *bias = bias_of(of->bias, of->bias_length, head, length - queries);
+    __m512 factor = bias ? _mm512_set1_ps(1) : scale; /* of scores that have no scale yet */
     pack(key, length, size, of->strides[1] * 4, keys);
     for (int64_t column = 0; column < size; column += PANEL)
         for (int64_t at = 0; at < length; at++)
@@ -65,11 +60,7 @@ static void attention_fp32_item(const void *given, int64_t item, char *scratch) 
                        size, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
-            for (int64_t at = 0; bias && at < length; at += 16) {
-                __m512 term = _mm512_maskz_loadu_ps(before(at, length), bias - (row + r) + at);
-                __m512 x = _mm512_fmadd_ps(_mm512_load_ps(line + at), scale, term);
-                _mm512_store_ps(line + at, x);
-            }
+            if (bias) add_bias(line, length, scale, bias - (row + r));
             __m512 most = largest(line, length, factor), total = _mm512_setzero_ps();
             for (int64_t at = 0; at < length; at += 16) {
                 __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);

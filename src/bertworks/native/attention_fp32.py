@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from ctypes import byref, c_int64
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ..packed import Layout
 from .library import PANEL, AttentionFp32, has_kernels, library, parallel
+from .score_bias import NativeBias, can_add
 
 
 def can_attend(
@@ -33,18 +33,12 @@ def can_attend(
             for tensor in (query, key, value)
         )
         and head_shape[-1] % PANEL == 0
-        and (bias is None or _covers(bias, key_layout, query.shape[1]))
+        and can_add(bias, key_layout, query.shape[1])
         and layout.num_sequences == key_layout.num_sequences
         and _has_all_tokens(query, layout)
         and _has_all_tokens(key, key_layout)
         and _has_all_tokens(value, key_layout)
     )
-
-
-def _covers(bias: Tensor, layout: Layout, heads: int) -> bool:
-    """Whether a bias has a number for each head and distance in a layout."""
-    is_float = bias.dtype is torch.float32 and bias.is_cpu
-    return is_float and len(bias) == heads and bias.shape[1] >= 2 * layout.max_seqlen - 1
 
 
 def _has_all_tokens(tokens: Tensor, layout: Layout) -> bool:
@@ -78,13 +72,13 @@ def attention(
     rows, heads, size = query.shape
     result = torch.empty(rows, heads, size, dtype=torch.float32, device="cpu")
     result[layout.groups[-1].tokens.stop :].zero_()
-    terms = None if bias is None else (bias * math.log2(math.e)).contiguous()
+    native_bias = NativeBias(bias)
     arguments = AttentionFp32(
         *(tensor.data_ptr() for tensor in (query, key, value)),
         (c_int64 * 3)(*(tensor.stride(0) for tensor in (query, key, value))),
         *(tensor.data_ptr() for tensor in (result, layout.cu_seqlens, key_layout.cu_seqlens)),
         *(layout.num_sequences, heads, size),
-        *((None, 0) if terms is None else (terms.data_ptr(), (terms.shape[1] + 1) // 2)),
+        *native_bias.arguments,
     )
     error_code = library().bertworks_attention_fp32(
         byref(arguments), torch.get_num_threads(), parallel()

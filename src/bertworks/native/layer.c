@@ -38,6 +38,8 @@ typedef struct {
     const layer *net;
     const int32_t *edges; /* of the sequences of this batch */
     int64_t sequences, rows, width;
+    const float *bias; /* null, or the numbers of `bias_of` */
+    int64_t bias_length;
     const bf16 *hidden;
     bf16 *result, *qkv, *context, *middle, *between;
     uint8_t *codes;
@@ -151,13 +153,13 @@ static void map_outer(const void *given, int64_t item, char *scratch) {
 
 static void attend_item(const void *given, int64_t item, char *scratch) {
     const job *all = given;
-    int64_t heads = all->net->heads, sequence = item / heads;
+    int64_t heads = all->net->heads, sequence = item / heads, head = item % heads;
     int64_t start = all->edges[sequence] - all->edges[0];
     int64_t length = all->edges[sequence + 1] - all->edges[sequence];
     attention of = {.qkv = all->qkv, .context = all->context};
     of.heads = heads;
     of.size = all->width / heads;
-    attend(&of, start, length, item % heads, 0, scratch);
+    attend(&of, start, length, head, 0, bias_of(all->bias, all->bias_length, head, 0), scratch);
 }
 
 /* --------------------------------------------------------------------------- rows: norms, codes */
@@ -278,11 +280,13 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
 /* Run a stack of layers with the same geometry on `hidden`; `result` is the output of the last.
    Both are [tokens, width], of packed sequences.
 
-   `edges` has the beginning of each sequence, and the end of the last. `parallel` runs a function
-   in at most `threads` threads, including the caller. Returns 0, or 1 if there is no memory. */
+   `edges` has the beginning of each sequence, and the end of the last. `bias` is null or the score
+   bias of all layers: the numbers of `bias_of`, for sequences of up to `bias_length` tokens.
+   `parallel` runs a function in at most `threads` threads, including the caller. Returns 0, or 1 if
+   there is no memory. */
 int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16 *result,
-                     const int32_t *edges, int64_t sequences, int64_t threads,
-                     parallel_fn parallel) {
+                     const int32_t *edges, int64_t sequences, const float *bias,
+                     int64_t bias_length, int64_t threads, parallel_fn parallel) {
     int64_t width = nets->output.outputs, inner = nets->inner.outputs, rows = 0, end;
     int64_t widest = inner > width ? inner : width;
     int64_t bytes_of_row = 2 * (3 * width + width + width + inner) + 4 * width + 4 + widest;
@@ -291,7 +295,7 @@ int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16
         end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
-    job all = {.width = width};
+    job all = {.width = width, .bias = bias, .bias_length = bias_length};
     all.all.scratch_bytes = attention_bytes(longest_of(edges, sequences), width / nets->heads);
     int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;

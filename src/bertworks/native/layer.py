@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..packed import Layout
 from .library import PANEL, Layer, Map, library, parallel
+from .score_bias import NativeBias, can_add
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
 """The supported activations, and their numbers in layer.c."""
@@ -103,7 +104,7 @@ class NativeLayer:
 
 
 class NativeLayers:
-    """A stack of layers with the same geometry: `self(hidden, layout)`."""
+    """A stack of layers with the same geometry: `self(hidden, layout, bias)`."""
 
     def __init__(self, layers: Sequence[NativeLayer]) -> None:
         self._run, self._parallel = library().bertworks_layers, parallel()
@@ -111,14 +112,24 @@ class NativeLayers:
         self._structs = (Layer * len(layers))(*(layer.struct for layer in layers))
 
     def __call__(
-        self, hidden: Float[Tensor, "tokens hidden_size"], layout: Layout
+        self,
+        hidden: Float[Tensor, "tokens hidden_size"],
+        layout: Layout,
+        bias: Float[Tensor, "heads distances"] | None = None,
     ) -> Float[Tensor, "tokens hidden_size"]:
         """The last layer's output, bfloat16 like `hidden`; rows after the last sequence are zeros.
+
+        Args:
+            hidden: the input of the first layer.
+            layout: the positions of the sequences.
+            bias: numbers that all layers add to the scores of attention, as for `NativeBias`.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
         assert hidden.dtype is torch.bfloat16 and hidden.is_contiguous()
+        assert can_add(bias, layout, self._structs[0].heads)
+        native_bias = NativeBias(bias)
         edges = layout.cu_seqlens
         last = layout.groups[-1].tokens.stop
         result = torch.empty_like(hidden)
@@ -131,6 +142,7 @@ class NativeLayers:
             result.data_ptr(),
             edges.data_ptr(),
             len(edges) - 1,
+            *native_bias.arguments,
             torch.get_num_threads(),
             self._parallel,
         )

@@ -191,7 +191,7 @@ def library() -> Any:
     code.bertworks_pack.restype = None
     code.bertworks_layers.argtypes = (
         *(POINTER(Layer), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-        *(c_int64, c_void_p),
+        *(c_void_p, c_int64, c_int64, c_void_p),
     )
     code.bertworks_layers.restype = c_int
     code.bertworks_embeddings.argtypes = (

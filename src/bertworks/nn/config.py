@@ -106,6 +106,11 @@ class ScoreBiasSettings(Settings):
         "the maps to queries and values have",
     )
 
+    @property
+    def has_numbers_only(self) -> bool:
+        """Whether the terms are a number for each head and distance, the same in all layers."""
+        return self.kind in ("buckets", "alibi")
+
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
         if not self.key_bias and (self.kind != "disentangled" or self.shared_maps):

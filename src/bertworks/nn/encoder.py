@@ -244,7 +244,7 @@ class Encoder(nn.Module):
         ]
 
     def _make_score_bias(
-        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None
+        self, packed: Sequences, hidden: Tensor, cache: KeyValueCache | None = None
     ) -> ScoreBias | DistanceVectors | None:
         if self.score_bias is None:
             return None

@@ -152,7 +152,7 @@ def check_encoder(config: EncoderConfig) -> None:
         "bottleneck": config.bottleneck is not None,
         "num_key_value_heads": config.num_key_heads != config.num_attention_heads,
         "zeroed_token_id": config.zeroed_token_id is not None,
-        "score_bias": bias is not None and bias.kind not in ("buckets", "alibi"),
+        "score_bias": bias is not None and not bias.has_numbers_only,
     }
     for name, is_unsuitable in reasons.items():
         if is_unsuitable:
