@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import NO_DECODER, Family, key_map, layer_keys, unused_constants
+from .family import NO_DECODER, Family, key_map, layer_keys, lm_head_keys, unused_constants
 from .heads import CHOICES, SPANS, task_classes, task_tensors
 
 _LAYER = "esm.encoder.layer.{}"
@@ -63,10 +63,7 @@ ESM = Family(
             "encoder.final_norm": "esm.encoder.emb_layer_norm_after",
             "encoder.pooler.dense": "esm.pooler.dense",
             "encoder.contact_head": "esm.contact_head.regression",
-            "mlm_head.transform.dense": "lm_head.dense",
-            "mlm_head.transform.norm": "lm_head.layer_norm",
-            "mlm_head.bias": "lm_head.bias",
-            "mlm_head.decoder": "lm_head.decoder.weight",
+            **lm_head_keys(),
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
             **task_tensors(),

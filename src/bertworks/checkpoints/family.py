@@ -302,6 +302,16 @@ def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
+def lm_head_keys() -> dict[str, str]:
+    """The tensor names of RoBERTa's masked-language-model head, which derived families use too."""
+    return {
+        "mlm_head.transform.dense": "lm_head.dense",
+        "mlm_head.transform.norm": "lm_head.layer_norm",
+        "mlm_head.bias": "lm_head.bias",
+        "mlm_head.decoder": "lm_head.decoder.weight",
+    }
+
+
 def unused_constants(prefix: str) -> tuple[tuple[str, str], ...]:
     """Patterns of the buffers that old `transformers` saved, each with the reason to drop it."""
     names = r"embeddings\.(position_ids|token_type_ids)"

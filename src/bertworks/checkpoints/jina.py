@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map, same_names
+from .family import Family, key_map, lm_head_keys, same_names
 from .heads import task_tensors
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
@@ -49,10 +49,7 @@ JINA_V3 = Family(
             "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.fc2",
             "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.norm2",
             "encoder.pooler.dense": "roberta.pooler.dense",
-            "mlm_head.transform.dense": "lm_head.dense",
-            "mlm_head.transform.norm": "lm_head.layer_norm",
-            "mlm_head.bias": "lm_head.bias",
-            "mlm_head.decoder": "lm_head.decoder.weight",
+            **lm_head_keys(),
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
             **task_tensors(),

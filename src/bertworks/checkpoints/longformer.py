@@ -11,6 +11,7 @@ from .family import (
     embedding_keys,
     key_map,
     layer_keys,
+    lm_head_keys,
     same_names,
     unused_constants,
 )
@@ -55,10 +56,7 @@ LONGFORMER = Family(
                 f"{_ATTENTION}.{part}_global" for part in ("query", "key", "value")
             ),
             "encoder.pooler.dense": "longformer.pooler.dense",
-            "mlm_head.transform.dense": "lm_head.dense",
-            "mlm_head.transform.norm": "lm_head.layer_norm",
-            "mlm_head.bias": "lm_head.bias",
-            "mlm_head.decoder": "lm_head.decoder.weight",
+            **lm_head_keys(),
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
             **task_tensors(),

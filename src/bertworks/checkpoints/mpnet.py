@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_constants
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    lm_head_keys,
+    same_names,
+    unused_constants,
+)
 from .heads import task_classes, task_tensors
 
 _LAYER = "mpnet.encoder.layer.{}"
@@ -30,10 +38,7 @@ MPNET = Family(
             "encoder.layers.{}.feed_forward.output": f"{_LAYER}.output.dense",
             "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.output.LayerNorm",
             "encoder.pooler.dense": "mpnet.pooler.dense",
-            "mlm_head.transform.dense": "lm_head.dense",
-            "mlm_head.transform.norm": "lm_head.layer_norm",
-            "mlm_head.bias": "lm_head.bias",
-            "mlm_head.decoder": "lm_head.decoder.weight",
+            **lm_head_keys(),
             "head.transform": "classifier.dense",
             "head.linear": "classifier.out_proj",
             **task_tensors(),

@@ -62,7 +62,7 @@ def _find_route(
     """The name of a route, in the order in which sentence-transformers looks for it.
 
     It would not use the default route if a route is asked for; documents do here, since `embed`
-    makes the vectors of documents unless it is told that texts are queries.
+    makes vectors of documents by default, and of queries with `is_query`.
     """
     entries = (parameters.get("route_mappings") or {}).items()
     mappings = {ast.literal_eval(key): name for key, name in entries}

@@ -61,7 +61,7 @@ def find_adapter(name: str, adapters: Sequence[TaskAdapter], where: str) -> Task
     """Return the adapter of a name, which may be written with dots, hyphens or underscores.
 
     Raises:
-        CheckpointError: there is none of this name.
+        CheckpointError: no adapter has this name.
     """
     for adapter in adapters:
         if _plain(adapter.name) == _plain(name):
