@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from bertworks.checkpoints.families import FAMILIES
+from bertworks.checkpoints.heads import CLASSIFIER, SPANS, PublishedCheckpoint
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.errors import CheckpointError
 from bertworks.nn.config import EncoderConfig
@@ -352,6 +353,22 @@ def test_debertas_legacy_head_is_read(family):
 def test_unsupported_settings_of_a_family_are_named(family, raw, says):
     with pytest.raises(CheckpointError, match=says):
         FAMILIES[family].read_config({**raw}, where="here")
+
+
+@pytest.mark.parametrize("head", [CLASSIFIER, SPANS])
+def test_a_head_of_longformer_is_refused_without_its_class(head):
+    """Whether tokens are global is decided by the class, and no tensor tells it."""
+    family = FAMILIES["longformer"]
+    config = family.read_config({}, where="here")
+    (output,) = family.keys.theirs(f"{head.name}.linear.weight")
+
+    def has_head(raw: dict[str, list[str]]) -> bool:
+        checkpoint = PublishedCheckpoint(raw, config, family, {output: torch.zeros(2)}, None, 512)
+        return checkpoint.has_head(head)
+
+    with pytest.raises(CheckpointError, match="no `architectures`, which decide which tokens"):
+        has_head({})
+    assert not has_head({"architectures": ["LongformerModel"]})
 
 
 def test_bigbird_is_read_up_to_the_length_of_its_full_attention():

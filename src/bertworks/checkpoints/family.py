@@ -87,6 +87,8 @@ class Family:
             code expects for which its models were published.
         has_second_bias: whether the decoder of its masked-LM head may have a bias, besides that of
             the head.
+        decided_by_class: what the class in `config.json` decides and no other entry or tensor
+            tells, in words; a task's head is not read without the class.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Family:
     row_parts: tuple[tuple[str, str, int, int], ...] = ()
     has_second_bias: bool = True
     has_bare_encoders: bool = False
+    decided_by_class: str | None = None
 
     def read_config(self, raw: RawConfig, *, where: str) -> EncoderConfig:
         """Return the encoder's configuration that a `config.json` describes.

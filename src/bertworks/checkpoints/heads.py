@@ -109,12 +109,21 @@ class PublishedCheckpoint:
 
         The tensors of tagging and multiple-choice heads have the same names as a classifier's:
         `architectures` then decides, and a checkpoint without it is a classifier.
+
+        Raises:
+            CheckpointError: the checkpoint lacks the class that the family needs for its heads.
         """
         class_names = self.architectures
         if class_names and self.family.classes.get(head.model_class) not in class_names:
             return False
         if not self.family.has(_output(head), self.tensors):
             return False
+        if not class_names and head.of_task and self.family.decided_by_class:
+            raise CheckpointError(
+                f"config.json has no `architectures`, which decide {self.family.decided_by_class}",
+                fix="Name the class of the checkpoint, for example "
+                f'"architectures": ["{self.family.classes[CLASSIFIER.model_class]}"].',
+            )
         theirs = self.family.keys.theirs
         return bool(class_names) or head is CLASSIFIER or theirs(_output(head)) != theirs(_OUTPUT)
 

@@ -78,6 +78,7 @@ LONGFORMER = Family(
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
     required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
     convert_config=_convert_config,
+    decided_by_class="which tokens are global",
     unused_tensors=(
         *unused_constants("longformer."),
         (r"lm_head\..*", "the head of pre-training, which this task does not have"),
