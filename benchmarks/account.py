@@ -125,7 +125,7 @@ def steps(
     train: Callable[[Any], object], vocabulary: int, best: dict[str, float], precision: str
 ) -> Parts:
     """Steps 7 to 10 of a training run that takes a progress, timed by steps 3 to 6."""
-    from bertworks.training.progress import Progress
+    from bertworks.utils.progress import Progress
 
     account = Account(4, vocabulary, best, precision)
     parts: Parts = {}

@@ -57,7 +57,7 @@ def prepare(sizes: list[str], files: int, work: Path) -> None:
 
 def ours(options: argparse.Namespace, size: str, work: Path) -> None:
     import bertworks as bw
-    from bertworks.training.progress import Progress
+    from bertworks.utils.progress import Progress
 
     pace = Pace(options.steps)
 

@@ -38,7 +38,7 @@ from bertworks.nn.encoder import Encoder
 from bertworks.nn.layers import Linear
 from bertworks.nn.score_bias import BucketBias
 from bertworks.packed import Layout, Packed
-from bertworks.training.progress import Progress
+from bertworks.utils.progress import Progress
 from tests.checkpoints.oracles import geometry
 from tests.inference.test_bits import model_of, texts_of
 

@@ -22,7 +22,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
-from bertworks.training.progress import Progress
+from bertworks.utils.progress import Progress
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]

@@ -24,10 +24,10 @@ from bertworks.tasks.task import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.distributed import ProcessGroup
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
-from bertworks.training.progress import Progress
 from bertworks.training.settings import OptimizerSettings
 from bertworks.training.signals import RunInterrupted
 from bertworks.training.stream import BatchSize, stream
+from bertworks.utils.progress import Progress
 
 from .toy import ToyNegatives, ToyNetwork, ToySource, ToyTask, measure, toy_network
 

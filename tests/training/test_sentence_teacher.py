@@ -21,7 +21,7 @@ from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
-from bertworks.training.progress import Progress
+from bertworks.utils.progress import Progress
 
 from .letters import CONFIG, FAST, GEOMETRY, PIECES, WORD_PIECES, Lines, equal, weights_of
 
@@ -87,7 +87,7 @@ def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
         dev=PAIRS,
         out=tmp_path / "run",
         teacher=str(teacher),
-        progress=Progress(stream),
+        progress=Progress(stream, every=0),
         **{**FAST, "epochs": 1},
     )
     assert "teacher 200/200" in stream.getvalue()

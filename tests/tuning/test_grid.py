@@ -29,12 +29,12 @@ from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning
 from bertworks.training.finetune import finetune
-from bertworks.training.progress import Progress
 from bertworks.training.settings import settings_of
 from bertworks.training.signals import RunInterrupted
 from bertworks.tuning.grid import GridResult, GridRun, PointResult, finetune_grid
 from bertworks.tuning.loop import GridJob, do_here, do_in_processes, slots
 from bertworks.tuning.space import Range, Space, name_of, propose
+from bertworks.utils.progress import Progress
 from tests.training.letters import CONFIG, PIECES, Lines, make_rows
 
 SETTINGS = settings_of(ClassificationTask)

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import DataError, SettingsError
 from ..settings import literals
+from ..utils.progress import Progress
 from . import display
 from .app import verb
 from .corpus_options import Corpus, CorpusInput, Reading
@@ -342,13 +343,20 @@ def _train_static(
 
     if not texts.is_repeatable:
         raise DataError("texts to train on are read twice", where="--data -", fix="Give a file.")
-    with display.bar("teacher", "texts") as embedding:
+    with Progress() as progress:
         embeddings = teacher.embed_to(
-            vectors_file, texts, normalize=True, overwrite=overwrite, progress=embedding
+            vectors_file,
+            texts,
+            normalize=True,
+            overwrite=overwrite,
+            progress=progress.counter("teacher", "texts"),
         )
-    with display.bar("training", "iterations") as iterations:
         training = train_static(
-            student, texts, np.load(vectors_file, mmap_mode="r"), progress=iterations, **settings
+            student,
+            texts,
+            np.load(vectors_file, mmap_mode="r"),
+            progress=progress.counter("training", "iterations"),
+            **settings,
         )
     counts = f"{training.num_texts:,} trained on"
     if training.num_unknown:
@@ -436,8 +444,8 @@ def shrink(
         overwrite=overwrite,
     ):
         large = load_model(model, "cpu")
-        with display.bar("reading") as read:
-            small = keep_used(large, corpus_input.paragraphs(read))
+        with Progress() as progress:
+            small = keep_used(large, corpus_input.paragraphs(progress.counter("reading", "MB")))
         directory = small.save(out, overwrite=overwrite)
     display.facts(
         {

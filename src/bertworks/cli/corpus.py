@@ -9,6 +9,7 @@ import typer
 
 from ..utils.directories import new_directory, output_exists
 from ..utils.formatting import format_duration
+from ..utils.progress import Progress
 from . import display
 from .app import verb
 from .corpus_options import Corpus, CorpusInput, DropDuplicates, Exclude, Reading, corpus_facts
@@ -57,9 +58,10 @@ def vocab(
         output(out, corpus_input.paths, folders=True, kind="whole directory", overwrite=overwrite),
         display.stopwatch() as seconds,
     ):
-        with display.bar("reading") as read, display.bar("learning", "pieces") as learning:
+        with Progress() as progress:
+            learning = progress.counter("learning", "pieces")
             tokenizer = train_vocabulary(
-                corpus_input.paragraphs(read),
+                corpus_input.paragraphs(progress.counter("reading", "MB")),
                 workers=workers,
                 on=cluster,
                 progress=lambda stage, done: (
@@ -118,7 +120,8 @@ def prepare(
         last = now
         update(now.bytes_read, now.bytes_total)
 
-    with display.bar("preparing") as update:
+    with Progress() as display_progress:
+        update = display_progress.counter("preparing", "MB")
         manifest = run(
             corpus,
             tokenizer=_files_of(tokenizer),

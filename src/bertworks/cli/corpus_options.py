@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..settings import literals
-from . import display
+from ..utils.progress import Update
 from .option_groups import OptionGroup
 from .options import Lines
 
@@ -80,7 +80,7 @@ class CorpusInput:
         self.paths, self.counts = paths_of(sources), ReadCounts()
         self._documents = read_documents(sources, counts=self.counts, **others, **options)
 
-    def paragraphs(self, update: display.Update) -> Iterator[str]:
+    def paragraphs(self, update: Update) -> Iterator[str]:
         """Yield the paragraphs of all documents, and update the progress after each document."""
         for document in self._documents:
             yield from document.paragraphs

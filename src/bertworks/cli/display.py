@@ -11,59 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ..utils.formatting import format_clock, format_count, wrap_text
+from ..utils.formatting import format_count, wrap_text
 from ..utils.json_files import to_json as json_of
-from ..utils.time_left import TimeLeft
 
 if TYPE_CHECKING:
-    from rich.progress import Task
-    from rich.text import Text
-
     from ..data.lines import ReadCounts
     from ..tasks.breakdown import Breakdown
     from ..tasks.task import DisplayValue
-
-Update = Callable[[int, int], None]
-"""Reports progress: how much is done, and the total (0 if unknown)."""
-
-
-@contextmanager
-def bar(title: str, unit: str = "MB") -> Iterator[Update]:
-    """A progress bar with rate and remaining time; with `unit` MB, it is updated in bytes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-    from rich.text import Text
-
-    scale = 1e6 if unit == "MB" else 1
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed or 0
-            return Text(f"{speed / scale:,.1f} {unit}/s", style="dim")
-
-    left = TimeLeft()
-
-    class Time(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            seconds = task.finished_time if task.finished else left.seconds
-            return Text(format_clock(seconds) + ("" if task.finished else " left"))
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"),
-        Rate(),
-        Time(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=None)
-
-        def update(count: int, total: int) -> None:
-            left.update(count, total)
-            progress.update(task, completed=count, total=total or None)
-
-        yield update
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def glue(
     """
     from ..lab.glue import NOTE
     from ..lab.glue import glue as run
-    from ..training.progress import Progress
+    from ..utils.progress import Progress
 
     result = run(
         model,
@@ -151,7 +151,7 @@ def ablate(
     """
     assert what == "features"
     from ..lab.features import ablate_features
-    from ..training.progress import Progress
+    from ..utils.progress import Progress
 
     results = ablate_features(
         model,
@@ -255,8 +255,8 @@ def lab(
         return
     from ..lab.bench import Lab
     from ..lab.report import measure_all, write_page
-    from ..training.progress import Progress
     from ..tuning.grid import seed_list
+    from ..utils.progress import Progress
 
     seed_values = seed_list(seed_numbers(seeds))
     marks = ("lab.json", "claims")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..utils.locks import OutputKind
+from ..utils.progress import Progress
 from . import display
 from .app import verb
 from .devices import DeviceOption, load_model
@@ -168,14 +169,14 @@ def search(
     reranker = None if rerank is None else load_model(rerank, device)
     from ..analysis.search import MANY, Index
 
-    with display.bar("embedding", "texts") as embedding:
+    with Progress() as progress:
         text_index = Index.open(
             encoder,
             file,
             index,
             column=column,
             overwrite=overwrite,
-            progress=embedding,
+            progress=progress.counter("embedding", "texts"),
             **settings,
             **table,
         )

@@ -45,7 +45,7 @@ def pretrain(
     run takes.
     """
     from ..training.pretrain import pretrain as run
-    from ..training.progress import Progress
+    from ..utils.progress import Progress
 
     result = run(
         recipe,
@@ -118,7 +118,7 @@ def finetune(
     epochs 2, 3, 4); learning_rate=1e-5,3e-5 (these values); optuna:20 (a search of 20 trials), with
     learning_rate=1e-5..1e-4 (any value between).
     """
-    from ..training.progress import Progress
+    from ..utils.progress import Progress
 
     task_settings = read_settings(ctx, settings_file, settings or (), task, **table)
     check_present([train])

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..utils.formatting import format_duration
+from ..utils.progress import Progress
 from ..utils.remote import is_remote
 from . import display
 from .app import verb
@@ -67,7 +68,8 @@ def _vector_writer(
             None if is_remote(out) else out, [data], model=model, base=load_options.get("base")
         ):
             to_file = getattr(load_model(model, device, **load_options), method)
-            with display.stopwatch() as seconds, display.bar("embedding", "texts") as embedding:
+            with display.stopwatch() as seconds, Progress() as progress:
+                embedding = progress.counter("embedding", "texts")
                 result = to_file(out, source, progress=embedding, **options)
             rows = f"{result.rows:,}"
             if result.new < result.rows:

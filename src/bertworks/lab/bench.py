@@ -23,9 +23,9 @@ from ..nn.device import pick_device
 from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
 from ..training.pretrain import PretrainResult, pretrain
-from ..training.progress import Progress, say
 from ..utils.directories import make_directory
 from ..utils.json_files import check_format_version, read_json, write_json
+from ..utils.progress import Progress, say
 from .demo import texts
 from .demo.cycle import PRETRAINING, VOCABULARY_SIZE
 

@@ -43,11 +43,11 @@ from ..tasks.task_options import check_length
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
 from ..training.precision import resolve_precision
-from ..training.progress import Progress, say
 from ..training.settings import FinetuneSettings, settings_of
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import markdown_table
 from ..utils.json_files import write_json
+from ..utils.progress import Progress, say
 from .tagging_probe import (
     FrozenStates,
     LayerChoice,

@@ -26,10 +26,10 @@ from ..reports import charts
 from ..tasks.scores import EXTRA
 from ..training.finetune import finetune
 from ..training.machine import describe
-from ..training.progress import say
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
+from ..utils.progress import say
 from .bench import Lab, Metrics, Rows
 from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, Changes
 

@@ -14,10 +14,10 @@ import torch
 
 from ..reports import charts
 from ..training.machine import describe
-from ..training.progress import say
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
+from ..utils.progress import say
 from .bench import Lab
 from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
 

@@ -46,10 +46,10 @@ from ..training.checkpoint import load_weights
 from ..training.fit import fit
 from ..training.labelled_data import RowSource
 from ..training.plan import Phase
-from ..training.progress import Progress
 from ..training.random_state import seed_everything
 from ..training.settings import FitSettings, TrainingSettings
 from ..utils.atomic_writes import atomic_write
+from ..utils.progress import Progress
 
 
 class LayerChoice(NamedTuple):

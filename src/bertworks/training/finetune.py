@@ -40,6 +40,7 @@ from ..tasks.summary import DataSummary
 from ..tasks.task import Network
 from ..utils.formatting import format_metrics, html_facts
 from ..utils.json_files import with_checksum, write_json
+from ..utils.progress import Progress, say, usual_progress
 from .checkpoint import load_weights
 from .distributed import ProcessGroup, process_group
 from .fit import fit
@@ -48,7 +49,6 @@ from .instability import failures, no_better_than_guessing
 from .labelled_data import LabelledData, RowSource
 from .plan import Phase, Plan
 from .precision import resolve_precision
-from .progress import Progress, say, usual_progress
 from .random_state import seed_everything
 from .settings import FinetuneSettings, FitSettings, settings_of
 from .state import find_plan_conflict

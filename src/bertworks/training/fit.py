@@ -35,6 +35,7 @@ from ..nn.device import autocast_to, dtype_of, is_finite
 from ..runs.run_directory import RunDirectory
 from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
+from ..utils.progress import Progress
 from . import machine
 from .checkpoint import save_weights
 from .distributed import ProcessGroup, check_can_split, process_group
@@ -42,7 +43,6 @@ from .freezing import frozen_parameters, unfreeze
 from .optimizer import Average, build_optimizer, set_step
 from .plan import Phase, Plan, batch_of
 from .precision import activation_checkpointing, determinism
-from .progress import Progress
 from .random_state import unchanged_random_state
 from .recorder import Recorder
 from .settings import FitSettings

@@ -29,7 +29,7 @@ from ..tasks.task import ExampleT
 from ..tasks.task_options import TaskOptions
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
-from .progress import Progress
+from ..utils.progress import Progress
 from .settings import FinetuneSettings
 from .teachers import read_with_teacher
 

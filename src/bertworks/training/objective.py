@@ -40,7 +40,7 @@ from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Task
 from ..text.tokenizer import Tokenizer
-from .progress import Progress, say
+from ..utils.progress import Progress, say
 from .recipe import PretrainSettings, first_difference
 
 

@@ -36,6 +36,7 @@ from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_metrics, format_number, html_facts
 from ..utils.json_files import write_json
+from ..utils.progress import Progress, say, usual_progress
 from .checkpoint import list_checkpoints
 from .distributed import ProcessGroup, process_group
 from .fit import fit
@@ -49,7 +50,6 @@ from .objective import (
 )
 from .plan import Phase, Plan, batch_of
 from .precision import resolve_precision
-from .progress import Progress, say, usual_progress
 from .random_state import seed_everything
 from .recipe import PretrainSettings, read_recipe
 from .settings import suitable_rate

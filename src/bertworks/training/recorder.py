@@ -13,9 +13,9 @@ import torch
 from ..errors import OutputError
 from ..runs.run_directory import RunDirectory
 from ..tasks.task import Network
+from ..utils.progress import Progress, say
 from ..utils.time_left import TimeLeft
 from . import operations
-from .progress import Progress, say
 from .stream import GlobalBatch
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from ..tasks.retrieval.settings import RetrievalOptions, RetrievalSettings
 from ..tasks.task_options import TaskOptions
 from ..tasks.texts import TEXTS, TextSettings
 from ..text.tokenizer import Tokenizer
-from .progress import Progress
+from ..utils.progress import Progress
 from .settings import FinetuneSettings
 
 _CHUNK_ROWS = 4096  # rows that are tokenised at a time

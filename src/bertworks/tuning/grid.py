@@ -37,8 +37,8 @@ from ..tasks.dev_share import Dev, check_share
 from ..tasks.labelled import LabelledTask
 from ..training.finetune import finetune
 from ..training.precision import resolve_precision
-from ..training.progress import Progress
 from ..training.settings import settings_of
+from ..utils.progress import Progress
 from ..utils.regular_files import sha256_of
 from .loop import GridLoop, slots
 from .results import GridResult, GridRun, PointResult

@@ -36,11 +36,11 @@ from ..runs.run_directory import RunDirectory
 from ..tasks.best_metric import BestMetric
 from ..training.checkpoint import ResumeWarning
 from ..training.finetune import FinetuneResult
-from ..training.progress import Progress, say
 from ..training.signals import RunInterrupted, stop_request
 from ..utils.formatting import format_duration
 from ..utils.json_files import parse_json, to_json
 from ..utils.memory import is_memory_short, start_thread
+from ..utils.progress import Progress, say
 from .results import GridResult, GridRun, PointResult, run_name
 from .space import STARTUP, Point, Space, name_of, propose
 

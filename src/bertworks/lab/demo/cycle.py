@@ -240,7 +240,7 @@ class _Demo:
     def pretrain(self) -> tuple[float, float]:
         """Pre-train; return the held-out masked-word loss before and after."""
         from ...training.pretrain import pretrain
-        from ...training.progress import Progress
+        from ...utils.progress import Progress
 
         self.heading("3", "Pre-training: masked words and next sentences")
         result = pretrain(
@@ -274,7 +274,7 @@ class _Demo:
     ) -> list[bool]:
         """Fine-tune from pre-trained or random weights; return which held-out rows are right."""
         from ...training.finetune import finetune
-        from ...training.progress import Progress
+        from ...utils.progress import Progress
 
         name = "pre-trained" if pretrained else "random"
         self.heading("5" if pretrained else "6", f"Fine-tuning from {name} weights")

@@ -26,7 +26,6 @@ from ...model import Model
 from ...runs.run_directory import RunDirectory
 from ...settings.keywords import TaskKeywords
 from ...tasks import find_labelled_task
-from ...training.progress import Progress, say
 from ...training.settings import settings_of
 from ...tuning.grid import Grid, GridResult, PointResult, describe_model, finetune_grid
 from ...tuning.space import Space
@@ -35,6 +34,7 @@ from ...utils.directories import make_directory
 from ...utils.formatting import markdown_table
 from ...utils.json_files import write_json
 from ...utils.outputs import locked_output
+from ...utils.progress import Progress, say
 from .tasks import TASKS, Figure, GlueTask, folder_of, select_tasks
 
 NOTE = "In percent. Ours on dev, of the best run there; the paper's on the test set."

@@ -1,4 +1,4 @@
-"""The progress display fits a terminal; its speed is right."""
+"""The measured speed of training: tokens, operations and their peak."""
 
 from __future__ import annotations
 
@@ -19,83 +19,11 @@ from bertworks.training.fit import FitSettings, Phase, fit
 from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe
 from bertworks.training.operations import encoder_flops, flops_of_batch, matmul_peak
-from bertworks.training.progress import Progress
 from bertworks.training.recorder import Meter
 from bertworks.utils.formatting import format_duration, format_number
+from bertworks.utils.progress import Progress
 
 from .letters import TASK, examples, letters_network
-
-
-def show_step(progress: Progress, step: int = 120_000) -> None:
-    progress.train(
-        step,
-        1_000_000,
-        phase="length 128",
-        loss=10.312,
-        tokens_per_second=123_456.0,
-        seconds_left=90_061,
-    )
-
-
-def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream, every=1000)
-    show_step(progress)
-    show_step(progress)
-    progress.show_metrics(500, {f"some_metric_{i}": i / 7 for i in range(9)})
-    show_step(progress, 1_000_000)
-    progress.close()
-    lines = stream.getvalue().splitlines()
-    assert "120000/1000000" in lines[0]
-    assert "loss 10.312 · 123k tok/s · 1d 01h left" in lines[0]
-    assert lines[1].startswith("step 500: some_metric_0 0 · some_metric_1 0.1429")
-    assert "1000000/1000000" in lines[-1], "the last step is always shown"
-    assert all(len(line) <= 80 for line in lines)
-    assert sum("length" in line for line in lines) == 2
-
-
-def test_rows_are_counted_with_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("bertworks.training.progress.time.monotonic", lambda: now[0])
-    stream = io.StringIO()
-    update = Progress(stream, every=10).counter("teacher")
-    for done in range(10_000, 12_500, 50):  # 10,000 by an earlier run; 50 a second
-        update(done, 12_500)
-        now[0] += 1
-    update(12_500, 12_500)
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 6, "one each ten seconds, and the last"
-    assert lines[0].startswith("teacher 10,000/12,500 · 0 rows/s · -:-- left")
-    assert lines[-1].startswith("teacher 12,500/12,500 · 50 rows/s · ")
-
-
-def test_long_lines_are_wrapped_and_no_word_of_them_broken() -> None:
-    stream = io.StringIO()
-    path = "runs/" + "a-long-name/" * 8
-    labels = ", ".join(f"'label {number}' 1,000 (3.2%)" for number in range(12))
-    Progress(stream).note(f"{path}: 12 rows\n  labels: {labels}\n\nthe end")
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == f"{path}:"
-    assert lines[1] == "    12 rows"
-    assert lines[2].startswith("  labels: 'label 0' 1,000")
-    assert lines[3].startswith("      ")
-    assert lines[-2:] == ["", "the end"]
-    assert max(map(len, lines[1:])) <= 80
-    assert " ".join(" ".join(lines[2:-2]).split()) == f"labels: {labels}"
-
-
-def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    stream = io.StringIO()
-    progress = Progress(stream)
-    show_step(progress)
-    progress.note("a line that stays")
-    progress.close()
-    assert "a line that stays" in stream.getvalue()
-    assert "\x1b[2K" in stream.getvalue(), "the line is drawn again in its place"
-    assert "…" in stream.getvalue(), "cut at the terminal's width"
 
 
 def test_numbers_and_durations_are_shortened() -> None:

@@ -1,4 +1,7 @@
-"""Progress display of a run: a live line on a terminal, otherwise a line at intervals."""
+"""Progress of all work that takes long: a live line on a terminal, otherwise a line at intervals.
+
+rich is imported only when something is shown.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,24 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from .formatting import format_clock, format_number, wrap_text
+from .time_left import TimeLeft
 
-from ..utils.formatting import format_clock, format_number, wrap_text
-from ..utils.time_left import TimeLeft
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+Update = Callable[[int, int], None]
+"""Reports progress: how much is done, and the total (0 if unknown)."""
+
+_MAX_BAR = 24
+_MIN_BAR = 6
 
 
 class Progress:
-    """Shows the progress of a run.
+    """Shows the progress of work; as a context manager, it ends the live line.
 
     Args:
         stream: output stream; if omitted, standard error, or standard output in a notebook.
@@ -25,6 +34,8 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
+        from rich.console import Console
+
         self._in_notebook = stream is None and in_notebook()
         usual = sys.stdout if self._in_notebook else sys.stderr
         self._console = Console(
@@ -34,6 +45,12 @@ class Progress:
         self._interval = 0.2 if self._is_live else every
         self._live: Live | _Cell | None = None
         self._last = -float("inf")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def train(
         self,
@@ -51,29 +68,43 @@ class Progress:
             seconds_left: estimated time to the end; None if there is no estimate yet.
         """
         if self._is_due(step == total):
-            self._show(
-                f"{phase} {step}/{total} · loss {loss:.3f} · "
-                f"{format_number(tokens_per_second)} tok/s · {format_clock(seconds_left)} left"
-            )
+            speed = f"{format_number(tokens_per_second)} tok/s"
+            left = f"{format_clock(seconds_left)} left"
+            self._show(f"{phase} {step}/{total} · loss {loss:.3f} · {speed} · {left}", step / total)
 
-    def counter(self, work: str) -> Callable[[int, int], None]:
-        """Return a function that takes the number of rows done and the total number of rows.
+    def counter(self, work: str, unit: str = "rows") -> Update:
+        """Return a function that takes the number of units done and the total number of units.
 
-        It shows them with the rate and the time left; not every call is shown.
+        It shows them with the rate and the time left; not every call is shown, and of work that
+        takes no longer than the interval nothing.
+
+        Args:
+            unit: what is counted; MB are counted in bytes.
         """
-        left, start = TimeLeft(), time.monotonic()
+        left, start = TimeLeft(time.monotonic), time.monotonic()
         first_count: int | None = None  # done by an earlier run
+        was_shown = False
+        self._last = start
+
+        def format_units(number: int) -> str:
+            return f"{number / 1e6:,.1f}" if unit == "MB" else f"{number:,}"
 
         def update(count: int, total: int) -> None:
-            nonlocal first_count
+            nonlocal first_count, was_shown
             first_count = count if first_count is None else first_count
             left.update(count, total)
-            if self._is_due(count == total):
-                rate = (count - first_count) / max(time.monotonic() - start, 1e-6)
-                self._show(
-                    f"{work} {count:,}/{total:,} · {format_number(rate)} rows/s · "
-                    f"{format_clock(left.seconds)} left"
-                )
+            is_last = count == total
+            if not self._is_due(is_last and was_shown):
+                return
+            if not was_shown:
+                self.close()  # the last line of the work before stays
+            was_shown = True
+            took = max(time.monotonic() - start, 1e-6)
+            rate = (count - first_count) / took / (1e6 if unit == "MB" else 1)
+            of_total = f"/{format_units(total)}" if total else f" {unit}"
+            clock = format_clock(took) if is_last else f"{format_clock(left.seconds)} left"
+            line = f"{work} {format_units(count)}{of_total} · {format_number(rate)} {unit}/s"
+            self._show(f"{line} · {clock}", count / total if total else None)
 
         return update
 
@@ -109,15 +140,28 @@ class Progress:
         self._last = now
         return True
 
-    def _show(self, line: str) -> None:
+    def _show(self, line: str, share: float | None) -> None:
+        """Show the state of the work; on a terminal with a bar, if there is room for one.
+
+        Args:
+            share: how much is done, from 0 to 1; None if that is unknown.
+        """
         if not self._is_live:
             self.note(line)
             return
+        from rich.live import Live
+        from rich.text import Text
+
         if self._live is None:
             live = Live(console=self._console, auto_refresh=False)
             self._live = _Cell() if self._in_notebook else live
             self._live.start()
-        self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        text = Text(line, no_wrap=True, overflow="ellipsis")
+        room = min(_MAX_BAR, self._console.width - len(line) - 1)
+        if share is not None and room >= _MIN_BAR and not self._in_notebook:
+            num_done = round(room * share)
+            text.append(" " + "━" * num_done, "green").append("━" * (room - num_done), "dim")
+        self._live.update(text, refresh=True)
 
 
 class _Cell:
