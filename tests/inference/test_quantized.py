@@ -62,7 +62,7 @@ def test_product_follows_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
     inputs = x.clone()
     reference = expected(linear, x)
     scale = np.abs(reference).max(1, keepdims=True) + 1e-30
-    QuantizedLinear.prepare(linear)
+    linear = QuantizedLinear.from_linear(linear)
     with torch.inference_mode():
         output = linear(x).numpy()
         none = linear(x[:0])
@@ -151,7 +151,7 @@ def calibrated_linear(activation: str = "none") -> tuple[Linear, torch.Tensor]:
     least, greatest = x.aminmax(dim=0)
     steps, offsets = (greatest - least) / 250, (greatest + least) / 2
     linear.input_codes = InputCodes.fit(linear.weight.detach(), steps, offsets, x.median(0).values)
-    QuantizedLinear.prepare(linear)
+    linear = QuantizedLinear.from_linear(linear)
     linear.activation, linear.fused = ACTIVATIONS.get(activation), FUSED_NAMES[activation]
     return linear, x
 
@@ -216,8 +216,8 @@ def test_output_codes_are_the_input_codes_of_the_next_map():
         assert codes.dtype is torch.uint8
         assert (codes.int() - expected.int()).abs().max() <= 1
         assert (codes != expected).float().mean() < 0.01
-        QuantizedLinear.prepare(following, torch.float32)
-        assert torch.equal(following(expected), following(numbers))
+        quantized = QuantizedLinear.from_linear(following, torch.float32)
+        assert torch.equal(quantized(expected), quantized(numbers))
 
 
 def cosines_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:

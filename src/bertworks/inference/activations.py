@@ -27,12 +27,12 @@ from ..nn.embeddings import sinusoids
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.encoder_layers import AttentionScope, SelfAttention
 from ..nn.kv_cache import KeyValueCache
+from ..nn.module_copies import copy_network
 from ..nn.score_bias import scale_of
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
 from .engine import not_finite_error
 from .frozen_network import frozen_form
-from .module_copies import copy_network
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
 """Whether the caller still waits for the result; called after each layer."""
@@ -219,13 +219,12 @@ def _recording_copy(form: HasEncoder, recorder: _Recorder) -> HasEncoder:
     """Return a copy with the same tensors, whose encoder records its states."""
     encoder_modules = set(form.encoder.modules())
 
-    def change(module: nn.Module, copy: nn.Module) -> None:
-        for base_class, recording_class in (
-            (Encoder, _RecordingEncoder),
-            (SelfAttention, _RecordingAttention),
-        ):
-            if module in encoder_modules and isinstance(copy, base_class):
-                copy.__class__ = recording_class
-                copy.__dict__["recorder"] = recorder
+    def kind_of(module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
+        if module in encoder_modules:
+            if isinstance(module, Encoder):
+                return _RecordingEncoder, {"recorder": recorder}
+            if isinstance(module, SelfAttention):
+                return _RecordingAttention, {"recorder": recorder}
+        return type(module), {}
 
-    return copy_network(form, change)
+    return copy_network(form, kind_of)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +22,10 @@ from torch import Tensor, nn
 from ..errors import DataError
 from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.layers import Linear
+from ..nn.module_copies import copy_network
 from ..nn.quantization import InputCodes, dequantize_rows, quantize_rows
 from .frozen_layers import FUSED_ACTIVATIONS
 from .frozen_network import invalidate
-from .module_copies import copy_network
 
 _SAMPLE = 1024  # maximum tokens per map whose inputs are kept
 _ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range moves into the weights
@@ -154,9 +155,9 @@ def _recording_copy(
 ) -> nn.Module:
     """Return a copy with the same tensors, whose maps record their inputs."""
 
-    def change(module: nn.Module, copy: nn.Module) -> None:
+    def kind_of(module: nn.Module) -> tuple[type[nn.Module], dict[str, Any]]:
         if isinstance(module, Linear) and module in statistics:
-            copy.__class__ = _RecordingLinear
-            copy.__dict__["statistics"] = statistics[module]
+            return _RecordingLinear, {"statistics": statistics[module]}
+        return type(module), {}
 
-    return copy_network(network, change)
+    return copy_network(network, kind_of)

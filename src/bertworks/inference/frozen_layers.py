@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Num
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..nn.cpu import VECTOR_LENGTH, apply_in_whole_vectors
 from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.heads import MLMHead
 from ..nn.layers import ACTIVATIONS, GroupedLinear, Linear, promote_to_float32
+from ..nn.module_copies import copy_module
 
 _ROWS = 2048  # per block of the feed-forward layers
 _FIXED_ROWS = 1024  # per product, if results must not depend on the batch; divides _ROWS
@@ -40,6 +41,36 @@ class FrozenLinear(Linear):
     activation: Any
     fused: tuple[str, str]
     fixed_rows = False  # whether each product has `_FIXED_ROWS` rows
+
+    @classmethod
+    def from_linear(
+        cls, linear: Linear, dtype: torch.dtype | None, *, is_packed: bool, fixed_rows: bool
+    ) -> Self:
+        """Return a map with the parameters of `linear`, and a copy of its weights for the kernels.
+
+        Args:
+            dtype: of the copy; by default that of the weights.
+            is_packed: whether oneDNN's kernels compute products.
+            fixed_rows: whether results must not depend on the batch.
+        """
+        dtype = dtype or linear.weight.dtype
+        weight, kernels = linear.weight.detach().to(dtype), torch.ops.mkldnn._linear_pointwise
+        if is_packed:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return copy_module(
+            linear,
+            linear._modules,
+            cls,
+            training=False,
+            dtype=dtype,
+            packed_weight=weight,
+            cast_bias=None if linear.bias is None else linear.bias.detach().to(dtype),
+            kernel=kernels.default if is_packed else None,
+            residual_kernel=kernels.binary if is_packed else None,
+            activation=None,
+            fused=("none", ""),
+            fixed_rows=fixed_rows and needs_fixed_rows(dtype, linear.in_features),
+        )
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         if x.dtype is not self.dtype or not x.numel():  # a head may compute in float32
@@ -128,9 +159,8 @@ class FrozenLayer(Layer):
     feed_forward: FrozenFeedForward
 
     @staticmethod
-    def can_compute(layer: Layer) -> bool:
-        """Whether a layer has the submodules that this class calls."""
-        attention, feed_forward = layer.attention, layer.feed_forward
+    def can_compute(attention: nn.Module | None, feed_forward: nn.Module | None) -> bool:
+        """Whether a layer's submodules are those that this class calls."""
         return (
             isinstance(attention, SelfAttention)
             and isinstance(feed_forward, FrozenFeedForward)
@@ -155,6 +185,21 @@ class FrozenMLMHead(MLMHead):
 
     packed_weight: Tensor
     fixed_rows = False
+
+    @staticmethod
+    def from_head(
+        head: MLMHead, submodules: Mapping[str, nn.Module | None], *, fixed_rows: bool
+    ) -> FrozenMLMHead:
+        """Return a head with the parameters of `head` and other submodules."""
+        weight = head.decoder_weight.detach().to(torch.bfloat16)
+        return copy_module(
+            head,
+            submodules,
+            FrozenMLMHead,
+            training=False,
+            packed_weight=torch.ops.mkldnn._reorder_linear_weight(weight),
+            fixed_rows=fixed_rows and needs_fixed_rows(torch.bfloat16, weight.shape[-1]),
+        )
 
     def logits(self, features: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab"]:
         if features.dtype is not torch.bfloat16 or not features.numel():
@@ -194,6 +239,11 @@ def _by_fixed_rows(compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     filled = [F.pad(part, (0, 0, 0, -count % _FIXED_ROWS)) for part in rows]
     result = _in_blocks(compute, *filled, max_rows=_FIXED_ROWS)
     return result[:count].reshape(*batch, -1)
+
+
+def needs_fixed_rows(dtype: torch.dtype, inputs: int) -> bool:
+    """Whether the order of a product's sums may depend on its rows."""
+    return dtype is torch.bfloat16 and inputs > ORDERED_SUMS
 
 
 def identity(x: Tensor) -> Tensor:

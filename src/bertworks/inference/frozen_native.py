@@ -18,6 +18,7 @@ from ..nn.encoder import Encoder
 from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
 from ..nn.layers import LayerNorm, Linear
+from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
 from ..nn.quantization import quantize_rows
 from ..nn.score_bias import DistanceVectors, ScoreBias
@@ -37,20 +38,25 @@ class FrozenNativeLayer(Layer):
         return self.native(hidden, scope.packed, _numbers(scope.bias))
 
     @staticmethod
-    def prepare(layer: Layer, config: EncoderConfig, int8: bool) -> None:
-        """Let native code compute a layer, in place; its parameters do not change."""
+    def from_layer(layer: Layer, config: EncoderConfig, int8: bool) -> FrozenNativeLayer:
+        """Return a layer with the parameters of `layer`, which native code computes."""
         parts = _Parts.from_layer(layer)
         assert parts is not None
         make_map = _eight_bit_map if int8 else _bfloat16_map
-        layer.__class__ = FrozenNativeLayer
-        assert isinstance(layer, FrozenNativeLayer)
-        layer.weights = NativeLayer(
+        weights = NativeLayer(
             [make_map(linear) for linear in parts.maps],
             [(norm.weight, _bias(norm), norm.eps) for norm in parts.norms],
             config.num_attention_heads,
             config.hidden_act,
         )
-        layer.native = NativeLayers([layer.weights])
+        return copy_module(
+            layer,
+            layer._modules,
+            FrozenNativeLayer,
+            training=False,
+            weights=weights,
+            native=NativeLayers([weights]),
+        )
 
 
 class FrozenNativeEmbeddings(Embeddings):
@@ -67,8 +73,8 @@ class FrozenNativeEmbeddings(Embeddings):
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
-    def prepare(parts: Embeddings) -> None:
-        """Let native code compute the embeddings, in place, if it has code for their kind."""
+    def from_embeddings(parts: Embeddings) -> Embeddings:
+        """Return embeddings that native code computes, if it has code for their kind."""
         norm = parts.norm
         tables = (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings)
         if (
@@ -79,20 +85,23 @@ class FrozenNativeEmbeddings(Embeddings):
             or parts.task_type_embeddings is not None
             or not all(table is None or _is_plain(table) for table in tables)
         ):
-            return
+            return parts
         weights = [None if table is None else table.weight.detach() for table in tables]
         norm_weights = (norm.weight.detach(), _bias(norm))
         tensors = [one for one in (*weights, *norm_weights) if one is not None]
         if not all(one.dtype is torch.float32 and one.is_contiguous() for one in tensors):
-            return
-        parts.__class__ = FrozenNativeEmbeddings
-        assert isinstance(parts, FrozenNativeEmbeddings)
+            return parts
         words, positions, types = weights
         assert words is not None
-        parts.native = NativeEmbeddings(
-            words, positions, types, (*norm_weights, norm.eps), parts.position_offset
+        return copy_module(
+            parts,
+            parts._modules,
+            FrozenNativeEmbeddings,
+            native=NativeEmbeddings(
+                words, positions, types, (*norm_weights, norm.eps), parts.position_offset
+            ),
+            hooks=[hooks for part in parts.children() for hooks in _hooks(part)],
         )
-        parts.hooks = [hooks for part in parts.children() for hooks in _hooks(part)]
 
 
 class FrozenNativeEncoder(Encoder):
@@ -117,19 +126,35 @@ class FrozenNativeEncoder(Encoder):
         return nn.functional.normalize(vectors, dim=-1) if unit_length else vectors
 
     @staticmethod
-    def prepare(encoder: Encoder) -> None:
-        """Let an encoder compute all layers in one call, if native code computes each layer."""
-        groups = encoder.config.layer_groups
-        weights = [
-            layer.weights for layer in encoder.layers if isinstance(layer, FrozenNativeLayer)
-        ]
-        is_native = len(weights) == len(encoder.layers) and encoder.convolution is None
-        if type(encoder) is Encoder and weights and is_native:
-            FrozenNativeEmbeddings.prepare(encoder.embeddings)
-            encoder.__class__ = FrozenNativeEncoder
-            assert isinstance(encoder, FrozenNativeEncoder)
-            encoder.native = NativeLayers([weights[group] for group in groups])
-            encoder.hooks = [hooks for layer in encoder.layers for hooks in _hooks(layer)]
+    def from_encoder(
+        encoder: Encoder,
+        submodules: Mapping[str, nn.Module | None],
+        dtype: torch.dtype | None,
+    ) -> FrozenNativeEncoder | None:
+        """Return an encoder that computes all layers in one call.
+
+        Args:
+            submodules: those of `encoder`, frozen.
+            dtype: the compute dtype.
+
+        Returns:
+            None if native code does not compute each layer.
+        """
+        layers, embeddings = submodules["layers"], submodules["embeddings"]
+        assert isinstance(layers, nn.ModuleList) and isinstance(embeddings, Embeddings)
+        weights = [layer.weights for layer in layers if isinstance(layer, FrozenNativeLayer)]
+        is_native = len(weights) == len(layers) and encoder.convolution is None
+        if type(encoder) is not Encoder or not weights or not is_native:
+            return None
+        return copy_module(
+            encoder,
+            {**submodules, "embeddings": FrozenNativeEmbeddings.from_embeddings(embeddings)},
+            FrozenNativeEncoder,
+            training=False,
+            compute_dtype=dtype,
+            native=NativeLayers([weights[group] for group in encoder.config.layer_groups]),
+            hooks=[hooks for layer in layers for hooks in _hooks(layer)],
+        )
 
 
 def _numbers(

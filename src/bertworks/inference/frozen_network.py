@@ -12,7 +12,7 @@ weights of the module have changed, the form is replaced at its next use.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter, is_
 from threading import Lock
@@ -31,11 +31,11 @@ from ..nn.encoder import Encoder
 from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.heads import MLMHead
 from ..nn.layers import GroupedLinear, Linear, OutputLinear
+from ..nn.module_copies import copy_module
 from ..nn.quantized import CalibratedLinear, QuantizedLinear
 from ..settings.literals import InferencePrecision
 from .frozen_layers import (
     FUSED_ACTIVATIONS,
-    ORDERED_SUMS,
     FrozenFeedForward,
     FrozenGroupedLinear,
     FrozenLayer,
@@ -47,7 +47,6 @@ from .frozen_layers import (
     is_faster_separate,
 )
 from .frozen_native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
-from .module_copies import copy_module
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _version = attrgetter("_version")
@@ -190,79 +189,86 @@ class FrozenNetworkBuilder:
         if isinstance(module, Embeddings):
             dtype = None  # embeddings are computed in the precision of the parameters
         if isinstance(module, Layer) and module in self.native:
-            native = self.copies[module] = copy_module(module, module._modules)
-            FrozenNativeLayer.prepare(native, self.native[module], bool(self.quantized))
-            return native
-        copy = copy_module(
-            module,
-            {
+            copy: nn.Module = FrozenNativeLayer.from_layer(
+                module, self.native[module], bool(self.quantized)
+            )
+        else:
+            submodules = {
                 name: None if part is None else self.copy(part, dtype)
                 for name, part in module._modules.items()
-            },
-        )
-        copy.training = False
+            }
+            copy = self._make(module, submodules, dtype)
         self.copies[module] = copy
-        if isinstance(copy, Encoder):
-            copy.compute_dtype = dtype
-            FrozenNativeEncoder.prepare(copy)
-        elif isinstance(copy, MLMHead) and dtype is torch.bfloat16 and self.packs:
-            copy.__class__ = FrozenMLMHead
-            assert isinstance(copy, FrozenMLMHead)
-            copy.packed_weight = torch.ops.mkldnn._reorder_linear_weight(
-                copy.decoder_weight.detach().to(dtype)
-            )
-            copy.fixed_rows = self._needs_fixed_rows(dtype, copy.decoder_weight.shape[-1])
-        elif isinstance(copy, FeedForward):
-            self._fuse(copy)
-        elif type(copy) is Layer and FrozenLayer.can_compute(copy):
-            copy.__class__ = FrozenLayer
-        elif type(module).forward is Linear.forward and module in self.quantized:
-            QuantizedLinear.prepare(copy, dtype)
-        elif type(module).forward is OutputLinear.forward and self.packs:
-            self._freeze(copy, None, FrozenOutputLinear)
-        elif type(module).forward is Linear.forward and (dtype is not None or self.packs):
-            self._freeze(copy, dtype, FrozenLinear)
-        elif isinstance(copy, GroupedLinear) and (dtype is not None or self.packs):
-            copy.__class__ = FrozenGroupedLinear
-            assert isinstance(copy, FrozenGroupedLinear)
-            copy.linears = [self._freeze_group(weight, dtype) for weight in copy.group_weights]
         return copy
 
-    def _freeze_group(self, weight: torch.Tensor, dtype: torch.dtype | None) -> FrozenLinear:
+    def _make(
+        self,
+        module: nn.Module,
+        submodules: Mapping[str, nn.Module | None],
+        dtype: torch.dtype | None,
+    ) -> nn.Module:
+        """Return a module's frozen copy, with frozen submodules; see `copy`."""
+        kind: type[nn.Module] = type(module)
+        if isinstance(module, Encoder):
+            return FrozenNativeEncoder.from_encoder(module, submodules, dtype) or copy_module(
+                module, submodules, kind, training=False, compute_dtype=dtype
+            )
+        if isinstance(module, FeedForward):
+            return self._feed_forward(module, submodules)
+        if isinstance(module, Linear):
+            return self._linear(module, submodules, dtype)
+        if isinstance(module, MLMHead) and dtype is torch.bfloat16 and self.packs:
+            return FrozenMLMHead.from_head(module, submodules, fixed_rows=self.fixed_rows)
+        attributes: dict[str, Any] = {"training": False}
+        if isinstance(module, GroupedLinear) and (dtype is not None or self.packs):
+            kind = FrozenGroupedLinear
+            attributes["linears"] = [
+                self._linear_of_group(weight, dtype) for weight in module.group_weights
+            ]
+        elif kind is Layer and FrozenLayer.can_compute(
+            submodules.get("attention"), submodules.get("feed_forward")
+        ):
+            kind = FrozenLayer
+        return copy_module(module, submodules, kind, **attributes)
+
+    def _linear(
+        self,
+        linear: Linear,
+        submodules: Mapping[str, nn.Module | None],
+        dtype: torch.dtype | None,
+    ) -> Linear:
+        forward = type(linear).forward
+        if forward is Linear.forward and linear in self.quantized:
+            return QuantizedLinear.from_linear(linear, dtype)
+        if forward is Linear.forward and (dtype is not None or self.packs):
+            return self._copy_weights(linear, dtype, FrozenLinear)
+        if forward is OutputLinear.forward and self.packs:
+            return self._copy_weights(linear, None, FrozenOutputLinear)
+        return copy_module(linear, submodules, type(linear), training=False)
+
+    def _copy_weights(
+        self, linear: Linear, dtype: torch.dtype | None, frozen_class: type[FrozenLinear]
+    ) -> FrozenLinear:
+        return frozen_class.from_linear(
+            linear, dtype, is_packed=self.packs, fixed_rows=self.fixed_rows
+        )
+
+    def _linear_of_group(self, weight: torch.Tensor, dtype: torch.dtype | None) -> FrozenLinear:
         outputs, inputs = weight.shape
         linear = Linear(inputs, outputs, bias=False, device="meta")
         linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
-        self._freeze(linear, dtype, FrozenLinear)
-        assert isinstance(linear, FrozenLinear)
-        return linear
+        return self._copy_weights(linear, dtype, FrozenLinear)
 
-    def _freeze(
-        self, linear: nn.Module, dtype: torch.dtype | None, frozen_class: type[FrozenLinear]
-    ) -> None:
-        linear.__class__ = frozen_class
-        assert isinstance(linear, FrozenLinear)
-        weight, bias = linear.weight, linear.bias
-        linear.dtype = dtype or weight.dtype
-        linear.packed_weight, linear.kernel = weight.detach().to(linear.dtype), None
-        if self.packs:
-            linear.packed_weight = torch.ops.mkldnn._reorder_linear_weight(linear.packed_weight)
-            linear.kernel = torch.ops.mkldnn._linear_pointwise.default
-            linear.residual_kernel = torch.ops.mkldnn._linear_pointwise.binary
-        linear.cast_bias = None if bias is None else bias.detach().to(linear.dtype)
-        linear.activation, linear.fused = None, ("none", "")
-        linear.fixed_rows = self._needs_fixed_rows(linear.dtype, linear.in_features)
-
-    def _needs_fixed_rows(self, dtype: torch.dtype, inputs: int) -> bool:
-        """Whether the order of a product's sums would depend on its rows, and must not."""
-        return self.fixed_rows and dtype is torch.bfloat16 and inputs > ORDERED_SUMS
-
-    def _fuse(self, copy: FeedForward) -> None:
-        """Let the first linear map also compute the activation."""
+    def _feed_forward(
+        self, module: FeedForward, submodules: Mapping[str, nn.Module | None]
+    ) -> FeedForward:
+        """Return a feed-forward layer whose first map also computes the activation, if it can."""
+        copy = copy_module(
+            module, submodules, FrozenFeedForward if self.packs else type(module), training=False
+        )
         first, activation = copy.intermediate, copy.activation
-        if self.packs:
-            copy.__class__ = FrozenFeedForward
         if copy.gated or activation not in FUSED_ACTIVATIONS:
-            return
+            return copy
         if (
             isinstance(first, FrozenLinear)
             and first.kernel
@@ -270,7 +276,7 @@ class FrozenNetworkBuilder:
         ):
             assert isinstance(copy, FrozenFeedForward)
             copy.has_separate_activation = True
-            return
+            return copy
         if isinstance(first, FrozenLinear | QuantizedLinear):
             first.activation, copy.activation = activation, identity
         if isinstance(first, FrozenLinear | CalibratedLinear):
@@ -279,3 +285,4 @@ class FrozenNetworkBuilder:
             second = copy.output
             if isinstance(second, CalibratedLinear) and second.input_codes is not None:
                 first.output_codes = second.input_codes.step_and_zero_point
+        return copy

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from .cpu import apply_in_whole_vectors
 from .layers import Linear
+from .module_copies import copy_module
 from .quantization import CHUNK_ROWS, LARGEST, SMALLEST, ZERO, quantize_rows
 
 
@@ -38,36 +39,43 @@ class QuantizedLinear(Linear):
     activation: Any
 
     @staticmethod
-    def prepare(linear: nn.Module, dtype: torch.dtype | None = None) -> None:
-        """Convert a linear map to 8-bit numbers, in place; its parameters do not change.
+    def from_linear(linear: Linear, dtype: torch.dtype | None = None) -> QuantizedLinear:
+        """Return a map in 8-bit numbers, calibrated if `linear` is; it shares its parameters.
 
         Args:
             dtype: dtype of the result if the inputs are codes; by default that of the weights.
         """
-        assert isinstance(linear, Linear)
         inputs, weight = linear.input_codes, linear.weight.detach().float()
+        shift = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
+        map_class, attributes = QuantizedLinear, dict[str, Any]()
         if inputs is not None:
-            inputs = linear.input_codes = inputs.to(weight.device)
-        is_calibrated = inputs is not None and inputs.match(weight)
-        linear.__class__ = CalibratedLinear if is_calibrated else QuantizedLinear
-        assert isinstance(linear, QuantizedLinear)
-        linear.shift = weight.new_zeros(len(weight))
-        if linear.bias is not None:
-            linear.shift = linear.bias.detach().float()
-        if isinstance(linear, CalibratedLinear):
-            assert inputs is not None
-            linear.shift = linear.shift + inputs.shift
+            attributes["input_codes"] = inputs = inputs.to(weight.device)
+        if inputs is not None and inputs.match(weight):
+            map_class = CalibratedLinear
+            shift = shift.float() + inputs.shift
             weight = weight * inputs.steps
-            linear.dtype = dtype or linear.weight.dtype
-            linear.fused, linear.output_codes = ("none", ""), None
-        linear.codes, linear.scales = quantize_rows(weight)
-        linear.zeros = torch.zeros(len(weight), dtype=torch.int32, device=weight.device)
-        linear.kernel = linear.activation = None
+            attributes |= {"fused": ("none", ""), "output_codes": None}
+        codes, scales = quantize_rows(weight)
+        kernel = None
         if weight.is_cpu and torch.cpu._is_vnni_supported():
-            linear.kernel = torch.ops.onednn.qlinear_pointwise.default
-            linear.codes = torch.ops.onednn.qlinear_prepack(linear.codes, None)
+            kernel = torch.ops.onednn.qlinear_pointwise.default
+            codes = torch.ops.onednn.qlinear_prepack(codes, None)
         elif weight.is_cpu:
-            linear.codes = linear.codes.float()  # cast once; sums are exact up to 2**24
+            codes = codes.float()  # cast once; sums are exact up to 2**24
+        return copy_module(
+            linear,
+            linear._modules,
+            map_class,
+            training=False,
+            dtype=dtype or linear.weight.dtype,
+            codes=codes,
+            scales=scales,
+            zeros=torch.zeros(len(weight), dtype=torch.int32, device=weight.device),
+            shift=shift.float(),
+            kernel=kernel,
+            activation=None,
+            **attributes,
+        )
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         rows = x.reshape(-1, self.in_features)
