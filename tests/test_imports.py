@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -103,12 +104,34 @@ config = EncoderConfig(
 model = Model.fresh(config, tokenizer)
 found = model.embed(["a b", "b"])
 before = "pyarrow" in sys.modules
-from bertworks.data import tables
+from bertworks.data import document_tables
 import pyarrow
-assert tables.pa.ArrowException is pyarrow.ArrowException
+assert document_tables.pa.ArrowException is pyarrow.ArrowException
 print(found.shape, before)
 """
     assert _run(code) == "(2, 8) False"
+
+
+def test_files_of_text_are_read_without_pyarrow(tmp_path: Path) -> None:
+    """Only Parquet, data sets and zstd need it."""
+    gz = gzip.compress(b"a text\n") + gzip.compress(b"another\n") + bytes(512)  # padded
+    (tmp_path / "a.txt.gz").write_bytes(gz)
+    (tmp_path / "a.jsonl").write_text('{"text": "a text"}\n')
+    (tmp_path / "a.csv").write_text("text,label\na text,1\n")
+    (tmp_path / "a.tsv").write_text("text\tlabel\na text\t1\n")
+    code = f"""
+import sys
+sys.modules["pyarrow"] = None
+from bertworks.data.documents import read_documents
+from bertworks.data.overlap import SharedSequences
+from bertworks.data.tables import read_rows
+from bertworks.data.text_inputs import read_texts
+folder = {str(tmp_path)!r}
+print([len(list(read_documents(f"{{folder}}/{{name}}"))) for name in ("a.txt.gz", "a.jsonl")])
+print([len(list(read_rows(f"{{folder}}/a.{{end}}"))) for end in ("tsv", "csv", "jsonl")])
+print([text for _, text in read_texts(f"{{folder}}/a.txt.gz")])
+"""
+    assert _run(code) == "[1, 1]\n[1, 1, 1]\n['a text', 'another']"
 
 
 def test_public_names_are_there_when_they_are_used() -> None:

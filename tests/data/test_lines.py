@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bertworks.data.lines import ReadCounts, Reading, read_lines, text_encoding
+from bertworks.data.lines import read_lines, text_encoding
+from bertworks.data.reading import ReadCounts, Reading
 from bertworks.errors import DataError
 
 TEXT = "Grüße\r\nzwei\n\nvier ohne Ende"
@@ -141,7 +142,8 @@ def test_line_beyond_the_limit_is_refused_or_skipped(
 
 LINE_WITHOUT_END = """
 import sys
-from bertworks.data.lines import ReadCounts, Reading, read_lines
+from bertworks.data.reading import ReadCounts, Reading
+from bertworks.data.lines import read_lines
 from bertworks.errors import DataError
 try:
     list(read_lines(sys.argv[1], Reading(ReadCounts())))

@@ -20,7 +20,7 @@ from bertworks import errors
 from bertworks.data import document_tables, documents
 from bertworks.data.document_formats import read_text, read_wiki
 from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
-from bertworks.data.lines import Reading
+from bertworks.data.reading import Reading
 from bertworks.errors import BertworksError, DataError
 
 DOCUMENTS = [["One.", "Two, ä 力."], ["Three."], ["Four.", "Five.", "Six."]]

@@ -21,7 +21,8 @@ from torch import nn
 
 from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.static import static_config
-from ..data.lines import ReadCounts, Reading, read_lines
+from ..data.lines import read_lines
+from ..data.reading import ReadCounts, Reading
 from ..errors import BertworksWarning, DataError
 from ..inference.similarity import of_unit_length
 from ..model import Model

@@ -15,7 +15,7 @@ from ..utils.formatting import format_count, wrap_text
 from ..utils.json_files import to_json as json_of
 
 if TYPE_CHECKING:
-    from ..data.lines import ReadCounts
+    from ..data.reading import ReadCounts
     from ..tasks.breakdown import Breakdown
     from ..tasks.task import DisplayValue
 

@@ -51,7 +51,8 @@ def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
     """
     for text in texts:
         if text == "-":
-            from ..data.lines import ReadCounts, Reading, decode_lines
+            from ..data.lines import decode_lines
+            from ..data.reading import ReadCounts, Reading
 
             reading = Reading(ReadCounts(), **options)
             for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):

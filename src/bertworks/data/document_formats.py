@@ -18,9 +18,11 @@ from typing import Any
 
 from ..errors import DataError, closest_name, shorten_list
 from ..settings.literals import CorpusFormat
-from .lines import HEAD_BYTES, Reading, read_head, read_lines
+from .lines import read_lines
+from .reading import Reading
 from .spans import COLUMN as SPANS
 from .spans import Spans, of_paragraphs, parse_spans
+from .streams import HEAD_BYTES, read_head
 
 
 @dataclass(frozen=True, slots=True)

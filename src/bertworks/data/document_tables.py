@@ -21,9 +21,10 @@ from .document_formats import (
     documents_of,
     report_missing_column,
 )
-from .lines import ALLOW_MORE, Reading, reason
+from .reading import ALLOW_MORE, Reading
 from .sources import CorpusSource, is_saved_dataset
 from .spans import COLUMN as SPANS
+from .streams import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,9 @@ from ..errors import DataError
 from ..settings.literals import CorpusFormat
 from .document_formats import Document, detect_format, read_json_lines, read_text, read_wiki
 from .document_tables import read_dataset, read_parquet
-from .lines import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading, text_encoding
+from .lines import text_encoding
 from .overlap import SeenTexts, SharedSequences
+from .reading import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading
 from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, why_no_file
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]

@@ -17,11 +17,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ..errors import DataError
 from .document_formats import detect_format
-from .lines import ReadCounts, Reading, marked_encoding, open_stream, read_head, read_lines, reason
+from .lines import marked_encoding, read_lines
+from .reading import ReadCounts, Reading
+from .streams import open_stream, read_head, reason
 
 SEQUENCE_WORDS = 13
 """How many consecutive words two texts must share."""
@@ -132,6 +133,7 @@ def _decoded_texts(file: str, encoding: str) -> list[str]:
 
 
 def _parquet_texts(file: str) -> Iterator[str]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:

@@ -34,7 +34,7 @@ from ..utils.formatting import escape_surrogates
 from ..utils.outputs import locked_output
 from ..utils.regular_files import sha256_of
 from .documents import read_documents
-from .lines import MAX_LINE_BYTES, ReadCounts, text_encoding
+from .lines import text_encoding
 from .manifest import (
     EXCLUDED_FILE,
     FORMAT_VERSION,
@@ -49,6 +49,7 @@ from .manifest import (
     remove_unfinished,
 )
 from .overlap import SharedSequences
+from .reading import MAX_LINE_BYTES, ReadCounts
 from .settings import PrepareSettings
 from .shard_builder import ShardMaker, TextBatch, batches
 from .shards import token_type

@@ -14,8 +14,8 @@ from ..settings.literals import Sentences, SpanSource
 from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
 from .documents import Document
-from .lines import ReadCounts
 from .manifest import ShardRecord
+from .reading import ReadCounts
 from .shards import shard_content, token_type
 from .spans import Spans, find_chunks, mark_units, place_sentences
 

@@ -12,8 +12,9 @@ from typing import get_args
 from ..errors import DataError, truncate_repr
 from ..settings.literals import TableFormat
 from .headers import names_word_columns
-from .lines import COMPRESSION_SUFFIXES, Lines
+from .lines import Lines
 from .schema import LABEL_TEXT_FIX, are_labelled_texts
+from .streams import COMPRESSION_SUFFIXES
 from .table_formats import CONLLU_COLUMNS, DOCUMENT_START, FASTTEXT_PREFIX, conll_fields
 
 SUFFIXES: dict[str, TableFormat] = {

@@ -26,17 +26,9 @@ from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .document_tables import open_dataset, open_parquet, read_batches
 from .headers import names_word_columns
-from .lines import (
-    MAX_LINE_BYTES,
-    Lines,
-    Reading,
-    decode_lines,
-    read_head,
-    read_lines,
-    reason,
-    text_encoding,
-)
+from .lines import Lines, decode_lines, read_lines, text_encoding
 from .questions import holds_questions, questions_of
+from .reading import MAX_LINE_BYTES, Reading
 from .rows import (
     NAME,
     BufferedIterator,
@@ -50,6 +42,7 @@ from .rows import (
 )
 from .separated_tables import SEPARATED_FORMATS, open_separated
 from .sources import CorpusSource
+from .streams import read_head, reason
 from .table_detection import (
     SUFFIXES,
     first_lines,

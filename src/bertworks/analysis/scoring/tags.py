@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.lines import read_head
 from ...data.rows import Rows
 from ...data.schema import PREDICTION
+from ...data.streams import read_head
 from ...data.table_formats import DOCUMENT_START
 from ...data.tables import Table, read_rows
 from ...errors import DataError, shorten_list

@@ -18,7 +18,8 @@ from typing import Any, Unpack
 import torch
 
 from ...checkpoints.locate import local_directory
-from ...data.lines import ReadCounts, Reading, read_lines
+from ...data.lines import read_lines
+from ...data.reading import ReadCounts, Reading
 from ...data.separated_tables import split_tsv
 from ...errors import DataError, SettingsError, TrainingError
 from ...loading import load

@@ -1,0 +1,72 @@
+"""How a file is read, and counts of what was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..errors import DataError
+
+MAX_LINE_BYTES = 1 << 26
+"""The default maximum length of a line."""
+ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_bytes=N)."
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedDocument:
+    """A document that was dropped because it shares text with evaluation data."""
+
+    where: str  # where it begins
+    beginning: str  # its first line, truncated at 80 characters
+    shared_sequences: int  # how many of its word sequences are also in the evaluation data
+    first_shared: str  # the words of the first shared sequence
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """The counts of a corpus read so far."""
+
+    documents: int = 0  # documents yielded, including copies by weight
+    duplicates: int = 0  # documents dropped because their text occurred before
+    # documents dropped because they share text with evaluation data
+    excluded_documents: list[ExcludedDocument] = field(default_factory=list)
+    left_out: int = 0  # documents that a weight below 1 did not select
+    empty: int = 0  # documents without any text
+    num_splits: int = 0  # how often a too long document was split at a paragraph
+    # how much bad input was skipped, by kind
+    num_skipped_by_kind: Counter[str] = field(default_factory=Counter)
+    # for each kind, the error message of the first skipped one
+    first_skipped: dict[str, str] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)  # each file's format, for display
+    bytes_read: int = 0  # of the files on disk, before decompression (0 for data sets)
+    bytes_total: int = 0
+
+    @property
+    def num_skipped(self) -> int:
+        return sum(self.num_skipped_by_kind.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The options and counts that every format's reader gets."""
+
+    counts: ReadCounts = field(default_factory=ReadCounts)  # the readers add to these
+    skip_bad: bool = False  # whether bad input is skipped and counted, instead of raising an error
+    column: str | None = None  # the text column, if given
+    spans: bool = False  # whether to read spans too, in formats that support them
+    # a longer document is split at the next paragraph (plain text and WikiExtractor)
+    max_document_characters: int = 1 << 23
+    encoding: str = "utf-8"  # of text; any of Python's names
+    max_line_bytes: int = MAX_LINE_BYTES  # a longer line is bad
+
+    def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:
+        """Count bad input as skipped.
+
+        Raises:
+            DataError: `skip_bad` is false.
+        """
+        error = DataError(what, where=where, fix=fix)
+        if not self.skip_bad:
+            raise error
+        self.counts.num_skipped_by_kind[kind] += 1
+        self.counts.first_skipped.setdefault(kind, str(error))
