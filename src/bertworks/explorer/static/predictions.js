@@ -1,10 +1,8 @@
-// Predictions as the views show them: of a blank, of a task, and the target that is explained.
+// Predictions as the views show them: of a blank, and of a task.
 import { bars } from "./charts/bars.js";
+import { formatTargetValue } from "./targets.js";
 import { h } from "./ui/dom.js";
-import { formatFixed, formatPercent, formatPoints, formatSigned } from "./ui/format.js";
-
-// A piece without the sign that its tokenizer gives to pieces within or at the start of a word.
-export const formatToken = (token) => token.replace(/^##/, "·").replace(/^[Ġ▁]/, "");
+import { formatToken } from "./ui/format.js";
 
 // A number with its name, and a note below it: [name, value, note].
 export const facts = (items) =>
@@ -68,40 +66,3 @@ export function predictionBars({ target, probability, distribution }) {
   }));
   return bars(items, { caption: "Prediction", header: "Prediction" });
 }
-
-const REQUEST_FIELDS = {
-  blank: ["blank", "token"],
-  next: ["token"],
-  label: ["label"],
-  tag: ["word", "tag"],
-  answer: ["start", "end"],
-  replaced: ["position"],
-};
-
-// A target as a request has it: in answers it has more fields.
-export const toRequestTarget = (target) =>
-  Object.fromEntries(
-    ["kind", ...(REQUEST_FIELDS[target.kind] ?? [])].map((key) => [key, target[key]]),
-  );
-
-const TARGET_NAMES = {
-  blank: "the blank",
-  next: "the next piece",
-  "next-sentence": "whether the second text follows",
-  label: "the label",
-  value: "the value",
-  tag: "the tag",
-  answer: "the answer",
-  replaced: "whether the piece was replaced",
-};
-
-export function describeTarget({ kind, name }) {
-  return `${TARGET_NAMES[kind] ?? kind}${kind === "value" ? "" : ` “${formatToken(name)}”`}`;
-}
-
-// The target of a regression is a value, of all other tasks a probability.
-export const formatTargetValue = ({ kind }, value) =>
-  kind === "value" ? formatFixed(value, 3) : formatPercent(value);
-
-export const formatTargetChange = ({ kind }, change) =>
-  kind === "value" ? formatSigned(change) : formatPoints(change);

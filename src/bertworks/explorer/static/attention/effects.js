@@ -1,12 +1,13 @@
 // Heads switched off: what the model predicts without them, and which matter most.
 import { saveButtons } from "../export.js";
+import { predictionBars } from "../predictions.js";
 import {
   describeTarget,
   formatTargetChange,
   formatTargetValue,
-  predictionBars,
+  isNumber,
   toRequestTarget,
-} from "../predictions.js";
+} from "../targets.js";
 import { button, table } from "../ui/controls.js";
 import { h, replaceContent, replaceKeepingFocus } from "../ui/dom.js";
 import { formatSigned } from "../ui/format.js";
@@ -132,7 +133,6 @@ function changedPrediction(prediction, base, headsOff) {
 }
 
 function headRanking({ effects, ranked, prediction: { target } }, onpick) {
-  const isValue = target.kind === "value";
   const csv = () => [
     ["layer", "head", "probability", "change"],
     ...ranked.map(({ layer, head, probability, change }) => [
@@ -148,7 +148,7 @@ function headRanking({ effects, ranked, prediction: { target } }, onpick) {
     headHeatmap(effects, {
       title: "Effect of switching each head off",
       name: "head-effects",
-      format: (value) => (isValue ? formatSigned(value, 2) : formatSigned(100 * value, 1)),
+      format: (value) => (isNumber(target) ? formatSigned(value, 2) : formatSigned(100 * value, 1)),
       onpick,
       // Falling values are blue, as where words are hidden.
       max: -Math.max(1e-9, ...effects.flat().map(Math.abs)),

@@ -22,3 +22,6 @@ export const formatSigned = (value, digits = 3) =>
   (value > 0 ? "+" : "") + formatFixed(value, digits);
 
 export const formatPoints = (value) => `${formatSigned(100 * value, 1)} points`;
+
+// A piece without the sign that its tokenizer gives to pieces within or at the start of a word.
+export const formatToken = (token) => token.replace(/^##/, "·").replace(/^[Ġ▁]/, "");

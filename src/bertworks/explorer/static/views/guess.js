@@ -5,14 +5,13 @@ import {
   blankBars,
   describeEntropy,
   describeOriginal,
-  formatToken,
   getBlankAnswer,
   nameBlank,
 } from "../predictions.js";
 import { textForm } from "../text-form.js";
 import { button, field, slider, table, textInput } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
-import { formatPercent } from "../ui/format.js";
+import { formatPercent, formatToken } from "../ui/format.js";
 
 export function show(root, ctx) {
   const results = h("div", {});

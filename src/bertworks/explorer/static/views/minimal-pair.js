@@ -4,13 +4,8 @@ import { explorerCallExamples } from "../calls.js";
 import { heatmap } from "../charts/heatmap.js";
 import { MINIMAL_PAIR } from "../examples.js";
 import { textField } from "../fields.js";
-import {
-  describeTarget,
-  facts,
-  formatTargetChange,
-  formatTargetValue,
-  predictionBars,
-} from "../predictions.js";
+import { facts, predictionBars } from "../predictions.js";
+import { describeTarget, formatTargetChange, formatTargetValue } from "../targets.js";
 import { table } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 

@@ -1,15 +1,9 @@
 // A blank predicted from its left side, and from both sides.
 import { explorerCallExamples } from "../calls.js";
-import {
-  blankBars,
-  describeEntropy,
-  describeOriginal,
-  formatToken,
-  nameBlank,
-} from "../predictions.js";
+import { blankBars, describeEntropy, describeOriginal, nameBlank } from "../predictions.js";
 import { NO_BLANK, textForm } from "../text-form.js";
 import { h, replaceContent } from "../ui/dom.js";
-import { formatPercent } from "../ui/format.js";
+import { formatPercent, formatToken } from "../ui/format.js";
 import { sliceText } from "../ui/strings.js";
 
 export function show(root, ctx) {

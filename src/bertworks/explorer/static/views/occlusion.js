@@ -1,20 +1,19 @@
 // How a prediction changes without each word.
 import { explorerCallExamples } from "../calls.js";
 import { saveButtons } from "../export.js";
+import { predictionBars } from "../predictions.js";
 import {
   describeTarget,
   formatTargetChange,
   formatTargetValue,
-  predictionBars,
-  toRequestTarget,
-} from "../predictions.js";
+  isNumber,
+  listOutcomes,
+  selectOutcome,
+} from "../targets.js";
 import { explainNoPrediction, textForm } from "../text-form.js";
 import { field, select, table } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
 import { capitalize } from "../ui/format.js";
-
-// The field of a target by which another one is chosen.
-const NAME_FIELDS = { blank: "token", next: "token", label: "label", tag: "tag" };
 
 export function show(root, ctx) {
   const results = h("div", {});
@@ -27,8 +26,8 @@ export function show(root, ctx) {
       return reason;
     }
     const { prediction } = await ctx.request("predict", input.body, signal);
-    const names = isFile ? [] : listNames(prediction);
-    const target = selectTarget(prediction.target, names, ctx.get("target"));
+    const names = isFile ? [] : listOutcomes(prediction);
+    const target = selectOutcome(prediction.target, names, ctx.get("target"));
     const body = { ...input.body, target };
     const answer = await ctx.request("occlusion", body, signal);
     replaceContent(
@@ -57,14 +56,6 @@ export function show(root, ctx) {
   root.append(form.element, ctx.status, results);
   update();
 }
-
-// The names of what can be explained instead of the most probable one.
-const listNames = ({ target, distribution }) =>
-  target.kind in NAME_FIELDS ? distribution.map(({ name }) => name) : [];
-
-// The target of a request; null for the most probable one.
-const selectTarget = (target, names, name) =>
-  names.includes(name) ? { ...toRequestTarget(target), [NAME_FIELDS[target.kind]]: name } : null;
 
 function describeAnswer(answer) {
   const { target, probability } = answer.prediction;
@@ -119,7 +110,7 @@ function markedText({ pieces, prediction, words }) {
 
 function effectCard({ pieces, prediction: { target }, words }) {
   const rows = [...words].sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
-  const valueName = target.kind === "value" ? "Value" : "Probability";
+  const valueName = isNumber(target) ? "Value" : "Probability";
   const csv = () => [
     ["word", "text", "probability", "change"],
     ...words.map(({ word, probability, change }) => [

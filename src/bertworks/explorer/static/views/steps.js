@@ -3,11 +3,12 @@ import { explorerCallExamples } from "../calls.js";
 import { bars } from "../charts/bars.js";
 import { lineChart } from "../charts/line-chart.js";
 import { saveButtons } from "../export.js";
-import { describeTarget, formatTargetValue, formatToken, predictionBars } from "../predictions.js";
+import { predictionBars } from "../predictions.js";
+import { describeTarget, formatTargetValue } from "../targets.js";
 import { explainNoPrediction, textForm } from "../text-form.js";
 import { addArrowKeys, button, table } from "../ui/controls.js";
 import { h, replaceContent } from "../ui/dom.js";
-import { formatFixed } from "../ui/format.js";
+import { formatFixed, formatToken } from "../ui/format.js";
 import { shape } from "../ui/shape.js";
 
 export function show(root, ctx) {
