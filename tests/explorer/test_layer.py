@@ -16,11 +16,11 @@ from hypothesis.extra import numpy as arrays
 from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
+from bertworks.explorer.available_views import view_error
 from bertworks.explorer.explaining import MAX_NUMBERS
 from bertworks.explorer.inputs import as_floats, as_shorts, encode_input
 from bertworks.explorer.layers import layers_for_file
 from bertworks.explorer.page import page as page_of
-from bertworks.explorer.requirements import view_error
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
 from bertworks.model import Model
@@ -38,6 +38,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{family: (family, {}) for family in sorted(FAMILIES) if family != "mobilebert"},
     "gated": ("bert", {"gated": True, "hidden_act": "relu"}),
     "silu": ("modernbert", {"hidden_act": "silu", "use_bias": True}),
+    "convolution": ("deberta-v2", {"convolution": {"kernel_size": 3, "groups": 2}}),
     "tanh": ("bert", {"norm_first": True, "hidden_act": "tanh"}),
 }
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import SettingsError
 from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_pair_mask
+from ..nn.convolution import Convolution
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import Layer, SelfAttention
 from ..nn.layers import GroupedLinear, LayerNorm, Linear, RMSNorm
@@ -53,17 +53,11 @@ def layer_steps(
           `activated`, of the same shape: after the activation and times the gate
         - `feed_forward_output`; `feed_forward_sum`: plus the feed-forward input or, with
           `norm_first`, plus the attention sum
+        - with a convolution beside the layer, which must not be `norm_first`: `convolution_input`:
+          normalised; `convolution` of the layer's input; `convolution_sum` of both
         - `output`: normalised; with `norm_first`, only after the last layer (by the final norm)
-
-    Raises:
-        SettingsError: a convolution is beside the layer.
     """
     config, layer = encoder.config, layer_of(encoder, number)
-    if config.convolution is not None and number == 0:
-        raise SettingsError(
-            "the steps of the first layer cannot be shown, because a convolution is beside it",
-            fix="Show a later layer.",
-        )
     assert layer.attention is not None
     packed = packed.to(hidden.device)
     steps = {"input": hidden}
@@ -76,6 +70,10 @@ def layer_steps(
     steps |= _feed_forward(layer, hidden)
     residual = total if config.norm_first else hidden
     result = steps["feed_forward_sum"] = residual + steps["feed_forward_output"]
+    if (convolution := _convolution_of(encoder, number)) is not None:
+        hidden = steps["convolution_input"] = layer.feed_forward_norm(result)
+        steps["convolution"] = convolution.convolve(steps["input"], packed)
+        result = steps["convolution_sum"] = hidden + steps["convolution"]
     last_norm = norms_of(encoder, number).get("output")
     steps["output"] = result if last_norm is None else last_norm(result)
     return steps
@@ -139,6 +137,11 @@ def rope_theta(encoder: Encoder, number: int) -> float:
     return config.local_rope_theta if config.is_local(number) else config.rope_theta
 
 
+def _convolution_of(encoder: Encoder, number: int) -> Convolution | None:
+    """Return the convolution beside a layer; only the first may have one."""
+    return encoder.convolution if number == 0 else None
+
+
 def norms_of(encoder: Encoder, number: int) -> dict[str, LayerNorm | RMSNorm]:
     """Return a layer's norms, by the steps that they compute."""
     layer = layer_of(encoder, number)
@@ -147,6 +150,8 @@ def norms_of(encoder: Encoder, number: int) -> dict[str, LayerNorm | RMSNorm]:
         "feed_forward_input": layer.attention_norm,
         "output": layer.feed_forward_norm,
     }
+    if (convolution := _convolution_of(encoder, number)) is not None:
+        modules["convolution_input"], modules["output"] = modules["output"], convolution.norm
     if encoder.config.norm_first:
         modules = {
             "attention_input": layer.attention_norm,

@@ -52,13 +52,17 @@ class Convolution(nn.Module):
             outputs: its output.
             packed: the sequences.
         """
+        result: Tensor = self.norm(outputs + self.convolve(inputs, packed))
+        return result
+
+    def convolve(
+        self, inputs: Float[Tensor, "rows hidden_size"], packed: Sequences
+    ) -> Float[Tensor, "rows hidden_size"]:
+        """Return the convolution of the layer's input, after the activation."""
         mixed = self.dropout(self.linear(self._windows(inputs, packed)))
         if torch.is_inference_mode_enabled() and isinstance(packed, Packed):
-            mixed = apply_in_whole_vectors(self.activation, mixed)
-        else:
-            mixed = self.activation(mixed)
-        result: Tensor = self.norm(outputs + mixed)
-        return result
+            return apply_in_whole_vectors(self.activation, mixed)
+        return self.activation(mixed)
 
     def _windows(
         self, inputs: Float[Tensor, "rows hidden_size"], packed: Sequences

@@ -13,6 +13,7 @@ import {
   paragraph,
   predictionLink,
 } from "./text.js";
+import { sumAndNorm } from "./vector-sum.js";
 import { findLargest, formatShort, shareBar, strip, vectorStrips } from "./vectors.js";
 import { weightSum } from "./weight-sum.js";
 
@@ -320,14 +321,16 @@ function residualCard({ data, steps }) {
           "scales each number by trained weights. ",
         data.norm_first && "The sum s itself goes on to step 11.",
       ),
-      formula("s = x + o", `m = ${formatNorm(data, "feed_forward_input", "s")}`),
-      paragraph(describeMoments(steps.attention_sum)),
-      vectorStrips([
-        ["x", steps.input],
-        ["o", steps.attention_output],
-        ["s", steps.attention_sum],
-      ]),
-      vectorStrips([["m", steps.feed_forward_input]]),
+      ...sumAndNorm(
+        data,
+        [
+          ["x", steps.input],
+          ["o", steps.attention_output],
+          ["s", steps.attention_sum],
+        ],
+        "feed_forward_input",
+        ["m", steps.feed_forward_input],
+      ),
     ],
   };
 }

@@ -2,14 +2,8 @@
 import { saveButtons } from "../export.js";
 import { button, table } from "../ui/controls.js";
 import { h } from "../ui/dom.js";
-import {
-  describeMoments,
-  formatMap,
-  formatNorm,
-  formula,
-  paragraph,
-  predictionLink,
-} from "./text.js";
+import { formatMap, formula, paragraph, predictionLink } from "./text.js";
+import { sumAndNorm } from "./vector-sum.js";
 import { formatShort, vectorStrips } from "./vectors.js";
 import { weightSum } from "./weight-sum.js";
 
@@ -24,8 +18,11 @@ const ACTIVATION_FORMULAS = {
   gelu_new: "gelu(z) = z/2 · (1 + tanh(√(2/π) · (z + 0.0447 z³)))",
 };
 
-export const feedForwardCards = (layer) =>
-  [expansionCard, contractionCard, resultCard].map((card) => card(layer));
+export function feedForwardCards(layer) {
+  const hasConvolution = "convolution" in layer.data.numbers;
+  const resultCards = hasConvolution ? [sumCard, convolutionCard] : [resultCard];
+  return [expansionCard, contractionCard, ...resultCards].map((card) => card(layer));
+}
 
 function expansionCard({ ctx, data, steps }) {
   const { activated, intermediate, gate, feed_forward_input: input } = steps;
@@ -108,39 +105,73 @@ function contractionCard({ ctx, data, steps }) {
   };
 }
 
+// The vectors of the feed-forward part's sum, with their names.
+const feedForwardSum = ({ data, steps }) => [
+  data.norm_first ? ["s", steps.attention_sum] : ["m", steps.feed_forward_input],
+  ["f", steps.feed_forward_output],
+  ["t", steps.feed_forward_sum],
+];
+
 function resultCard(layer) {
-  const { data, steps, token, head } = layer;
+  const { data, steps } = layer;
   const hasNorm = "output" in data.norms;
-  const [residual, residualName] = data.norm_first
-    ? [steps.attention_sum, "s"]
-    : [steps.feed_forward_input, "m"];
   return {
     title: hasNorm ? "Add, normalise: the layer’s output" : "Add: the layer’s output",
     name: "Output",
     size: [data.hidden_size],
     body: [
-      formula(
-        `t = ${residualName} + f`,
-        hasNorm ? `y = ${formatNorm(data, "output", "t")}` : "y = t",
-      ),
-      hasNorm && paragraph(describeMoments(steps.feed_forward_sum)),
-      vectorStrips([
-        [residualName, residual],
-        ["f", steps.feed_forward_output],
-        ["t", steps.feed_forward_sum],
-      ]),
-      vectorStrips([["y", steps.output]]),
-      nextLayer(layer),
-      h(
-        "p",
-        { class: "soft small" },
-        "Computed again from the numbers above, y differs from the network’s own by at most " +
-          `${steps.difference.toExponential(0)}. Dropout is off outside training.`,
-      ),
-      saveButtons("layer", { csv: () => formatSteps(steps, token, head) }),
+      ...sumAndNorm(data, feedForwardSum(layer), "output", ["y", steps.output]),
+      ...outputNotes(layer),
     ],
   };
 }
+
+// The feed-forward part's result, where a convolution follows.
+function sumCard(layer) {
+  const { data, steps } = layer;
+  return {
+    title: "Add, normalise",
+    name: "Add",
+    size: [data.hidden_size],
+    body: sumAndNorm(data, feedForwardSum(layer), "convolution_input", [
+      "u",
+      steps.convolution_input,
+    ]),
+  };
+}
+
+function convolutionCard(layer) {
+  const { data, steps } = layer;
+  const parts = [
+    ["u", steps.convolution_input],
+    ["c", steps.convolution],
+    ["v", steps.convolution_sum],
+  ];
+  return {
+    title: "A convolution beside the layer: the layer’s output",
+    name: "Convolution",
+    size: [data.hidden_size],
+    body: [
+      paragraph(
+        "The first layer of this model has a convolution beside it: c is a trained map of the " +
+          "layer’s inputs of this piece and of its neighbours, with an activation.",
+      ),
+      ...sumAndNorm(data, parts, "output", ["y", steps.output]),
+      ...outputNotes(layer),
+    ],
+  };
+}
+
+const outputNotes = (layer) => [
+  nextLayer(layer),
+  h(
+    "p",
+    { class: "soft small" },
+    "Computed again from the numbers above, y differs from the network’s own by at most " +
+      `${layer.steps.difference.toExponential(0)}. Dropout is off outside training.`,
+  ),
+  saveButtons("layer", { csv: () => formatSteps(layer.steps, layer.token, layer.head) }),
+];
 
 // What the output is used for: by the next layer, or by a head.
 function nextLayer({ ctx, data, piece, set }) {

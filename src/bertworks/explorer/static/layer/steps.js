@@ -99,7 +99,13 @@ function computeFeedForward(data, token, attentionSum) {
   steps.feed_forward_output = readRow(data, "feed_forward_output", token);
   const residual = data.norm_first ? attentionSum : steps.feed_forward_input;
   steps.feed_forward_sum = addVectors(residual, steps.feed_forward_output);
-  steps.output = normalize(data, "output", steps.feed_forward_sum);
+  let result = steps.feed_forward_sum;
+  if ("convolution" in data.numbers) {
+    steps.convolution_input = normalize(data, "convolution_input", result);
+    steps.convolution = readRow(data, "convolution", token);
+    result = steps.convolution_sum = addVectors(steps.convolution_input, steps.convolution);
+  }
+  steps.output = normalize(data, "output", result);
   return steps;
 }
 
