@@ -12,9 +12,8 @@ import pytest
 
 from bertworks import explorer, load
 from bertworks.checkpoints.sentence import SentenceSettings
-from bertworks.explorer.explaining import VIEWS
+from bertworks.explorer.available_views import REQUIREMENTS, view_error
 from bertworks.explorer.page import page as page_of
-from bertworks.explorer.requirements import REQUIREMENTS, view_error
 from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.tasks.pretraining.task import PretrainingTask
@@ -167,7 +166,7 @@ def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     assert says["choice", "tag"].startswith("choice is trained for choice: it has no tags. Serve a")
     assert all(one == "None" or ". Serve " in one for one in says.values())
     described = explorer.describe(get_model("classifier"), "shop")["views"]
-    assert list(described) == list(VIEWS)
+    assert list(described) == list(REQUIREMENTS)
     assert described["fill"].startswith("shop is a classifier: it predicts no words.")
 
 

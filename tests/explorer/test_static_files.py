@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bertworks.explorer.explaining import VIEWS
+from bertworks.explorer.available_views import REQUIREMENTS
 from bertworks.explorer.page import assets
-from bertworks.explorer.requirements import REQUIREMENTS
 from bertworks.serving.dialects.explorer import VIEWS as ROUTES
 
 
@@ -26,6 +25,6 @@ def test_each_view_of_the_page_has_a_file_and_a_requirement_or_none() -> None:
     uses = re.findall(r'\buses: "([^"]+)"', script)
     files = re.findall(r'import\("\./([^"]+)"\)', script)
     assert len(uses) == len(files) == len(re.findall(r'\bid: "', script))
-    assert set(uses) <= set(VIEWS)
+    assert set(uses) <= REQUIREMENTS.keys()
     assert set(files) <= assets().keys()
     assert ROUTES.keys() <= REQUIREMENTS.keys()

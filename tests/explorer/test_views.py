@@ -15,12 +15,13 @@ from bertworks import explorer
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.errors import DataError
 from bertworks.explorer.inputs import ablated_heads_mask, encode_input
-from bertworks.explorer.requirements import kinds_of
+from bertworks.explorer.target_kinds import targets_of
 from bertworks.inference.activations import _RecordingAttention
 from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Packed
 from bertworks.tasks.pretraining.instances import InstanceSettings
+from bertworks.tasks.pretraining.next_sentence import NextSentenceTask
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -345,6 +346,19 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
     assert explorer.heads(model, "the door was open")["ranked"]
 
 
+def test_a_model_of_next_sentences_alone_has_one_prediction() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = NextSentenceTask(tokenizer, InstanceSettings(format="segment-pair"), max_length=LIMIT)
+    network = task.network(geometry("bert", vocab_size=len(PIECES)))
+    redraw(network)
+    model = Model(tokenizer, task, network.eval())
+    prediction = explorer.predict(model, "the door", "a river")["prediction"]
+    expected = model.next_sentence("the door", "a river", precision="fp32")
+    assert prediction["probability"] == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(DataError, match="needs two texts"):
+        explorer.predict(model, "the door")
+
+
 def test_steps_add_up(get_model: GetModel) -> None:
     model = get_model("pretrained")
     result = explorer.steps(model, TEXT, target={"token": "open"})
@@ -434,7 +448,7 @@ def test_missing_heads_are_named_in_one_line() -> None:
         tokenizer, None, BareEncoder(Encoder(geometry("bert", num_hidden_layers=0), pooler=False))
     )
     views = explorer.describe(bare)["views"]
-    assert kinds_of(bare) == []
+    assert targets_of(bare) == []
     for view, function in (("fill", explorer.fill), ("heads", explorer.heads)):
         with pytest.raises(explorer.NoHeadError) as raised:
             function(bare, "the door")

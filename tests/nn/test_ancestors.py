@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
-from bertworks.explorer import explain
+from bertworks.explorer import NoHeadError, explain
+from bertworks.explorer.available_views import view_error
 from bertworks.explorer.comparing import minimal_pair
 from bertworks.explorer.inputs import encode_input
-from bertworks.explorer.requirements import NoHeadError, view_error
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from .inputs import EncodedInput, encode_input, round_values
-from .target import Target
 from .target_kinds import make_default_target, make_target
 from .views import TargetChoice
 
@@ -61,7 +60,7 @@ def minimal_pair(
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
     first = make_default_target(one) if target is None else make_target(one, target)
-    second = None if first is None else _same(first, two, dict(alignment))
+    second = None if first is None else first.find_in(two, dict(alignment))
     return {
         "pieces": one.pieces,
         "other_pieces": two.pieces,
@@ -86,20 +85,6 @@ def _align(one: EncodedInput, two: EncodedInput) -> tuple[list[tuple[int, int]],
         for at, place in zip(range(start, end), range(other_start, other_end), strict=True)
     ]
     return [(at, place) for at, place, _ in pairs], [differs for *_, differs in pairs]
-
-
-def _same(target: Target, inputs: EncodedInput, places: dict[int, int]) -> Target | None:
-    """The corresponding target in another text; None if there is none."""
-    choice = target.description
-    if target.kind == "blank" and choice["blank"] >= len(inputs.blanks):
-        return None
-    if target.kind in ("tag", "answer", "replaced"):
-        if not set(target.positions) <= places.keys():
-            return None
-        moved = [places[at] for at in target.positions]
-        word = inputs.tokens[moved[0]]["word"]
-        choice |= {"start": moved[0], "end": moved[-1], "position": moved[0], "word": word}
-    return make_target(inputs, choice)
 
 
 def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:

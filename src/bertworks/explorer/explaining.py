@@ -7,11 +7,12 @@ from typing import Any
 
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
+from .available_views import REQUIREMENTS, view_error
 from .comparing import MAX_SENTENCES
 from .filling import checkpoints, fill
 from .inputs import MAX_TOKENS, EncodedInput, encode_input
 from .layers import layers_for_file
-from .requirements import REQUIREMENTS, is_causal_lm, is_masked_lm, name_of, view_error
+from .requirements import is_causal_lm, is_masked_lm, name_of
 from .target_kinds import make_default_target
 from .views import attention, heads, occlusion, predict, steps
 
@@ -22,9 +23,6 @@ LIMITS = {"tokens": MAX_TOKENS, "sentences": MAX_SENTENCES}
 
 MAX_NUMBERS = 2_000_000
 """The most numbers of layers and weights in a file: 5 MB."""
-
-VIEWS = tuple(view for view in REQUIREMENTS if view != "mask")
-"""The page's views, and the routes that they use."""
 
 
 def describe(model: Model, name: str | None = None) -> dict[str, Any]:
@@ -53,7 +51,7 @@ def describe(model: Model, name: str | None = None) -> dict[str, Any]:
         "checkpoints": list(checkpoints(model)),
         "views": {
             view: None if (error := view_error(model, view, name)) is None else str(error)
-            for view in VIEWS
+            for view in REQUIREMENTS
         },
     }
 

@@ -19,8 +19,9 @@ from ..model import Model
 from ..packed import Packed
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..training.checkpoint import list_checkpoints, load_weights, step_of
+from .available_views import check, view_error
 from .inputs import EncodedInput, Heads, ablated_heads_mask, encode_input, round_values
-from .requirements import check, is_causal_lm, view_error
+from .requirements import is_causal_lm
 from .target_kinds import make_target
 
 MAX_CANDIDATES = 50

@@ -20,7 +20,7 @@ from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
 from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
-from .requirements import check, is_causal_lm, is_masked_lm
+from .requirements import ATTENTION_HEADS, MASKED_WORDS, is_causal_lm, is_masked_lm
 
 MAX_TOKENS = 128
 """The maximum number of tokens of a view: the size of the attention grows with its square."""
@@ -94,7 +94,7 @@ class EncodedInput:
         Raises:
             NoHeadError: the model has no attention heads.
         """
-        check(self.model, "attention")
+        ATTENTION_HEADS.check(self.model)
         weights = self.activations(ablated_heads, attention=True).attention
         return torch.stack(weights)[:, 0].float().cpu().numpy()
 
@@ -144,7 +144,7 @@ def encode_input(
     input_ids: Ids = ids.astype(np.int64)
     hidden: dict[int, int] = {}
     if len(words):
-        check(model, "mask")
+        MASKED_WORDS.check(model)
         for number in words:
             if not 0 <= number < len(all_words):
                 raise DataError(f"there is no word {number}", where="words", fix="Count from 0.")

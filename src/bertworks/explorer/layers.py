@@ -19,8 +19,8 @@ from ..errors import DataError, did_you_mean, truncate_repr
 from ..inference.layer_steps import layer_steps, matrices_of, norms_of, rope_theta
 from ..model import Model
 from ..nn.encoder import Encoder
+from .available_views import check
 from .inputs import EncodedInput, as_floats, as_shorts, encode_input
-from .requirements import check
 
 Matrix = Literal[
     "query", "key", "value", "attention_output", "intermediate", "gate", "feed_forward_output"
@@ -32,7 +32,7 @@ Coding = Callable[[Tensor], dict[str, Any]]
 _STEPS = (
     *("input", "query", "key", "value", "rotated_query", "rotated_key", "score_bias"),
     "attention_output",
-    *("intermediate", "gate", "feed_forward_output", "output"),
+    *("intermediate", "gate", "feed_forward_output", "convolution", "output"),
 )
 """The steps that a view has; the others follow from them, the norms' parameters and the config."""
 

@@ -1,11 +1,15 @@
-"""The prediction of a model for a text, and the one probability in it that a view examines."""
+"""The prediction of a model for a text, and the one probability in it that a view examines.
+
+A kind of prediction is a subclass of `Target` (`target_kinds.py`), which says which models and
+which texts have it, where in the sequence it is, and what its outcomes are.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,6 +18,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..inference.activations import activations
+from ..model import Model
 from .inputs import EncodedInput, Heads, Ids, ablated_heads_mask
 
 _MAX_BATCH_TOKENS = 1024  # tokens per forward pass
@@ -28,7 +33,8 @@ class Target(ABC):
             and the most probable outcome.
 
     Attributes:
-        kind: blank, next, next-sentence, label, value, tag, answer or replaced.
+        kind: its name in requests and answers.
+        task: the class of tasks whose models predict it.
         has_distribution: whether outcomes have probabilities.
         positions: of the tokens whose states yield the prediction.
         base: the probabilities of all outcomes.
@@ -39,6 +45,7 @@ class Target(ABC):
     """
 
     kind: ClassVar[str]
+    task: ClassVar[type]
     has_distribution: ClassVar[bool] = True
 
     def __init__(self, inputs: EncodedInput, choice: Mapping[str, Any]) -> None:
@@ -52,6 +59,16 @@ class Target(ABC):
         if self.index is None:
             self.index = int(self.base.argmax())
 
+    @classmethod
+    def is_predicted_by(cls, model: Model) -> bool:
+        """Whether a model makes such predictions."""
+        return isinstance(model.task, cls.task)
+
+    @classmethod
+    def occurs_in(cls, inputs: EncodedInput) -> bool:  # noqa: ARG003
+        """Whether there is something of the kind in a text to predict."""
+        return True
+
     @abstractmethod
     def _locate(self) -> None:
         """Set the positions, the fields, and the outcome that is examined if it is chosen."""
@@ -63,6 +80,24 @@ class Target(ABC):
     def _to_probabilities(self, logits: Tensor) -> Float[Tensor, "rows names"]:
         """The probabilities of logits."""
         return torch.softmax(logits, 1)
+
+    @property
+    def kept_positions(self) -> list[int]:
+        """The positions that a view must not change if it hides words."""
+        return []
+
+    def find_in(
+        self,
+        inputs: EncodedInput,
+        places: Mapping[int, int],  # noqa: ARG002
+    ) -> Self | None:
+        """Return the corresponding target in another text; None if there is none.
+
+        Args:
+            inputs: the other text.
+            places: the positions in it of the pieces of this text that it has.
+        """
+        return type(self)(inputs, self.description)
 
     @property
     def labels(self) -> Sequence[str]:

@@ -1,18 +1,25 @@
-"""The kinds of predictions that views examine, one class each; the model's task determines them."""
+"""The kinds of predictions that views examine, one class each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import DataError, did_you_mean, truncate_repr
+from ..model import Model
+from ..tasks.answering.task import AnsweringTask
 from ..tasks.multilabel import MultiLabelTask
+from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
+from ..tasks.pretraining.task import PretrainingTask
+from ..tasks.regression import RegressionTask
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.text_classifier import TextClassifierTask
 from .inputs import EncodedInput
-from .requirements import check, kinds_of
+from .requirements import Requirement, is_causal_lm, is_masked_lm
 from .target import Target
 
 _MAX_PIECES = 10  # that are shown
@@ -20,6 +27,8 @@ _MAX_PIECES = 10  # that are shown
 
 class PieceTarget(Target):
     """A piece of the vocabulary."""
+
+    task = PretrainingTask
 
     def _choose_piece(self) -> None:
         token = self._choice.get("token")
@@ -53,6 +62,22 @@ class BlankTarget(PieceTarget):
 
     kind = "blank"
 
+    @classmethod
+    def is_predicted_by(cls, model: Model) -> bool:
+        return is_masked_lm(model)
+
+    @classmethod
+    def occurs_in(cls, inputs: EncodedInput) -> bool:
+        return bool(inputs.blanks)
+
+    @property
+    def kept_positions(self) -> list[int]:
+        return self.positions
+
+    def find_in(self, inputs: EncodedInput, places: Mapping[int, int]) -> Self | None:
+        has_blank = self._fields["blank"] < len(inputs.blanks)
+        return super().find_in(inputs, places) if has_blank else None
+
     def _locate(self) -> None:
         blanks = self.inputs.blanks
         if not blanks:
@@ -74,16 +99,34 @@ class NextTarget(PieceTarget):
 
     kind = "next"
 
+    @classmethod
+    def is_predicted_by(cls, model: Model) -> bool:
+        return is_causal_lm(model)
+
     def _locate(self) -> None:
         self.positions = [len(self.inputs) - 1]
         self._fields = {"position": len(self.inputs) - 1}
         self._choose_piece()
 
 
-class NextSentenceTarget(Target):
+class PairTarget(Target):
+    """A prediction for two texts."""
+
+    @classmethod
+    def occurs_in(cls, inputs: EncodedInput) -> bool:
+        return inputs.is_pair
+
+
+class NextSentenceTarget(PairTarget):
     """Whether the second text follows the first."""
 
     kind = "next-sentence"
+    task = PretrainingTask
+
+    @classmethod
+    def is_predicted_by(cls, model: Model) -> bool:
+        task = model.task
+        return isinstance(task, PretrainingTask) and task.instances.next_sentence
 
     def _locate(self) -> None:
         if not self.inputs.is_pair:
@@ -102,6 +145,7 @@ class LabelTarget(Target):
     """The label of a text."""
 
     kind = "label"
+    task: ClassVar[type] = TextClassifierTask
 
     def _locate(self) -> None:
         self._choose_label()
@@ -130,10 +174,27 @@ class LabelTarget(Target):
         return super()._to_probabilities(logits)
 
 
-class TagTarget(LabelTarget):
+class TokenTarget(Target):
+    """A prediction for some tokens, which may be at other positions in another text."""
+
+    def find_in(self, inputs: EncodedInput, places: Mapping[int, int]) -> Self | None:
+        if not set(self.positions) <= places.keys():
+            return None
+        first, last = places[self.positions[0]], places[self.positions[-1]]
+        word = inputs.tokens[first]["word"]
+        moved = {"start": first, "end": last, "position": first, "word": word}
+        return type(self)(inputs, self.description | moved)
+
+
+class TagTarget(TokenTarget, LabelTarget):
     """The tag of a word."""
 
     kind = "tag"
+    task = TaggingTask
+
+    @classmethod
+    def occurs_in(cls, inputs: EncodedInput) -> bool:
+        return bool(inputs.words)
 
     def _locate(self) -> None:
         words = self.inputs.words
@@ -163,6 +224,7 @@ class ValueTarget(Target):
     """The value of a text."""
 
     kind = "value"
+    task = RegressionTask
     has_distribution = False
 
     def _locate(self) -> None:
@@ -179,10 +241,11 @@ class ValueTarget(Target):
         return logits.double().cpu().apply_(self._task.output_to_value)
 
 
-class AnswerTarget(Target):
+class AnswerTarget(TokenTarget, PairTarget):
     """The answer to a question: its first and its last token."""
 
     kind = "answer"
+    task = AnsweringTask
 
     def _locate(self) -> None:
         passage = [at for at, token in enumerate(self.inputs.tokens) if token["field"] == "pair"]
@@ -226,10 +289,11 @@ class AnswerTarget(Target):
         return (shares[:, first, 0] * shares[:, last, 1])[:, None]
 
 
-class ReplacedTarget(Target):
+class ReplacedTarget(TokenTarget):
     """Whether a token was replaced."""
 
     kind = "replaced"
+    task = ReplacedTokensTask
 
     def _locate(self) -> None:
         places = [at for at, token in enumerate(self.inputs.tokens) if not token["special"]]
@@ -250,13 +314,23 @@ class ReplacedTarget(Target):
         return torch.sigmoid(logits)
 
 
-_CLASSES: Mapping[str, type[Target]] = {
-    kind.kind: kind
-    for kind in (
-        *(BlankTarget, NextTarget, NextSentenceTarget, LabelTarget, TagTarget, ValueTarget),
-        *(AnswerTarget, ReplacedTarget),
-    )
-}
+TARGETS: tuple[type[Target], ...] = (
+    *(BlankTarget, NextTarget, NextSentenceTarget, LabelTarget, ValueTarget, TagTarget),
+    *(AnswerTarget, ReplacedTarget),
+)
+"""All kinds; of those that a text has, the first is the default."""
+
+
+def targets_of(model: Model) -> list[type[Target]]:
+    """The kinds of a model's predictions; empty for a model of vectors alone."""
+    return [target for target in TARGETS if target.is_predicted_by(model)]
+
+
+PREDICTION = Requirement(
+    "it predicts nothing",
+    "a pre-trained or fine-tuned model, such as mini",
+    lambda model: bool(targets_of(model)),
+)
 
 
 def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -> Target:
@@ -264,40 +338,34 @@ def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -
 
     Args:
         inputs: the text.
-        choice: `kind`, and the fields of the kind; see `Target`.
+        choice: `kind`, and the fields of the kind (see docs/serving.md). The default is the first
+            kind that occurs in the text, and the most probable outcome.
 
     Raises:
         DataError: the text or the model has no prediction of this kind.
         NoHeadError: the model predicts nothing.
     """
     choice = choice or {}
-    return _CLASSES[_find_kind(inputs, choice.get("kind"))](inputs, choice)
+    PREDICTION.check(inputs.model)
+    targets = {target.kind: target for target in targets_of(inputs.model)}
+    kind = choice.get("kind")
+    if kind is None:
+        first = next(iter(targets.values()))  # raises the error of a text without it
+        return (_find_default(inputs) or first)(inputs, choice)
+    if kind not in targets:
+        raise DataError(
+            f"the model predicts no {truncate_repr(kind)}",
+            where="target.kind",
+            fix=f"It predicts: {', '.join(targets)}.",
+        )
+    return targets[kind](inputs, choice)
 
 
 def make_default_target(inputs: EncodedInput) -> Target | None:
     """Return the default target of a model for a text; None if it predicts nothing for it."""
-    has = {
-        "blank": bool(inputs.blanks),
-        "tag": bool(inputs.words),
-        **dict.fromkeys(("next-sentence", "answer"), inputs.is_pair),
-    }
-    kinds = [kind for kind in kinds_of(inputs.model) if has.get(kind, True)]
-    return make_target(inputs, {"kind": kinds[0]}) if kinds else None
+    target = _find_default(inputs)
+    return None if target is None else target(inputs, {})
 
 
-def _find_kind(inputs: EncodedInput, kind: str | None) -> str:
-    """Return the kind of a request, or the text's default."""
-    model = inputs.model
-    check(model, "predict")
-    kinds = kinds_of(model)
-    if kind is None and "next-sentence" in kinds and inputs.is_pair:
-        return kinds[0] if inputs.blanks else kinds[1]
-    if kind not in (None, *kinds):
-        if kind == "next-sentence":
-            check(model, kind)
-        raise DataError(
-            f"the model predicts no {truncate_repr(kind)}",
-            where="target.kind",
-            fix=f"It predicts: {', '.join(kinds)}.",
-        )
-    return kind or kinds[0]
+def _find_default(inputs: EncodedInput) -> type[Target] | None:
+    return next((kind for kind in targets_of(inputs.model) if kind.occurs_in(inputs)), None)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..inference.activations import embedding_steps
 from ..model import Model
+from .available_views import check
 from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values
-from .requirements import check
 from .target_kinds import make_default_target, make_target
 
 _NUMBERS = 8  # how many numbers of each vector are shown
@@ -163,7 +163,7 @@ def occlusion(
     replacement_id = tokenizer.id_of("mask") if tokenizer.has("mask") else tokenizer.id_of("unk")
     if replacement_id is None:
         raise DataError("the tokenizer has neither a mask nor an unknown piece", where="model")
-    keep = set(outcome.positions) if outcome.kind == "blank" else set()
+    keep = set(outcome.kept_positions)
     hidden = [word for word in inputs.words if not keep & set(word["tokens"])]
     rows = [_replace_ids(inputs, word["tokens"], replacement_id) for word in hidden]
     base = float(outcome.probability(outcome.base))

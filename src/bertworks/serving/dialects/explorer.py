@@ -14,11 +14,11 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ... import explorer
+from ...explorer.available_views import view_error
 from ...explorer.comparing import Claim
 from ...explorer.explaining import LIMITS
 from ...explorer.layers import Matrix
 from ...explorer.page import POLICY, assets
-from ...explorer.requirements import view_error
 from ..job import open_job
 from ..models import Models
 from ..request_error import RequestError
