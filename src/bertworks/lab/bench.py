@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..analysis.probing import probe
 from ..data.documents import read_documents
@@ -28,6 +27,7 @@ from ..utils.json_files import check_format_version, read_json, write_json
 from ..utils.progress import Progress, say
 from .demo import texts
 from .demo.cycle import PRETRAINING, VOCABULARY_SIZE
+from .finished_runs import RESULT, finish_run
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,14 @@ FORMAT_VERSION = 1
 
 STEPS = 500
 """Steps of a small pre-training: 20 seconds on one core."""
+
+
+class LabelledRows(NamedTuple):
+    """Rows to learn from and to evaluate on; the name distinguishes them from others."""
+
+    name: str
+    train: Rows
+    dev: Rows
 
 
 class Lab:
@@ -151,21 +159,19 @@ class Lab:
         """Make a run with some settings, if it does not exist; return its directory and metrics."""
         words = json.dumps(settings, sort_keys=True, default=str)
         run = self.out / "runs" / f"{kind}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
-        file = run / "result.json"
-        if not file.exists():
+
+        def measure(run: Path) -> Mapping[str, Any]:
             start = time.process_time()
             say(self.progress, f"{kind}: {words}")
             metrics = dict(make(run))
-            for part in ("checkpoints", "best"):  # large, and no longer needed
-                shutil.rmtree(run / part, ignore_errors=True)
             cost = time.process_time() - start
-            make_directory(run)
-            write_json(file, {"settings": settings, "metrics": metrics, "seconds": cost})
-        return run, json.loads(file.read_bytes())["metrics"]
+            return {"settings": settings, "metrics": metrics, "seconds": cost}
+
+        return run, finish_run(run, measure)["metrics"]
 
     def seconds(self, run: str = "*") -> float:
         """Return the processor time of a run, by its directory's name, or of all runs."""
-        done = (self.out / "runs").glob(f"{run}/result.json")
+        done = (self.out / "runs").glob(f"{run}/{RESULT}")
         return float(sum(json.loads(file.read_bytes())["seconds"] for file in done))
 
     def pretrained(
@@ -219,17 +225,25 @@ class Lab:
         self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
     ) -> float:
         """Return the dev accuracy of a model fine-tuned on `rows` labelled texts."""
-        usual = {"batch_size": 16, "learning_rate": 1e-3, "max_seq_length": 64, "epochs": 4}
-        more = {"classifier_pooling": "mean", "tensorboard": False, "reinitialize": False}
-        settings = {**usual, **more, **settings, "seed": seed}
+        usual = {"max_seq_length": 64, "learning_rate": 1e-3, "classifier_pooling": "mean"}
+        settings = {**usual, "reinitialize": False, **settings, "seed": seed}
+        data = LabelledRows(f"{rows} texts", self.sample(rows, seed), self.labelled[1])
+        return self.finetuned_metrics(model, "classification", data, **settings)["accuracy"]
+
+    def finetuned_metrics(
+        self, model: str | Path, task: str, data: LabelledRows, **settings: Any
+    ) -> Metrics:
+        """Return the dev metrics of a model fine-tuned for a task."""
+        settings = {"batch_size": 16, "epochs": 4, "tensorboard": False, **settings}
 
         def make(run: Path) -> Metrics:
-            train, dev = self.sample(rows, seed), self.labelled[1]
-            how = {"device": self.device, "progress": self.progress, **settings}
-            return finetune(str(model), train=train, dev=dev, out=run, **how).metrics
+            how: dict[str, Any] = {"device": self.device, "progress": self.progress, **settings}
+            return finetune(
+                str(model), task, train=data.train, dev=data.dev, out=run, **how
+            ).metrics
 
-        asked = {"model": Path(model).name, "rows": rows, **settings}
-        return self.cached_run("finetune", asked, make)[1]["accuracy"]
+        asked = {"model": Path(model).name, "task": task, "data": data.name, **settings}
+        return self.cached_run("finetune", asked, make)[1]
 
     def probe_accuracy(self, model: str | Path, seed: int, **settings: Any) -> float:
         """Return the dev accuracy of logistic regression on frozen vectors of 1,000 texts."""

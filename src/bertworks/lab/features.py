@@ -13,9 +13,7 @@ out/
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +46,7 @@ from ..utils.atomic_writes import write_file
 from ..utils.formatting import markdown_table
 from ..utils.json_files import write_json
 from ..utils.progress import Progress, say
+from .finished_runs import RESULT, finish_run
 from .tagging_probe import (
     FrozenStates,
     LayerChoice,
@@ -177,7 +176,7 @@ def ablate_features(
         **ablation_settings.model_dump(mode="json"),
     }
     may_change = {"seeds"}
-    if overwrite or not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/result.json")):
+    if overwrite or not any(Path(out).glob(f"rows/{FINE_TUNED}-seed*/{RESULT}")):
         may_change.add("finetune")  # its errors only show after the probes are measured
     inputs = [train, dev, None if isinstance(model, Model) else local_directory(model)]
     with RunDirectory.open(
@@ -221,16 +220,13 @@ class _Work:
         """Return a row of the table; measure only the seeds that no earlier run has measured."""
         outcomes = {}
         for seed in self.settings.seeds:
-            directory = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
-            file = directory / "result.json"
-            if not file.exists():
+
+            def make(run: Path, seed: int = seed) -> Outcome:
                 say(self.progress, f"{name}, seed {seed}")
-                found = measure(seed, directory)
-                write_json(file, found, indent=1)
-            for part in ("checkpoints", "best"):  # large, and no longer needed
-                if (directory / part).exists():
-                    shutil.rmtree(directory / part)
-            outcomes[seed] = json.loads(file.read_bytes())
+                return measure(seed, run)
+
+            run = self.out / "rows" / f"{re.sub(r'[ ,]+', '-', name)}-seed{seed}"
+            outcomes[seed] = finish_run(run, make)
         return ResultRow(name, paper, outcomes)
 
     def probe(self, layers: LayerChoice, seed: int, out: Path) -> Outcome:

@@ -24,13 +24,12 @@ from ..inference.settings import EngineSettings, TokenSettings
 from ..loading import load
 from ..reports import charts
 from ..tasks.scores import EXTRA
-from ..training.finetune import finetune
 from ..training.machine import describe
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
 from ..utils.progress import say
-from .bench import Lab, Metrics, Rows
+from .bench import Lab, LabelledRows, Metrics, Rows
 from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, Changes
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
@@ -64,7 +63,7 @@ ROWS = 1000
 """The most training rows of a probe."""
 
 _TUNING: Mapping[str, Any] = {
-    **{"batch_size": 16, "max_seq_length": 128, "epochs": 4, "tensorboard": False},
+    "max_seq_length": 128,
     "bucket_batches": 16,  # an LSTM runs once for each length of a batch
 }
 
@@ -91,19 +90,13 @@ def _finetuning_probe(
     def measure(lab: Lab, run: Path, seed: int) -> Metrics:
         train, dev = read(lab, *needs)
         some = random.Random(f"rows {seed}").sample(train, min(ROWS, len(train)))
+        data = LabelledRows(", ".join(needs), some, dev)
         layers = load(run, device="cpu").encoder.config.num_hidden_layers
         frozen = {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2}
         metrics = {}
         for name, way in {"frozen": frozen, "fine-tuned": {"learning_rate": 1e-3}}.items():
             settings: dict[str, Any] = {**_TUNING, **task_settings, **way, "seed": seed}
-
-            def make(out: Path, settings: dict[str, Any] = settings) -> Metrics:
-                given: dict[str, Any] = {"train": some, "dev": dev, "out": out, **settings}
-                given |= {"device": lab.device, "progress": lab.progress}
-                return finetune(str(run), task, **given).metrics
-
-            asked = {"model": run.name, "data": needs, "rows": ROWS, **settings}
-            metrics[name] = lab.cached_run(task, asked, make)[1][metric]
+            metrics[name] = lab.finetuned_metrics(run, task, data, **settings)[metric]
         return metrics
 
     return Probe(needs, measure)

@@ -1,0 +1,32 @@
+"""Runs of an experiment that are made only once: their results are read from their directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..utils.directories import make_directory
+from ..utils.json_files import write_json
+
+RESULT = "result.json"
+"""The file of a run's results, which marks the run as finished."""
+
+
+def finish_run(directory: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the results of a run; call `make`, which resumes a run, if it is not finished.
+
+    The checkpoints of a finished run are removed: they are large, and no longer needed.
+    """
+    file = directory / RESULT
+    if not file.exists():
+        result = make(directory)
+        make_directory(directory)
+        write_json(file, result, indent=1)
+    for part in ("checkpoints", "best"):
+        if (directory / part).exists():
+            shutil.rmtree(directory / part)
+    results: dict[str, Any] = json.loads(file.read_bytes())
+    return results
