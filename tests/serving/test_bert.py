@@ -15,7 +15,7 @@ from bertworks.inference.settings import GenerationSettings
 from bertworks.packed import Packed
 from bertworks.serving.models import Models
 from bertworks.serving.queue import Queue
-from bertworks.serving.runners.base import Text
+from bertworks.serving.runners import Text
 from tests.serving.conftest import Running
 
 TEXT = "the door was [MASK] in [MASK]"

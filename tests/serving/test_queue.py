@@ -19,10 +19,10 @@ from bertworks.serving.queue import (
     Load,
     OverloadedError,
     Queue,
+    RemainingWork,
+    Ticket,
     TooLargeError,
 )
-from bertworks.serving.runners.base import RemainingWork
-from bertworks.serving.tickets import Ticket
 
 
 @dataclass(frozen=True)

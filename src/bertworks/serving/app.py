@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from .context import get_context
 from .dialects import bert, bert_as_service, cohere, explorer, openai, operations, tei
 from .error_conversion import to_request_error
+from .metrics import get_context
 from .middleware import RequestMiddleware
 from .models import Models
 from .openapi import make_openapi

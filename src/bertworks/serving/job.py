@@ -20,13 +20,11 @@ from ..inference.sparse import SparseEmbedder
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
-from .context import RequestContext, get_context
-from .loaded_model import LoadedModel, WrongModelError
-from .queue import DeadlineError
+from .metrics import RequestContext, get_context
+from .models import LoadedModel, WrongModelError
+from .queue import DeadlineError, Runner
 from .request_error import invalid_field_error
-from .runners.base import Runner, TaskRow, Text
-from .runners.embedding import EmbedRunner
-from .runners.tasks import TaskRunner
+from .runners import EmbedRunner, TaskRow, TaskRunner, Text
 from .service import Service, get_service
 
 _TOKEN_IDS_REFUSED = (

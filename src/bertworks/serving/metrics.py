@@ -1,12 +1,19 @@
-"""A server's metrics for Prometheus, under the names of text-embeddings-inference."""
+"""What a server measures: each request's counts and times, and metrics for Prometheus.
+
+The metrics have the names of text-embeddings-inference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from starlette.requests import Request
 
-from .context import RequestContext
+from ..errors import LengthError
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -24,6 +31,75 @@ GAUGES = {
     "bertworks_unavailable_models": "models that could not be loaded",
 }
 """Gauges of the server's state."""
+
+
+@dataclass
+class Truncation:
+    """How a request's texts are truncated that are too long.
+
+    Attributes:
+        side: the side at which they are truncated; None: they are an error.
+        max_tokens: maximum tokens of all texts together.
+        truncated, tokens: number of truncated texts and of tokens of all texts, so far.
+    """
+
+    side: Literal["left", "right"] | None = None
+    max_tokens: int | None = None
+    truncated: int = 0
+    tokens: int = 0
+
+    def count(self, tokens: int) -> None:
+        """Add the tokens of a text; raise `LengthError` if the total is too large."""
+        self.tokens += tokens
+        if self.max_tokens is not None and self.tokens > self.max_tokens:
+            raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")
+
+
+@dataclass
+class RequestContext:
+    """A request's client and deadline, and figures for the log, the metrics and the headers."""
+
+    id: str  # sent by the client, or new
+    start_time: float  # on the monotonic clock, like the deadline
+    client: str = ""  # the key's name, or the address; the queue is fair to clients
+    deadline: float | None = None
+    verb: str | None = None  # its name in the metrics
+    model: str | None = None
+    device: str = "cpu"  # where the model runs
+    rows: int = 0
+    characters: int = 0  # of all rows, like the tokens
+    tokens: int = 0
+    tokenising_seconds: float = 0.0
+    queueing_seconds: float = 0.0
+    computing_seconds: float = 0.0
+    truncation: Truncation = field(default_factory=Truncation)
+    error: str | None = None  # its kind
+    columns: Sequence[str] | None = None  # those that the texts of its rows were read from
+
+    def make_headers(self, now: float) -> dict[str, str]:
+        """Return text-embeddings-inference's headers (times in ms), `x-truncated-texts`, and
+        `x-columns`, a list in JSON, with which a client reads other parts of a table alike."""
+        parts = {
+            "x-compute-time": now - self.start_time,
+            "x-total-time": now - self.start_time,
+            "x-tokenization-time": self.tokenising_seconds,
+            "x-queue-time": self.queueing_seconds,
+            "x-inference-time": self.computing_seconds,
+        }
+        return {
+            "x-compute-type": self.device,
+            "x-compute-characters": str(self.characters),
+            "x-compute-tokens": str(self.tokens),
+            "x-truncated-texts": str(self.truncation.truncated),
+            **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
+            **({} if self.columns is None else {"x-columns": json.dumps(self.columns)}),
+        }
+
+
+def get_context(request: Request) -> RequestContext:
+    """Return a request's id, client, deadline, counts and times."""
+    context: RequestContext = request.state.context
+    return context
 
 
 class Metrics:

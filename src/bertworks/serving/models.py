@@ -1,4 +1,4 @@
-"""The models of a server: loaded at the start or on demand."""
+"""The models of a server: loaded at the start or on demand, each with what it can be asked for."""
 
 from __future__ import annotations
 
@@ -7,16 +7,36 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
-from ..errors import BertworksError, SettingsError, did_you_mean, truncate_repr
+from ..checkpoints.sentence import SentenceSettings, transformer_directory
+from ..checkpoints.weights import read_json
+from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
+from ..inference.settings import EngineSettings
+from ..inference.sparse import SparseEmbedder
 from ..loading import load
-from .loaded_model import LoadedModel, Prompts
+from ..model import Model
+from ..tasks.answering.task import AnsweringTask
+from ..tasks.pretraining.network import PretrainingNetwork
+from ..tasks.pretraining.task import PretrainingTask
+from ..tasks.regression import RegressionTask
+from ..tasks.tagging.task import TaggingTask
+from ..tasks.task import Network, Task
+from ..tasks.text_classifier import TextClassifierTask
+from ..tasks.texts import TextTask
 from .logs import log
+from .metrics import Truncation
+from .runners import WHOLE, EmbedRunner, GenerateRunner, TaskRunner, Text
+
+RunnerT = TypeVar("RunnerT")
+TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
+
+_MAX_RUNNERS = 32
+"""The most runners of a model, for different settings; the least recently used is dropped."""
 
 _RETRY_SECONDS = 30.0
 """A request for a model that could not be loaded tries again after this time."""
@@ -28,6 +48,209 @@ class UnknownModelError(BertworksError):
 
 class UnavailableModelError(BertworksError):
     """A request names a model that cannot be loaded."""
+
+
+class WrongModelError(BertworksError):
+    """A model was not trained for the task of a request."""
+
+
+class Prompts(NamedTuple):
+    """The prompts and the vector lengths that a sentence encoder's files define.
+
+    Attributes:
+        texts: the prompts, by name.
+        default: name of the prompt for requests that name none.
+        dimensions: lengths to which vectors may be shortened (Matryoshka); empty if none are named.
+        any_dimensions: whether vectors may be shortened to any length.
+    """
+
+    texts: Mapping[str, str]
+    default: str | None
+    dimensions: frozenset[int]
+    any_dimensions: bool
+
+    @classmethod
+    def from_directory(cls, directory: Path, sentence: SentenceSettings | None) -> Prompts:
+        """Read `config_sentence_transformers.json` and `config.json`.
+
+        Args:
+            sentence: the model's settings, which have the same prompts, and those of its adapter.
+        """
+        path = directory / "config_sentence_transformers.json"
+        entries = read_json(path) if path.is_file() else {}
+        if sentence is not None:
+            entries |= sentence.entries
+        config = read_json(transformer_directory(directory) / "config.json")
+        widths = config.get("matryoshka_dimensions") or entries.get("matryoshka_dimensions") or ()
+        return cls(
+            dict(entries.get("prompts") or {}),
+            entries.get("default_prompt_name"),
+            frozenset(widths),
+            bool(config.get("is_matryoshka")) and not widths,
+        )
+
+
+class LoadedModel:
+    """A loaded model.
+
+    Args:
+        name: its name in requests.
+        source: its directory, or its name on the hub.
+        settings: values for `EngineSettings`: precision and determinism.
+    """
+
+    def __init__(
+        self, name: str, source: str, model: Model, prompts: Prompts, settings: Mapping[str, Any]
+    ) -> None:
+        self.name, self.source, self.model, self.prompts = name, source, model, prompts
+        self._settings = dict(settings)
+        self.device = next(model.network.parameters()).device.type
+        networks = {one.network for one in (model, model.query_model) if one is not None}
+        self.num_bytes = sum(
+            weight.numel() * weight.element_size()
+            for network in networks
+            for weight in network.parameters()
+        )
+        self._runners: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def task(self) -> Task[Any] | None:
+        """The task that it was trained for, if any."""
+        return self.model.task
+
+    @property
+    def can_score_pairs(self) -> bool:
+        """Whether it predicts one number for a pair of texts."""
+        task = self.task
+        if isinstance(task, TextClassifierTask) and len(task.labels) > 1:
+            return False
+        return isinstance(task, TextClassifierTask | RegressionTask) and (
+            task.settings.is_pair_optional or task.settings.columns.pair is not None
+        )
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it can be asked for, which depends on its task."""
+        task = self.task
+        capabilities = {"embed"}
+        if isinstance(task, PretrainingTask):
+            if not task.causal:
+                capabilities |= {"fill-mask"} if task.has_masked_lm else set()
+            elif self.model.encoder.config.can_generate:
+                capabilities.add("generate")
+            if task.instances.next_sentence:
+                capabilities.add("next-sentence")
+        elif task is not None:
+            capabilities.add("predict-rows")
+        if isinstance(task, TextTask):
+            capabilities |= {"classify"} | ({"rerank"} if self.can_score_pairs else set())
+        if isinstance(task, TaggingTask):
+            capabilities.add("tag")
+        if isinstance(task, AnsweringTask):
+            capabilities.add("answer")
+        if self.compares_late:
+            capabilities.add("rerank")
+        return frozenset(capabilities)
+
+    def check_capability(self, capability: str) -> None:
+        """Raise `WrongModelError` if the model lacks a capability."""
+        if capability not in self.capabilities:
+            trained = "nothing but vectors" if self.task is None else self.task.name
+            raise WrongModelError(
+                f"the model {self.name!r} was trained for {trained}, not for {capability}",
+                fix=f"It supports: {', '.join(sorted(self.capabilities))}.",
+            )
+
+    def warm_up(self) -> None:
+        """Embed a text, so that the first request is fast.
+
+        Raises:
+            CheckpointError: the model cannot embed any text; for example, its outputs overflow.
+        """
+        try:
+            runner = self.get_embed_runner()
+            runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
+        except BertworksError as error:
+            raise CheckpointError(
+                f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
+            ) from None
+
+    def make_engine_settings(self, precision: str | None = None) -> EngineSettings:
+        """Return the settings of the engine, with another precision if one is given."""
+        override = {} if precision is None else {"precision": precision}
+        return EngineSettings.parse({**self._settings, **override})
+
+    def get_embed_runner(
+        self,
+        kind: type[EmbedRunner] = EmbedRunner,
+        *,
+        precision: str | None = None,
+        normalize: bool = False,
+        **settings: Any,
+    ) -> EmbedRunner:
+        """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
+
+        def make() -> EmbedRunner:
+            engine = self.make_engine_settings(precision).with_values(batch_tokens=WHOLE)
+            arguments = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
+            return kind(self.model.embedder(**arguments))  # prompts belong to the requests
+
+        return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
+
+    def is_for_queries(self, prompt_name: str | None) -> bool:
+        """Whether texts with this prompt have vectors of the model for queries, if there is one."""
+        query_model = self.model.query_model
+        if query_model is None or prompt_name is None:
+            return False
+        sentence = query_model.sentence
+        own = None if sentence is None else sentence.entries.get("default_prompt_name")
+        return prompt_name in ("query", own)
+
+    @property
+    def makes_sparse_vectors(self) -> bool:
+        """Whether its vectors of texts are sparse, unless a request asks for another pooling."""
+        return isinstance(self.get_embed_runner().embedder, SparseEmbedder)
+
+    @property
+    def compares_late(self) -> bool:
+        """Whether it gives a matrix for each text, for late interaction."""
+        return self.model.similarity_function == "maxsim"
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the model's files say that vectors have length 1."""
+        sentence = self.model.sentence
+        return sentence is not None and sentence.normalize
+
+    def get_task_runner(self, capability: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
+        """Return the runner of a capability; raise `WrongModelError` if the model lacks it."""
+        self.check_capability(capability)
+        task, network = self.task, self.model.network
+        assert task is not None and isinstance(network, Network)
+        return self._get_runner((kind,), lambda: kind(task, network, self.make_engine_settings()))
+
+    def get_generation_runner(self, batch_tokens: int) -> GenerateRunner:
+        """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
+        self.check_capability("generate")
+        network = self.model.network
+        assert isinstance(network, PretrainingNetwork)
+        return self._get_runner(
+            GenerateRunner,
+            lambda: GenerateRunner(
+                network, self.model.tokenizer, self.make_engine_settings(), batch_tokens
+            ),
+        )
+
+    def _get_runner(self, key: Hashable, make: Callable[[], RunnerT]) -> RunnerT:
+        with self._lock:
+            if key not in self._runners:
+                self._runners[key] = make()
+            self._runners.move_to_end(key)
+            while len(self._runners) > _MAX_RUNNERS:
+                self._runners.popitem(last=False)
+            runner: RunnerT = self._runners[key]
+            return runner
 
 
 class Failure(NamedTuple):

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, assert_never
 
 import orjson
+from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -32,6 +33,34 @@ ErrorFormat: TypeAlias = Literal["tei", "openai", "cohere"]
 """Format of an error's body: that of text-embeddings-inference, OpenAI or Cohere."""
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class TEIError(BaseModel):
+    error: str
+    error_type: str
+
+
+class OpenAIErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIErrorBody
+
+
+class CohereError(BaseModel):
+    message: str
+
+
+ERROR_SCHEMAS: Mapping[ErrorFormat, type[BaseModel]] = {
+    "tei": TEIError,
+    "openai": OpenAIError,
+    "cohere": CohereError,
+}
+"""The schema of the body of an error in each format."""
 
 
 class RequestError(Exception):

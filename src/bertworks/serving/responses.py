@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .context import get_context
+from .metrics import get_context
 
 
 async def encode_vectors(vectors: Sequence[NDArray[np.float32]], form: str = "float") -> list[Any]:

@@ -12,11 +12,9 @@ from ..inference.similarity import max_similarities
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .job import Job, locate_texts
-from .loaded_model import LoadedModel
+from .models import LoadedModel
 from .request_error import invalid_field_error
-from .runners.base import Text
-from .runners.embedding import LateInteractionRunner
-from .runners.tasks import ScoredPrediction, TaskRunner
+from .runners import LateInteractionRunner, ScoredPrediction, TaskRunner, Text
 
 
 async def score_texts(

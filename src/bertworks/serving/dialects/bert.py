@@ -19,8 +19,7 @@ from ...text.tokenizer import Tokenizer
 from ..job import join_texts, locate_texts, open_job, read_rows
 from ..request_error import invalid_field_error
 from ..responses import reply
-from ..runners.pretraining import MaskedRunner, MaskedText
-from ..runners.tasks import AnswerRunner, TaskRunner
+from ..runners import AnswerRunner, MaskedRunner, MaskedText, TaskRunner
 from ..scores import score_texts
 from .base import Ids, ProtocolRouter, StrictRequest, TopK, Truncate
 

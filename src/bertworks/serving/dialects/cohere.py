@@ -71,10 +71,6 @@ class V2RerankAnswer(BaseModel):
     meta: dict[str, Any]
 
 
-class CohereError(BaseModel):
-    message: str
-
-
 router = ProtocolRouter("Cohere, Jina", errors="cohere")
 # Clients of `/v1/rerank` are Jina's and those of other servers, which expect OpenAI's errors.
 v1_router = ProtocolRouter("Cohere, Jina", errors="openai")

@@ -50,17 +50,6 @@ class ModelList(BaseModel):
     data: list[ModelEntry]
 
 
-class OpenAIErrorBody(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class OpenAIError(BaseModel):
-    error: OpenAIErrorBody
-
-
 MAX_TOKENS = 300_000
 
 router = ProtocolRouter("OpenAI", errors="openai")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from fastapi import Request, Response
 from starlette.responses import HTMLResponse, PlainTextResponse
 
-from ..docs_page import docs_page
 from ..job import open_job
+from ..openapi import docs_page
 from ..request_error import RequestError
 from ..responses import reply
 from ..service import get_service
 from . import explorer
 from .base import ProtocolRouter
-from .info import describe_server
+from .tei import describe_server
 
 router = ProtocolRouter("operations", errors="tei")
 

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
+from ... import __version__
 from ...errors import DataError
 from ...inference.similarity import similarities
+from ...tasks.tagging.task import TaggingTask
+from ...tasks.task import Task
 from ...text.tokenizer import Tokenizer
 from ..job import Job, open_job, read_rows
-from ..loaded_model import WrongModelError
+from ..models import LoadedModel, WrongModelError
 from ..request_error import RequestError, invalid_field_error
 from ..responses import encode_vectors, reply
-from ..runners.base import Text
-from ..runners.embedding import SparseRunner, TokenStatesRunner
+from ..runners import SparseRunner, Text, TokenStatesRunner
 from ..scores import rank_labels, rank_texts, score_texts
-from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Side, Truncate
-from .infinity import InfinityRanks, in_infinity_format
-from .info import describe_model_type
-
-
-class TEIError(BaseModel):
-    error: str
-    error_type: str
+from ..service import Service
+from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Side, Truncate, Usage
 
 
 class TEIParameters(LenientRequest):
@@ -102,6 +99,21 @@ class Rank(BaseModel):
     index: int
     score: float
     text: str | None = None
+
+
+class InfinityRank(BaseModel):
+    index: int
+    relevance_score: float
+    document: str | None
+
+
+class InfinityRanks(BaseModel):
+    object: Literal["rerank"]
+    id: str
+    created: int
+    model: str
+    results: list[InfinityRank]
+    usage: Usage
 
 
 class SimilarityInput(LenientRequest):
@@ -372,3 +384,93 @@ def describe_tokens(
             )
         tokens_of_texts.append(tokens)
     return tokens_of_texts
+
+
+def in_infinity_format(
+    job: Job, documents: Sequence[str], ranking: Sequence[tuple[int, float]], *, has_text: bool
+) -> dict[str, Any]:
+    """Return ranked documents as infinity returns them."""
+    results = [
+        {
+            "index": index,
+            "relevance_score": score,
+            "document": documents[index] if has_text else None,
+        }
+        for index, score in ranking
+    ]
+    tokens = job.context.tokens
+    return {
+        "object": "rerank",
+        "id": job.context.id,
+        "created": int(time.time()),
+        "model": job.loaded_model.name,
+        "results": results,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+
+
+def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, Any]:
+    """Return the content of `/info` for a model."""
+    limits = service.settings
+    parameter = next(loaded_model.model.network.parameters())
+    return {
+        "model_id": loaded_model.source,
+        "model_sha": None,
+        "model_dtype": str(parameter.dtype).removeprefix("torch."),
+        "served_model_name": loaded_model.name,
+        "model_type": describe_model_type(loaded_model),
+        "max_concurrent_requests": limits.max_concurrent_requests,
+        "max_input_length": loaded_model.get_embed_runner().embedder.limit,
+        "max_batch_tokens": service.queue.batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": limits.max_texts,
+        "auto_truncate": False,
+        "tokenization_workers": 1,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "task": None if loaded_model.task is None else loaded_model.task.name,
+        "verbs": sorted(loaded_model.capabilities),
+        "precision": loaded_model.make_engine_settings().precision,
+        "prompts": dict(loaded_model.prompts.texts),
+        "default_prompt_name": loaded_model.prompts.default,
+        "similarity_fn_name": loaded_model.model.similarity_function,
+        "models": service.models.available,
+        "unavailable_models": {
+            name: str(failure.error) for name, failure in service.models.failures.items()
+        },
+        "row_context": describe_row_context(loaded_model.task),
+    }
+
+
+def describe_row_context(task: Task[Any] | None) -> dict[str, Any] | None:
+    """Return on which neighbouring rows a prediction depends, for clients that split rows.
+
+    Returns:
+        None: on none. Else the columns of a row's words and document, and the number of its
+        document's words on each side that are read; empty for a user's task, whose rows are not
+        known.
+    """
+    method = None if task is None else type(task).add_context
+    if isinstance(task, TaggingTask) and method is TaggingTask.add_context:
+        settings, columns = task.settings, task.settings.columns
+        if not settings.document_context:
+            return None
+        words = settings.max_seq_length
+        return {"word": columns.word, "document": columns.document, "words": words}
+    return None if method in (None, Task.add_context) else {}
+
+
+def describe_model_type(loaded_model: LoadedModel) -> dict[str, Any]:
+    """Return the model's type in text-embeddings-inference's format."""
+    labels = loaded_model.model.labels or ("LABEL_0",)
+    names = {
+        "id2label": {str(number): name for number, name in enumerate(labels)},
+        "label2id": {name: number for number, name in enumerate(labels)},
+    }
+    if "rerank" in loaded_model.capabilities:
+        return {"reranker": names}
+    if "classify" in loaded_model.capabilities:
+        return {"classifier": names}
+    pooling = loaded_model.get_embed_runner().embedder.pooling
+    return {"embedding": {"pooling": pooling}}
