@@ -85,16 +85,30 @@ class Layout:
         """The index of each sequence's last token."""
         return _to_int64(self.cu_seqlens[1:]) - 1
 
+    @cached_property
+    def on_host(self: LayoutT) -> LayoutT:
+        """The same with NumPy arrays; reading them does not wait for the device after `.to`."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if not any(hasattr(value, "detach") for value in values.values()):
+            return self
+        arrays: dict[str, Any] = {
+            name: _to_numpy(value) if hasattr(value, "detach") else value
+            for name, value in values.items()
+        }
+        return type(self)(**arrays)
+
     def to(self: LayoutT, device: torch.device | str) -> LayoutT:
         """Return the same with tensors on `device`; itself, if they are already there."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tensors = {
-            name: _to_tensor(value, device) if hasattr(value, "shape") else value
+            name: to_tensor(value, device) if hasattr(value, "shape") else value
             for name, value in values.items()
         }
         if all(tensors[name] is value for name, value in values.items()):
             return self
-        return type(self)(**tensors)
+        result = type(self)(**tensors)
+        vars(result)["on_host"] = self.on_host
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,17 +212,30 @@ class Packed(Layout):
             next_first = max(first + 1, int(np.searchsorted(ends, start + max_tokens, "right")))
             end = int(ends[next_first - 1])
             layout = Layout.from_lengths(self.lengths[first:next_first])
-            yield replace(
-                self,
-                cu_seqlens=self.cu_seqlens[first : next_first + 1] - start,
-                max_seqlen=layout.max_seqlen,
-                groups=layout.groups,
-                input_ids=self.input_ids[start:end],
-                token_type_ids=self.token_type_ids[start:end],
-                position_ids=self.position_ids[start:end],
-                sequence_row=self.sequence_row[first:next_first],
-                sequence_number=self.sequence_number[first:next_first],
-            )
+
+            def take(
+                packed: Packed,
+                sequences: slice = slice(first, next_first),
+                tokens: slice = slice(start, end),
+                layout: Layout = layout,
+            ) -> Packed:
+                edges = packed.cu_seqlens[sequences.start : sequences.stop + 1]
+                return replace(
+                    packed,
+                    cu_seqlens=edges - tokens.start,
+                    max_seqlen=layout.max_seqlen,
+                    groups=layout.groups,
+                    input_ids=packed.input_ids[tokens],
+                    token_type_ids=packed.token_type_ids[tokens],
+                    position_ids=packed.position_ids[tokens],
+                    sequence_row=packed.sequence_row[sequences],
+                    sequence_number=packed.sequence_number[sequences],
+                )
+
+            part = take(self)
+            if self.on_host is not self:
+                vars(part)["on_host"] = take(self.on_host)
+            yield part
             first, start = next_first, end
 
     def to_padded(self, values: Any = None, *, fill: int | float = 0) -> tuple[Any, Any]:
@@ -234,8 +261,8 @@ class Packed(Layout):
             padded[rows, columns] = values
             return padded, mask
         padded = values.new_full(shape, fill)
-        index = tuple(_to_tensor(indices, values.device) for indices in (rows, columns))
-        return padded.index_put(index, values), _to_tensor(mask, values.device)
+        index = tuple(to_tensor(indices, values.device) for indices in (rows, columns))
+        return padded.index_put(index, values), to_tensor(mask, values.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,7 +349,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch as tensors on `device`."""
-        targets = {name: _to_tensor(value, device) for name, value in self.targets.items()}
+        targets = {name: to_tensor(value, device) for name, value in self.targets.items()}
         return Batch(self.packed.to(device), targets, self.counts, self.examples)
 
 
@@ -330,12 +357,19 @@ def _to_numpy(values: Any) -> np.ndarray:
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
-def _to_tensor(values: Any, device: torch.device | str) -> Any:
+def to_tensor(values: Any, device: torch.device | str) -> Any:
+    """Return an array or tensor as a tensor on `device`, without waiting for a GPU.
+
+    A copy that nobody waits for reads its source later, which must be pinned memory: elsewhere,
+    MPS may read what has replaced a temporary array.
+    """
     import torch
 
     if not isinstance(values, torch.Tensor):
         values = torch.from_numpy(np.ascontiguousarray(values))
-    return values.to(device, non_blocking=True)
+    if torch.device(device).type != "cuda" or values.is_cuda:
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def _to_int64(values: Any) -> Any:

@@ -149,7 +149,7 @@ class Target(ABC):
                 layer=layer,
                 hidden=hidden,
             ).outputs
-            probabilities.append(self._to_probabilities(self._logits(outputs)).double().cpu())
+            probabilities.append(self._to_probabilities(self._logits(outputs)).cpu().double())
         return torch.cat(probabilities)
 
     @cached_property

@@ -238,7 +238,7 @@ class ValueTarget(Target):
         return outputs["values"].float()[:, None]
 
     def _to_probabilities(self, logits: Tensor) -> Float[Tensor, "rows names"]:
-        return logits.double().cpu().apply_(self._task.output_to_value)
+        return logits.cpu().double().apply_(self._task.output_to_value)
 
 
 class AnswerTarget(TokenTarget, PairTarget):

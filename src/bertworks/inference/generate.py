@@ -217,7 +217,7 @@ def _draw(logits: Float[Tensor, "texts pieces"], texts: Sequence[Continuation]) 
     if settings.temperature == 0:
         likeliest: list[int] = logits.argmax(-1).tolist()
         return likeliest
-    scores, ids = logits.double().sort(stable=True, dim=-1, descending=True)
+    scores, ids = logits.cpu().double().sort(stable=True, dim=-1, descending=True)
     scores = (scores - scores[:, :1]) / settings.temperature  # at most 0, for any temperature
     if settings.top_k is not None:
         scores = scores[:, : settings.top_k]

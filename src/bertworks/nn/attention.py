@@ -7,10 +7,10 @@ the probabilities.
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
-  CUDA with dropout or in full precision. Inference in float32 on a CPU with AVX-512 has native code
-  for it (`native/attention_fp32.py`), unless attention is causal or limited to a window, or the
-  terms depend on queries and keys too.
-- *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no dropout.
+  CUDA in full precision or with terms in the scores. Inference in float32 on a CPU with AVX-512
+  has native code for it (`native/attention_fp32.py`), unless attention is causal or limited to a
+  window, or the terms depend on queries and keys too.
+- *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no terms in the scores.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
   plain formula: the reference of the tests, and the one in exported models.
 
@@ -36,6 +36,7 @@ from .attention_masks import (
 )
 from .grouped_attention import grouped_attention, infer_grouped, pair_groups
 from .score_bias import ScoreBias, scale_of
+from .varlen_attention import can_use_varlen, varlen_attention
 
 Backend = Literal["grouped", "varlen", "dense"]
 
@@ -81,14 +82,8 @@ def attention(
     if key_layout is None:
         key_layout = layout
     if backend is None:
-        has_varlen = (
-            query.is_cuda
-            and dropout == 0
-            and bias is None
-            and not num_global
-            and query.dtype in (torch.bfloat16, torch.float16)
-        )
-        backend = "varlen" if has_varlen else "grouped"
+        is_plain = bias is None and not num_global
+        backend = "varlen" if is_plain and can_use_varlen(query, value) else "grouped"
     if backend == "dense":
         masked = make_pack_mask(layout, key_layout, causal, window, query.device, num_global)
         terms = None
@@ -100,7 +95,7 @@ def attention(
             raise ValueError("variable-length attention has no score bias")
         if num_global:
             raise ValueError("variable-length attention has no global tokens")
-        return _varlen(query, key, value, layout, key_layout, causal, window, dropout)
+        return varlen_attention(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
     is_unmasked = not causal and window is None
     if is_inferred and is_unmasked and (bias is None or bias.has_numbers_only):
@@ -149,51 +144,3 @@ def _dense(
     if dropout:
         weights = F.dropout(weights, dropout)
     return torch.matmul(weights, v).transpose(1, 2).flatten(0, 1)
-
-
-# ----------------------------------------------------------------------------------------- varlen
-
-
-def check_varlen(device: str, dtype: torch.dtype, head_size: int, dropout: float) -> None:
-    """Reject what the flash-attention kernel rejects, also on machines without it.
-
-    Raises:
-        ValueError: the device is not CUDA, the dtype is not half precision, the head size is not a
-            multiple of 8 up to 256, or there is dropout.
-    """
-    if device != "cuda":
-        raise ValueError(f"variable-length attention runs on CUDA, not on {device}")
-    if dtype not in (torch.bfloat16, torch.float16):
-        raise ValueError(f"variable-length attention takes half precision, not {dtype}")
-    if head_size % 8 or head_size > 256:
-        raise ValueError(f"head_size={head_size} is not a multiple of 8 up to 256")
-    if dropout:
-        raise ValueError("variable-length attention has no dropout")
-
-
-def _varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    key_layout: Layout,
-    causal: bool,
-    window: int | None,
-    dropout: float,
-) -> Tensor:
-    check_varlen(query.device.type, query.dtype, query.shape[-1], dropout)
-    from torch.nn.attention.varlen import varlen_attn
-
-    width = -1 if window is None else window
-    result = varlen_attn(
-        query,
-        key,
-        value,
-        layout.cu_seqlens,
-        key_layout.cu_seqlens,
-        layout.max_seqlen,
-        key_layout.max_seqlen,
-        window_size=(width, 0 if causal else width),
-    )
-    assert isinstance(result, Tensor)
-    return result

@@ -61,7 +61,7 @@ def make_pack_mask(
     num_global: int = 0,
 ) -> Bool[Tensor, "1 1 queries keys"]:
     """Return a mask of the keys of a pack that each query must not attend to."""
-    edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
+    edges, key_edges = (one.on_host.cu_seqlens.tolist() for one in (layout, key_layout))
     masked = torch.ones(1, 1, edges[-1], key_edges[-1], dtype=torch.bool, device=device)
     for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
         pairs = make_pair_mask(q1 - q0, k1 - k0, causal, window, device, num_global)
@@ -83,7 +83,7 @@ def make_pack_distances(
     layout: Layout, key_layout: Layout, device: torch.device
 ) -> Int64[Tensor, "queries keys"]:
     """Return the distance of each key of a pack from each query of the same sequence; else 0."""
-    edges, key_edges = layout.cu_seqlens.tolist(), key_layout.cu_seqlens.tolist()
+    edges, key_edges = (one.on_host.cu_seqlens.tolist() for one in (layout, key_layout))
     distances = torch.zeros(edges[-1], key_edges[-1], dtype=torch.int64, device=device)
     for (q0, q1), (k0, k1) in zip(pairwise(edges), pairwise(key_edges), strict=True):
         distances[q0:q1, k0:k1] = make_pair_distances(q1 - q0, k1 - k0, device)

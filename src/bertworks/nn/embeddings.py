@@ -97,7 +97,8 @@ def _share_of_sequence(
         return shares.expand(packed.mask.shape).flatten()
     edges = packed.cu_seqlens.long()
     sums = F.pad(values.cumsum(0), (1, 0))[edges]
-    return torch.repeat_interleave(sums.diff() / edges.diff(), edges.diff())
+    shares = sums.diff() / edges.diff()
+    return torch.repeat_interleave(shares, edges.diff(), output_size=packed.num_tokens)
 
 
 class MappedEmbeddings(Embeddings):

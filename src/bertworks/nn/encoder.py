@@ -273,7 +273,9 @@ def _reverse_index(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
     assert isinstance(packed, Packed)
     edges = packed.cu_seqlens.long()
     # The sum of a token's index and its reversed index: that of its sequence's first and last.
-    sums = torch.repeat_interleave(edges[:-1] + edges[1:] - 1, edges.diff())
+    sums = torch.repeat_interleave(
+        edges[:-1] + edges[1:] - 1, edges.diff(), output_size=packed.num_tokens
+    )
     indices = torch.arange(rows, device=sums.device)
     indices[: len(sums)] = sums - indices[: len(sums)]
     return indices

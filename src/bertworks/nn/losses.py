@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..native import training as native
-from ..packed import Packed
+from ..packed import Packed, to_tensor
 from .cpu import align_rows
 from .encoder import Encoder
 from .layers import promote_to_float32
@@ -162,9 +163,8 @@ def next_token_loss_sum(
 
     For models such as GPT, whose head has neither a layer nor a bias.
     """
-    has_next = torch.ones_like(packed.input_ids, dtype=torch.bool)
-    has_next[packed.last_tokens] = False
-    positions = has_next.nonzero().squeeze(-1)
+    last_tokens = packed.on_host.last_tokens
+    positions = to_tensor(np.delete(np.arange(packed.num_tokens), last_tokens), hidden.device)
     weight = encoder.embeddings.word_embeddings.weight
     labels = packed.input_ids[positions + 1]
     return linear_cross_entropy(align_rows(hidden[positions]), weight, None, labels)

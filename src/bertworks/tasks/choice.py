@@ -356,7 +356,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         `choice` is a number that counts from `first_number`, as in the training table; from 0 if
         its labels are letters.
         """
-        shares = torch.softmax(outputs["logits"].double(), -1).cpu()
+        shares = torch.softmax(outputs["logits"].cpu().double(), -1)
         predictions: dict[int, Prediction] = {}
         for example, row in zip(batch.examples, shares.tolist(), strict=True):
             probabilities = row[: len(example.sequences)]

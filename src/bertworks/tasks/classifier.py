@@ -143,7 +143,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `label`, and the `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        shares = torch.softmax(outputs["logits"].double().cpu(), -1).tolist()
+        shares = torch.softmax(outputs["logits"].cpu().double(), -1).tolist()
         for example, row in zip(batch.examples, shares, strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
             label = max(probabilities, key=probabilities.__getitem__)

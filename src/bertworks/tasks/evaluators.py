@@ -56,7 +56,7 @@ class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
         self._loss += cross_entropy_sum(logits, labels).item()
         gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
         self._count += len(gold)
-        confidence = np.asarray(logits.double().softmax(-1).amax(-1).cpu())
+        confidence = np.asarray(logits.cpu().double().softmax(-1).amax(-1))
         self._scores.add(gold, predicted, confidence)
         for row in np.flatnonzero(gold != predicted).tolist():
             example = batch.examples[row]
@@ -86,7 +86,7 @@ class MultiLabelEvaluator(Evaluator):
         self._worst = WorstMistakes()
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        logits = outputs["logits"].double().cpu()
+        logits = outputs["logits"].cpu().double()
         gold, predicted = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
         self._labels.append(gold)
         self._logits.append(np.asarray(logits))
@@ -143,7 +143,9 @@ class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
         self._output_to_value = output_to_value
 
     def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        labels, values = batch.targets["labels"].double(), outputs["values"].double()
+        labels, values = (
+            part.cpu().double() for part in (batch.targets["labels"], outputs["values"])
+        )
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, gold, predicted in rows:
             self._scores.add(example, example.display_text, gold, self._output_to_value(predicted))

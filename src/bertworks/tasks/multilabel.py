@@ -125,7 +125,7 @@ class MultiLabelTask(TextClassifierTask):
         """Return for each row its `labels`, whose probability is above 0.5, and the
         `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        logits = outputs["logits"].double().tolist()
+        logits = outputs["logits"].cpu().double().tolist()
         for example, row in zip(batch.examples, logits, strict=True):
             probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
             likely = [name for name, value in probabilities.items() if value > 0.5]

@@ -140,7 +140,7 @@ class RegressionTask(TextTask):
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `value`."""
-        outcomes = zip(batch.examples, outputs["values"].double().tolist(), strict=True)
+        outcomes = zip(batch.examples, outputs["values"].cpu().double().tolist(), strict=True)
         return {
             example.index: {"value": self.output_to_value(output)} for example, output in outcomes
         }

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
 from ..nn.losses import next_token_loss_sum
-from ..packed import Batch
+from ..packed import Batch, to_tensor
 from ..settings.base import Settings
 from .classifier import ClassifierNetwork, ClassifierTask
 from .example import LabelledExample, collate_labelled
@@ -112,7 +111,8 @@ class TextClassifierNetwork(TextNetwork, ClassifierNetwork):
         """Return the weights of the classes, `[classes]`, on the logits' device; None if all 1."""
         if self._class_weights is None:
             return None
-        return torch.tensor(self._class_weights, device=logits.device, dtype=torch.float32)
+        weights: Tensor = to_tensor(np.asarray(self._class_weights, np.float32), logits.device)
+        return weights
 
 
 class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,7 +22,7 @@ from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
 from ..nn.layers import promote_to_float32
-from ..packed import Batch, Packed, Padded, Sequences
+from ..packed import Batch, Packed, Padded, Sequences, to_tensor
 from .task import Network
 
 WindowPooling = Literal["mean", "max"]
@@ -63,7 +64,8 @@ class TextNetwork(Network):
         backward pass computes each part a second time.
         """
         packed = batch.packed
-        tokens = CHUNK_TOKENS if packed.sequence_number.any() else packed.num_tokens
+        has_windows = packed.on_host.sequence_number.any()
+        tokens = CHUNK_TOKENS if has_windows else packed.num_tokens
         return pool_sequences(
             apply_in_chunks(self._sequence_logits, packed, tokens), packed, self.pooling
         )
@@ -83,17 +85,18 @@ def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
     For a pair in both orders, the sum of the logits equals the output layer applied to the sum of
     the two vectors (Radford et al. 2018, §3.3), except that the bias counts twice.
     """
-    firsts = (packed.sequence_number == 0).nonzero().squeeze(-1)
+    firsts = np.flatnonzero(packed.on_host.sequence_number == 0)
     if len(firsts) == len(logits):
         return logits
-    counts = torch.diff(firsts, append=firsts.new_tensor([len(logits)]))
+    row_counts = np.diff(firsts, append=len(logits))
     values = promote_to_float32(logits)
     if pooling == "max":  # with ties, segment_reduce repeats a negative gradient for each maximum
-        rows = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        found = values.new_zeros(len(counts), values.shape[1])
+        rows = to_tensor(np.repeat(np.arange(len(firsts)), row_counts), values.device)
+        result = values.new_zeros(len(firsts), values.shape[1])
         where = rows[:, None].expand_as(values)
-        return found.scatter_reduce(0, where, values, "amax", include_self=False)
-    return torch.segment_reduce(values, pooling, lengths=counts, axis=0)
+        return result.scatter_reduce(0, where, values, "amax", include_self=False)
+    counts = to_tensor(row_counts, values.device)
+    return torch.segment_reduce(values, pooling, lengths=counts, axis=0, unsafe=True)
 
 
 def apply_in_chunks(function: Callable[[Packed], Tensor], packed: Packed, tokens: int) -> Tensor:

@@ -67,9 +67,10 @@ def answering_loss_sum(
 ) -> Float[Tensor, ""]:
     """The sum over windows of the mean or sum of the start and end cross-entropies."""
     logits, packed = promote_to_float32(logits), batch.packed
-    lengths = packed.cu_seqlens.diff().long()
     sequence = torch.repeat_interleave(
-        torch.arange(packed.num_sequences, device=logits.device), lengths
+        torch.arange(packed.num_sequences, device=logits.device),
+        packed.cu_seqlens.diff().long(),
+        output_size=packed.num_tokens,
     )
     padded = logits.new_full((packed.num_sequences, packed.max_seqlen, 2), -torch.inf).index_put(
         (sequence, packed.position_ids), logits

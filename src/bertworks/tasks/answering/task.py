@@ -302,9 +302,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         self, outputs: Mapping[str, Tensor], batch: Batch
     ) -> Iterator[tuple[AnsweringExample, list[ScoredSpan], float]]:
         """Each row's example, its best spans with different texts, and the score of "no answer"."""
-        logits = outputs["logits"].double().cpu().numpy()
-        cu_seqlens = batch.packed.cu_seqlens.tolist()
-        rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
+        logits = outputs["logits"].cpu().double().numpy()
+        cu_seqlens = batch.packed.on_host.cu_seqlens.tolist()
+        rows, numbers = (
+            batch.packed.on_host.sequence_row.tolist(),
+            batch.packed.on_host.sequence_number.tolist(),
+        )
         starts = {
             pair: cu_seqlens[number] for number, pair in enumerate(zip(rows, numbers, strict=True))
         }

@@ -79,7 +79,7 @@ def probabilities_at_masks(logits: Tensor, batch: Batch) -> Iterator[tuple[int, 
     probabilities = torch.softmax(logits.float(), -1).cpu()
     positions = np.asarray(batch.targets["masked_positions"].cpu())
     edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
-    for number, row in enumerate(batch.packed.sequence_row.tolist()):
+    for number, row in enumerate(batch.packed.on_host.sequence_row.tolist()):
         yield row, probabilities[edges[number] : edges[number + 1]]
 
 

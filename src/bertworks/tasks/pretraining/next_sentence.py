@@ -72,10 +72,10 @@ class NextSentenceTask(PretrainingTask):
         """For each pair the `next_sentence_probability`: whether B follows A."""
         packed = batch.packed
         probabilities = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
-        is_pair = packed.token_type_ids[packed.last_tokens].tolist()
+        is_pair = packed.on_host.token_type_ids[packed.on_host.last_tokens].tolist()
         return {
             row: {"next_sentence_probability": probability} if pair else {}
             for row, pair, probability in zip(
-                packed.sequence_row.tolist(), is_pair, probabilities, strict=True
+                packed.on_host.sequence_row.tolist(), is_pair, probabilities, strict=True
             )
         }

@@ -173,8 +173,8 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         `probability`, without special tokens.
         """
         probabilities = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
-        parts = itertools.pairwise(batch.packed.cu_seqlens.tolist())
-        rows = batch.packed.sequence_row.tolist()
+        parts = itertools.pairwise(batch.packed.on_host.cu_seqlens.tolist())
+        rows = batch.packed.on_host.sequence_row.tolist()
         row_probabilities = {
             row: probabilities[slice(*part)] for row, part in zip(rows, parts, strict=True)
         }

@@ -232,7 +232,7 @@ class PretrainingTask(Task[PretrainingExample]):
         packed = batch.packed
         edges = np.asarray(packed.cu_seqlens.cpu())
         positions = np.asarray(batch.targets["masked_positions"].cpu())
-        rows = packed.sequence_row.tolist()
+        rows = packed.on_host.sequence_row.tolist()
         answers: dict[int, Prediction] = {row: {"masks": []} for row in rows}
         logits = outputs["mlm_logits"].float()
         pieces = self.tokenizer.vocab_size  # the embeddings may have more rows

@@ -245,7 +245,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
         """For each row the `similarity`: the cosine of its two texts."""
-        values = outputs["values"].double().clamp(-1, 1).tolist()  # rounding may exceed 1
+        values = outputs["values"].cpu().double().clamp(-1, 1).tolist()  # rounding may exceed 1
         return {
             example.index: {"similarity": value}
             for example, value in zip(batch.examples, values, strict=True)

@@ -285,7 +285,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
         For a word with several labelled pieces, the mean of their logits is used.
         """
-        logits = outputs["logits"].double().cpu().numpy()
+        logits = outputs["logits"].cpu().double().numpy()
         examples = {example.index: example for example in batch.examples}
         sums = {
             index: np.zeros((len(example.words), logits.shape[1]))
@@ -293,7 +293,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         }
         pieces = {index: np.zeros(len(example.words)) for index, example in examples.items()}
         start = 0
-        rows, numbers = batch.packed.sequence_row.tolist(), batch.packed.sequence_number.tolist()
+        rows, numbers = (
+            batch.packed.on_host.sequence_row.tolist(),
+            batch.packed.on_host.sequence_number.tolist(),
+        )
         for row, number in zip(rows, numbers, strict=True):
             words = examples[row].sequences[number].words
             np.add.at(sums[row], words, logits[start : start + len(words)])

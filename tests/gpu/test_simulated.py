@@ -1,0 +1,193 @@
+"""Training and inference on a simulated GPU: no mixed devices, no waiting, flash attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.model import Model
+from bertworks.nn import varlen_attention
+from bertworks.nn.attention import attention
+from bertworks.packed import Layout
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.training import fit
+from bertworks.training.finetune import finetune
+from tests.training.letters import GEOMETRY, WORD_PIECES
+from tests.training.test_finetune_tasks import TASKS
+from tests.training.tiny_run import tiny_run
+
+from .simulation import Counts, simulated_gpu
+
+
+@pytest.fixture
+def gpu() -> Iterator[Counts]:
+    with simulated_gpu() as counts:
+        yield counts
+
+
+@pytest.fixture
+def step_counts(gpu: Counts, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The counts of each step of a training."""
+    steps: list[dict[str, Any]] = []
+    update = fit._Loop.update
+
+    def update_and_count(*args: Any) -> Any:
+        gpu.clear()
+        result = update(*args)
+        steps.append(
+            {
+                "waits": dict(gpu.waits),
+                "blocking copies": dict(gpu.blocking_copies),
+                "dropouts": list(gpu.attention_dropouts),
+            }
+        )
+        return result
+
+    monkeypatch.setattr(fit._Loop, "update", update_and_count)
+    return steps
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_step_of_each_task_waits_once(
+    task: str, dropout: float, step_counts: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    make, _, _, settings = TASKS[task]
+    random = np.random.default_rng(0)
+    rows = [make(random) for _ in range(24)]
+    config = GEOMETRY.with_values(attention_probs_dropout_prob=dropout, hidden_dropout_prob=dropout)
+    model = Model.fresh(config, Tokenizer.from_vocabulary(WORD_PIECES))
+    settings = {"max_seq_length": 32, **settings, "epochs": 1}
+    finetune(
+        model,
+        task,
+        train=rows,
+        dev=rows[:6],
+        out=tmp_path / "run",
+        precision="bf16",
+        device="cuda:0",
+        batch_size=8,
+        **settings,
+    )
+    check_steps(step_counts, {dropout})
+
+
+def check_steps(steps: list[dict[str, Any]], dropouts: set[float]) -> None:
+    """Each step waits for its loss alone, and calls the kernel with these dropouts."""
+    assert steps
+    for step in steps:
+        assert sum(step["waits"].values()) == 1, step["waits"]
+        assert not step["blocking copies"]
+        assert set(step["dropouts"]) == dropouts
+
+
+TINY = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2} | {
+    "intermediate_size": 32
+}
+FULL_SENTENCES = {"instances": {"format": "full-sentences"}}
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "mlm": {},
+    "causal": FULL_SENTENCES,
+    "replaced_tokens": {**FULL_SENTENCES, "model": {**TINY, "family": "electra"}},
+    "masked_permutation": FULL_SENTENCES,
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_step_of_pretraining_waits_once(
+    objective: str, step_counts: list[dict[str, Any]], prepared_data: Path, tmp_path: Path
+) -> None:
+    tiny_run(
+        prepared_data,
+        tmp_path / "run",
+        objective=objective,
+        steps=3,
+        device="cuda:0",
+        **OBJECTIVES[objective],
+    )
+    has_score_bias = objective == "masked_permutation"  # which the kernel does not take
+    check_steps(step_counts, set() if has_score_bias else {0.1})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_vectors_are_those_of_the_cpu(precision: str, gpu: Counts) -> None:
+    texts = ["a b c", "x", "d e f g h a b", "c d"] * 3
+    settings = {"precision": precision, "batch_tokens": 16}
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    expected = model.embed(texts, **settings)
+    model.network.to("cuda:0")
+    vectors = model.embed(texts, **settings)
+    bound = 1e-5 if precision == "fp32" else 0.02
+    assert np.abs(vectors - expected).max() < bound
+    assert bool(gpu.attention_dropouts) == (precision == "bf16")
+    assert not gpu.blocking_copies
+
+
+# ---------------------------------------------------------------------------------------- attention
+
+
+def random_inputs(
+    sizes: tuple[int, int, int], total: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    heads, size, value_size = sizes
+    return tuple(
+        torch.randn(total, heads, one, generator=generator).to(dtype)
+        for one in (size, size, value_size)
+    )
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("size", "value_size"), [(8, 8), (26, 26), (12, 20)])
+def test_flash_attention_of_any_head_size_is_the_formula(
+    size: int, value_size: int, causal: bool, window: int | None, gpu: Counts
+) -> None:
+    """Also its gradients: head sizes are padded to those that the kernel takes."""
+    layout = Layout.from_lengths(np.array([3, 3, 7, 1]))
+    inputs = random_inputs((2, size, value_size), 14, torch.bfloat16)
+    results = []
+    for device, dtype in (("cpu", torch.float32), ("cuda:0", torch.bfloat16)):
+        parts = [part.to(device, dtype).requires_grad_() for part in inputs]
+        backend = "dense" if device == "cpu" else None
+        output = attention(*parts, layout.to(device), causal=causal, window=window, backend=backend)
+        weights = torch.linspace(-1, 1, output.numel()).view(output.shape).to(device, dtype)
+        (output * weights).sum().backward()
+        results.append([one.cpu().float() for one in (output, *(part.grad for part in parts))])
+    for expected, own in zip(*results, strict=True):
+        assert torch.allclose(own, expected, atol=0.05, rtol=0.02)
+    assert gpu.attention_dropouts == [0.0]
+
+
+def test_flash_attention_drops_the_same_weights_in_both_passes(gpu: Counts) -> None:
+    """With equal scores and ones as gradient, a value's gradient is the sum of its weights."""
+    length, dropout = 32, 0.25
+    layout = Layout.from_lengths(np.array([length])).to("cuda:0")
+    query = torch.zeros(length, 1, length, dtype=torch.bfloat16).to("cuda:0")
+    value = torch.eye(length, dtype=torch.bfloat16)[:, None].to("cuda:0").requires_grad_()
+    torch.manual_seed(0)
+    weights = attention(query, query, value, layout, dropout=dropout)
+    weights.sum().backward()
+    columns = weights.detach().cpu().float().sum(0)[0]
+    assert torch.allclose(value.grad.cpu().float()[:, 0, 0], columns, atol=0.02)
+    is_dropped = weights.detach().cpu() == 0
+    assert 0.2 < is_dropped.double().mean() < 0.3
+    torch.manual_seed(0)
+    again = attention(query, query, value, layout, dropout=dropout)
+    assert torch.equal(again.cpu(), weights.detach().cpu())
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0)])
+def test_flash_attention_needs_an_ampere_card(capability: tuple[int, int]) -> None:
+    with simulated_gpu(capability) as counts:
+        varlen_attention._capability.cache_clear()
+        layout = Layout.from_lengths(np.array([4])).to("cuda:0")
+        parts = [part.to("cuda:0") for part in random_inputs((2, 8, 8), 4, torch.float16)]
+        attention(*parts, layout)
+        assert len(counts.attention_dropouts) == (capability >= (8, 0))
+    varlen_attention._capability.cache_clear()
