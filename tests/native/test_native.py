@@ -245,28 +245,33 @@ def test_hooks_of_embeddings_are_called():
     assert calls == [1, 2]
 
 
+def means_of(hidden: Tensor, packed: Packed, *, unit_length: bool) -> Tensor:
+    bits = hidden.view(torch.uint16).numpy()
+    return torch.from_numpy(mean_of_sequences(bits, packed, unit_length=unit_length))
+
+
 @needs_kernels
 @pytest.mark.parametrize("unit_length", [False, True])
 def test_means_equal_the_formula(unit_length):
     packed = pack(1, 2, 7, 7, 300)
     hidden = torch.randn(len(packed.input_ids), 96).bfloat16()
-    actual = mean_of_sequences(hidden, packed, unit_length=unit_length)
+    actual = means_of(hidden, packed, unit_length=unit_length)
     edges = packed.cu_seqlens.tolist()
     parts = [hidden[start:end].double() for start, end in pairwise(edges)]
     expected = torch.stack([part.mean(0) for part in parts])
     if unit_length:
         expected = nn.functional.normalize(expected, dim=-1)
     torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-7)
-    alone = mean_of_sequences(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
+    alone = means_of(hidden[3:10].contiguous(), pack(7), unit_length=unit_length)
     assert torch.equal(alone[0], actual[2])
 
 
 @needs_kernels
 def test_the_mean_of_zeros_has_no_direction():
     zeros = torch.zeros(3, 32, dtype=torch.bfloat16)
-    assert mean_of_sequences(zeros, pack(3), unit_length=True).eq(0).all()
+    assert means_of(zeros, pack(3), unit_length=True).eq(0).all()
     zeros[1, 5] = torch.nan
-    assert mean_of_sequences(zeros, pack(3), unit_length=True).isnan().all()
+    assert means_of(zeros, pack(3), unit_length=True).isnan().all()
 
 
 @needs_kernels
@@ -484,7 +489,13 @@ def test_packing_keeps_all_numbers():
         rows = torch.randint(-9, 9, (outputs, inputs)).to(dtype)
         if dtype.is_floating_point:
             rows.mul_(1.37)
-        packed = native_layer._pack(rows, group).view(-1, inputs // group, library.PANEL, group)
+        is_bfloat16 = dtype is torch.bfloat16
+        array = (rows.view(torch.uint16) if is_bfloat16 else rows).numpy()
+        if dtype is torch.float64:
+            array = native_layer._floats(array)
+        packed = torch.from_numpy(native_layer._pack(array, group))
+        packed = packed if dtype is torch.int8 else packed.view(torch.bfloat16)
+        packed = packed.view(-1, inputs // group, library.PANEL, group)
         rounded = rows.to(packed.dtype).float()
         padded = nn.functional.pad(rounded, (0, 0, 0, -outputs % library.PANEL))
         expected = padded.view(-1, library.PANEL, inputs // group, group).transpose(1, 2)

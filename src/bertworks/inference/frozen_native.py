@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from ..native.layer import ACTIVATIONS, NativeLayer, NativeLayers, NativeMap
+from ..native.layer import ACTIVATIONS, MAPS, FixedCodes, NativeLayer, NativeLayers
 from ..native.library import PANEL, has_kernels
 from ..nn.config import EncoderConfig
 from ..nn.embeddings import Embeddings
@@ -20,7 +22,6 @@ from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
 from ..nn.layers import LayerNorm, Linear
 from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
-from ..nn.quantization import quantize_rows
 from ..nn.score_bias import DistanceVectors, ScoreBias
 from ..packed import Packed, Sequences
 
@@ -35,19 +36,22 @@ class FrozenNativeLayer(Layer):
         self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         assert isinstance(scope.packed, Packed)
-        return self.native(hidden, scope.packed, _numbers(scope.bias))
+        return _to_tensor(self.native(_to_array(hidden), scope.packed, _numbers(scope.bias)))
 
     @staticmethod
     def from_layer(layer: Layer, config: EncoderConfig, int8: bool) -> FrozenNativeLayer:
         """Return a layer with the parameters of `layer`, which native code computes."""
         parts = _Parts.from_layer(layer)
         assert parts is not None
-        make_map = _eight_bit_map if int8 else _bfloat16_map
-        weights = NativeLayer(
-            [make_map(linear) for linear in parts.maps],
-            [(norm.weight, _bias(norm), norm.eps) for norm in parts.norms],
-            config.num_attention_heads,
-            config.hidden_act,
+        first, second = parts.norms
+        codes = {name: _codes(linear) for name, linear in zip(MAPS, parts.maps, strict=True)}
+        weights = NativeLayer.from_arrays(
+            {name: _to_array(tensor) for name, tensor in layer.state_dict().items()},
+            int8=int8,
+            epsilons=(first.eps, second.eps),
+            heads=config.num_attention_heads,
+            activation=config.hidden_act,
+            codes={name: one for name, one in codes.items() if one is not None},
         )
         return copy_module(
             layer,
@@ -69,7 +73,7 @@ class FrozenNativeEmbeddings(Embeddings):
         if isinstance(packed, Packed) and not any(self.hooks):
             hidden = self.native(packed)
             if hidden is not None:
-                return hidden
+                return _to_tensor(hidden)
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
@@ -98,7 +102,11 @@ class FrozenNativeEmbeddings(Embeddings):
             parts._modules,
             FrozenNativeEmbeddings,
             native=NativeEmbeddings(
-                words, positions, types, (*norm_weights, norm.eps), parts.position_offset
+                _to_array(words),
+                None if positions is None else _to_array(positions),
+                None if types is None else _to_array(types),
+                (_to_array(norm_weights[0]), _to_array(norm_weights[1]), norm.eps),
+                parts.position_offset,
             ),
             hooks=[hooks for part in parts.children() for hooks in _hooks(part)],
         )
@@ -115,13 +123,14 @@ class FrozenNativeEncoder(Encoder):
             return super().forward(packed)
         hidden = next(self.hidden_states(packed))
         bias = self._make_score_bias(packed, hidden)
-        return self.native(hidden, packed, _numbers(bias))
+        return _to_tensor(self.native(_to_array(hidden), packed, _numbers(bias)))
 
     def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
         hidden = self(packed)
         if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
-            return mean_of_sequences(hidden, packed, unit_length=unit_length)
+            means = mean_of_sequences(_to_array(hidden), packed, unit_length=unit_length)
+            return torch.from_numpy(means)
         vectors = pool(hidden.float(), packed, "mean")  # a hook has changed the states
         return nn.functional.normalize(vectors, dim=-1) if unit_length else vectors
 
@@ -159,12 +168,12 @@ class FrozenNativeEncoder(Encoder):
 
 def _numbers(
     bias: ScoreBias | DistanceVectors | None,
-) -> Float[Tensor, "heads distances"] | None:
+) -> Float[np.ndarray, "heads distances"] | None:
     """The numbers that a bias adds to the scores."""
     if bias is None:
         return None
     assert isinstance(bias, ScoreBias) and bias.has_numbers_only
-    return bias.numbers
+    return None if bias.numbers is None else _to_array(bias.numbers)
 
 
 def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
@@ -246,20 +255,27 @@ class _Parts(NamedTuple):
         )
 
 
-def _bfloat16_map(linear: Linear) -> NativeMap:
-    return NativeMap.from_weight(linear.weight, _bias(linear))
-
-
-def _eight_bit_map(linear: Linear) -> NativeMap:
-    """Uses the same numbers as `QuantizedLinear.prepare`."""
-    weight, inputs = linear.weight.detach().float(), linear.input_codes
-    if inputs is not None:
-        inputs = inputs.to(weight.device)
-    if inputs is None or not inputs.match(weight):
-        return NativeMap.from_codes(*quantize_rows(weight), _bias(linear))
+def _codes(linear: Linear) -> FixedCodes | None:
+    """The fixed codes of a map's inputs, if it is calibrated; `QuantizedLinear` has the same."""
+    inputs = linear.input_codes
+    if inputs is None:
+        return None
+    weight = linear.weight.detach().float()
+    inputs = inputs.to(weight.device)
+    if not inputs.match(weight):
+        return None
     start, slope = (part.expand(linear.in_features) for part in inputs.start_and_slope)
-    codes, scales = quantize_rows(weight * inputs.steps)
-    return NativeMap.from_codes(codes, scales, _bias(linear) + inputs.shift, (start, slope))
+    return FixedCodes(*map(_to_array, (inputs.steps, start, slope, inputs.shift)))
+
+
+def _to_array(tensor: Tensor) -> NDArray[Any]:
+    """A tensor on the CPU as an array, without a copy; bfloat16 numbers as their bits."""
+    tensor = tensor.detach()
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def _to_tensor(bits: NDArray[np.uint16]) -> Tensor:
+    return torch.from_numpy(bits).view(torch.bfloat16)
 
 
 def _bias(part: Linear | LayerNorm) -> Tensor:

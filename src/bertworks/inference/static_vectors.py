@@ -184,7 +184,7 @@ class StaticEmbedder(Embedder):
             warnings.warn(what, BertworksWarning, stacklevel=4)
         table = self.network.encoder.embeddings.word_embeddings.weight.detach().float()
         if is_enabled() and table.is_cpu and table.is_contiguous():
-            write_means_of_rows(table, ids, lengths, result, unit_length=self.normalize)
+            write_means_of_rows(table.numpy(), ids, lengths, result, unit_length=self.normalize)
         else:
             starts = (np.cumsum(lengths) - lengths).astype(np.int32)
             with torch.inference_mode():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ctypes import byref, c_int64
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..packed import Layout
@@ -33,12 +35,16 @@ def can_attend(
             for tensor in (query, key, value)
         )
         and head_shape[-1] % PANEL == 0
-        and can_add(bias, key_layout, query.shape[1])
+        and can_add(_numbers(bias), key_layout, query.shape[1])
         and layout.num_sequences == key_layout.num_sequences
         and _has_all_tokens(query, layout)
         and _has_all_tokens(key, key_layout)
         and _has_all_tokens(value, key_layout)
     )
+
+
+def _numbers(bias: Tensor | None) -> NDArray[np.float32] | None:
+    return None if bias is None else bias.detach().numpy()
 
 
 def _has_all_tokens(tokens: Tensor, layout: Layout) -> bool:
@@ -72,7 +78,7 @@ def attention(
     rows, heads, size = query.shape
     result = torch.empty(rows, heads, size, dtype=torch.float32, device="cpu")
     result[layout.groups[-1].tokens.stop :].zero_()
-    native_bias = NativeBias(bias)
+    native_bias = NativeBias(_numbers(bias))
     arguments = AttentionFp32(
         *(tensor.data_ptr() for tensor in (query, key, value)),
         (c_int64 * 3)(*(tensor.stride(0) for tensor in (query, key, value))),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ctypes import c_float, c_int64, c_void_p
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, UInt16
+from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
-from .library import EmbeddingTables, library, parallel
+from .library import EmbeddingTables, empty, library, num_threads, parallel
 
 _INDEX_ERROR = 2  # what native code returns if an index is not in its table
 
@@ -26,50 +26,50 @@ class NativeEmbeddings:
 
     def __init__(
         self,
-        words: Tensor,
-        positions: Tensor | None,
-        types: Tensor | None,
-        norm: tuple[Tensor, Tensor, float],
+        words: NDArray[np.float32],
+        positions: NDArray[np.float32] | None,
+        types: NDArray[np.float32] | None,
+        norm: tuple[NDArray[np.float32], NDArray[np.float32], float],
         offset: int,
     ) -> None:
         *weights, epsilon = norm
         tables = (words, positions, types)
-        self._tensors = (*tables, *weights)
+        self._arrays = (*tables, *weights)
         self._width = words.shape[1]
         self._struct = EmbeddingTables(
-            (c_void_p * 3)(*(None if table is None else table.data_ptr() for table in tables)),
-            (c_void_p * 2)(*(part.data_ptr() for part in weights)),
+            (c_void_p * 3)(*(None if table is None else table.ctypes.data for table in tables)),
+            (c_void_p * 2)(*(part.ctypes.data for part in weights)),
             (c_int64 * 3)(*(0 if table is None else len(table) for table in tables)),
             self._width,
             offset,
             c_float(epsilon),
         )
-        self._run, self._parallel = library().bertworks_embeddings, parallel()
+        self._run = library().bertworks_embeddings
 
-    def __call__(self, packed: Packed) -> Float[Tensor, "tokens width"] | None:
-        """Return the embeddings of a pack.
+    def __call__(self, packed: Packed) -> UInt16[np.ndarray, "tokens width"] | None:
+        """Return the embeddings of a pack of arrays, or of tensors on the CPU.
 
         Returns:
+            The bits of bfloat16 numbers.
             None if a token, position or type is not in its table, or they are not three equally
-            long vectors of int64 on the CPU.
+            long vectors of int64.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
-        indices = (packed.input_ids, packed.position_ids, packed.token_type_ids)
-        count = len(packed.input_ids)
+        ids = np.asarray(packed.input_ids)
+        indices = (ids, np.asarray(packed.position_ids), np.asarray(packed.token_type_ids))
         for part in indices:
-            fits = part.dtype is torch.int64 and part.is_cpu and part.shape == (count,)
-            if not (fits and part.is_contiguous()):
+            if part.dtype != np.int64 or part.shape != (len(ids),) or not part.flags.c_contiguous:
                 return None
-        result = torch.empty(count, self._width, dtype=torch.bfloat16, device="cpu")
+        result = empty((len(ids), self._width), np.uint16)
         error_code = self._run(
             self._struct,
-            *map(Tensor.data_ptr, indices),
-            count,
-            result.data_ptr(),
-            torch.get_num_threads(),
-            self._parallel,
+            *(part.ctypes.data for part in indices),
+            len(ids),
+            result.ctypes.data,
+            num_threads(),
+            parallel(),
         )
         if error_code and error_code != _INDEX_ERROR:
             raise MemoryError("no memory for the embeddings of tokens")
@@ -77,24 +77,24 @@ class NativeEmbeddings:
 
 
 def mean_of_sequences(
-    hidden: Float[Tensor, "tokens width"], layout: Layout, *, unit_length: bool
-) -> Float[Tensor, "sequences width"]:
-    """The mean of each sequence's bfloat16 vectors, in float32; optionally scaled to length 1.
+    hidden: UInt16[np.ndarray, "tokens width"], layout: Layout, *, unit_length: bool
+) -> Float[np.ndarray, "sequences width"]:
+    """The mean of each sequence's vectors, in float32; optionally scaled to length 1.
 
     Args:
-        hidden: the width is a multiple of 16.
+        hidden: the bits of bfloat16 numbers; the width is a multiple of 16.
     """
-    assert hidden.dtype is torch.bfloat16 and hidden.is_contiguous()
-    edges = layout.cu_seqlens
-    result = torch.empty(len(edges) - 1, hidden.shape[1], dtype=torch.float32, device="cpu")
+    assert hidden.flags.c_contiguous
+    edges = np.asarray(layout.cu_seqlens)
+    result = empty((len(edges) - 1, hidden.shape[1]), np.float32)
     library().bertworks_means(
-        hidden.data_ptr(),
-        edges.data_ptr(),
+        hidden.ctypes.data,
+        edges.ctypes.data,
         len(result),
         hidden.shape[1],
         unit_length,
-        result.data_ptr(),
-        torch.get_num_threads(),
+        result.ctypes.data,
+        num_threads(),
         parallel(),
     )
     return result

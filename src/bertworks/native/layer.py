@@ -2,47 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_float, c_void_p
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch
-from jaxtyping import Float, Int8
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float, Int8, UInt16
+from numpy.typing import NDArray
 
 from ..packed import Layout
-from .library import PANEL, Layer, Map, library, parallel
+from .library import PANEL, Layer, Map, empty, library, num_threads, parallel
+from .quantization import quantize_rows
 from .score_bias import NativeBias, can_add
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
 """The supported activations, and their numbers in layer.c."""
+
+MAPS = (
+    *("attention.query_key_value", "attention.output"),
+    *("feed_forward.intermediate", "feed_forward.output"),
+)
+NORMS = ("attention_norm", "feed_forward_norm")
+"""The names of a layer's maps and norms, in the order of layer.c."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class FixedCodes(NamedTuple):
+    """Fixed codes of a map's inputs: see `nn.quantization.InputCodes`."""
+
+    steps: Float[np.ndarray, " inputs"]
+    start: Float[np.ndarray, " inputs"]  # the code of an input `x` is `start + slope · x`
+    slope: Float[np.ndarray, " inputs"]
+    shift: Float[np.ndarray, " outputs"]
 
 
 @dataclass(frozen=True, eq=False)
 class NativeMap:
     """The weights of a linear map, packed for the kernels."""
 
-    packed: Tensor
-    bias: Float[Tensor, " outputs"]
+    packed: NDArray[Any]
+    bias: Float[np.ndarray, " outputs"]
     inputs: int
-    scales: Float[Tensor, " outputs"] | None = None
-    offsets: Tensor | None = None
-    start: Float[Tensor, " inputs"] | None = None
-    slope: Float[Tensor, " inputs"] | None = None
+    scales: Float[np.ndarray, " outputs"] | None = None
+    offsets: NDArray[np.int32] | None = None
+    start: Float[np.ndarray, " inputs"] | None = None
+    slope: Float[np.ndarray, " inputs"] | None = None
 
     @staticmethod
-    def from_weight(
-        weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, " outputs"]
+    def from_weight(weight: NDArray[Any], bias: NDArray[Any]) -> NativeMap:
+        """A map with bfloat16 products.
+
+        Args:
+            weight: `[outputs, inputs]`; numbers, or the bits of bfloat16 numbers (uint16).
+            bias: `[outputs]`.
+        """
+        rows = weight if weight.dtype == np.uint16 else _floats(weight)
+        return NativeMap(_pack(rows, group=2), _copy(bias), weight.shape[1])
+
+    @staticmethod
+    def from_eight_bits(
+        weight: NDArray[Any], bias: NDArray[Any], codes: FixedCodes | None = None
     ) -> NativeMap:
-        """A map with bfloat16 products."""
-        return NativeMap(_pack(weight.detach(), group=2), _floats(bias), weight.shape[1])
+        """A map with 8-bit products.
+
+        Args:
+            weight, bias: as for `from_weight`.
+            codes: of the inputs; if omitted, the scale of each row of inputs is computed when
+                needed.
+        """
+        weight = _floats(weight)
+        if codes is None:
+            return NativeMap.from_codes(*quantize_rows(weight), bias)
+        rows, scales = quantize_rows(weight * codes.steps)
+        return NativeMap.from_codes(rows, scales, bias + codes.shift, (codes.start, codes.slope))
 
     @staticmethod
     def from_codes(
-        codes: Int8[Tensor, "outputs inputs"],
-        scales: Float[Tensor, " outputs"],
-        bias: Float[Tensor, " outputs"],
-        line: tuple[Float[Tensor, " inputs"], Float[Tensor, " inputs"]] | None = None,
+        codes: Int8[np.ndarray, "outputs inputs"],
+        scales: Float[np.ndarray, " outputs"],
+        bias: NDArray[Any],
+        line: tuple[Float[np.ndarray, " inputs"], Float[np.ndarray, " inputs"]] | None = None,
     ) -> NativeMap:
         """A map with 8-bit products.
 
@@ -51,13 +92,13 @@ class NativeMap:
             line: start and slope: the code of an input `x` is `start + slope · x`; if omitted, the
                 scale of each row of inputs is computed when needed.
         """
-        start, slope = (None, None) if line is None else map(_floats, line)
+        start, slope = (None, None) if line is None else map(_copy, line)
         return NativeMap(
             _pack(codes, group=4),
-            _floats(bias),
+            _copy(bias),
             codes.shape[1],
-            _floats(scales),
-            (128 * codes.sum(1)).to(torch.int32),
+            _copy(scales),
+            (128 * codes.sum(1, dtype=np.int64)).astype(np.int32),
             start,
             slope,
         )
@@ -66,11 +107,11 @@ class NativeMap:
         """Return the struct for native code; this object owns its memory and must outlive it."""
         values = (self.scales, self.offsets, self.start, self.slope)
         return Map(
-            self.packed.data_ptr(),
-            self.bias.data_ptr(),
+            self.packed.ctypes.data,
+            self.bias.ctypes.data,
             self.inputs,
             len(self.bias),
-            *(None if value is None else value.data_ptr() for value in values),
+            *(None if value is None else value.ctypes.data for value in values),
         )
 
 
@@ -79,7 +120,8 @@ class NativeLayer:
 
     Args:
         maps: four: query, key and value; attention's output; the two feed-forward maps.
-        norms: weight, bias and epsilon of two norms: attention's, and the feed-forward layer's.
+        norms: weight and bias of two norms: attention's, and the feed-forward layer's.
+        epsilons: of the norms.
         heads: the number of attention heads.
         activation: a key of `ACTIVATIONS`.
     """
@@ -87,90 +129,137 @@ class NativeLayer:
     def __init__(
         self,
         maps: Sequence[NativeMap],
-        norms: Sequence[tuple[Tensor, Tensor, float]],
+        norms: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+        epsilons: tuple[float, float],
         heads: int,
         activation: str,
     ) -> None:
-        self._norms = [_floats(part) for weight, bias, _ in norms for part in (weight, bias)]
+        self._norms = [_copy(part) for norm in norms for part in norm]
         self._maps = maps
         self.struct = Layer(
             (Map * 4)(*(native_map.to_struct() for native_map in maps)),
-            (c_void_p * 4)(*(part.data_ptr() for part in self._norms)),
-            (c_float * 2)(*(epsilon for *_, epsilon in norms)),
+            (c_void_p * 4)(*(part.ctypes.data for part in self._norms)),
+            (c_float * 2)(*epsilons),
             heads,
             ACTIVATIONS[activation],
             maps[0].scales is not None,
         )
+
+    @staticmethod
+    def from_arrays(
+        arrays: Arrays,
+        *,
+        int8: bool,
+        epsilons: tuple[float, float],
+        heads: int,
+        activation: str,
+        codes: Mapping[str, FixedCodes] | None = None,
+    ) -> NativeLayer:
+        """Pack the weights of a layer.
+
+        Args:
+            arrays: by the names of `MAPS` and `NORMS` with `.weight` and `.bias`; a bias that is
+                missing is zero.
+            int8: whether products are of 8-bit integers.
+            codes: fixed codes of the inputs of maps, by their names.
+        """
+
+        def bias_of(name: str) -> NDArray[Any]:
+            width = len(arrays[f"{name}.weight"])
+            return arrays.get(f"{name}.bias", np.zeros(width, np.float32))
+
+        def make_map(name: str) -> NativeMap:
+            weight, bias = arrays[f"{name}.weight"], bias_of(name)
+            if int8:
+                return NativeMap.from_eight_bits(weight, bias, (codes or {}).get(name))
+            return NativeMap.from_weight(weight, bias)
+
+        norms = [(arrays[f"{name}.weight"], bias_of(name)) for name in NORMS]
+        return NativeLayer([*map(make_map, MAPS)], norms, epsilons, heads, activation)
 
 
 class NativeLayers:
     """A stack of layers with the same geometry: `self(hidden, layout, bias)`."""
 
     def __init__(self, layers: Sequence[NativeLayer]) -> None:
-        self._run, self._parallel = library().bertworks_layers, parallel()
-        self._layers = layers
+        self._run = library().bertworks_layers
+        self.layers = layers
         self._structs = (Layer * len(layers))(*(layer.struct for layer in layers))
 
     def __call__(
         self,
-        hidden: Float[Tensor, "tokens hidden_size"],
+        hidden: UInt16[np.ndarray, "tokens hidden_size"],
         layout: Layout,
-        bias: Float[Tensor, "heads distances"] | None = None,
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        """The last layer's output, bfloat16 like `hidden`; rows after the last sequence are zeros.
+        bias: Float[np.ndarray, "heads distances"] | None = None,
+    ) -> UInt16[np.ndarray, "tokens hidden_size"]:
+        """The last layer's output; rows after the last sequence are zeros.
 
         Args:
-            hidden: the input of the first layer.
-            layout: the positions of the sequences.
+            hidden: the input of the first layer: the bits of bfloat16 numbers, as in the result.
+            layout: the positions of the sequences: an array, or a tensor on the CPU.
             bias: numbers that all layers add to the scores of attention, as for `NativeBias`.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
-        assert hidden.dtype is torch.bfloat16 and hidden.is_contiguous()
+        assert hidden.flags.c_contiguous
         assert can_add(bias, layout, self._structs[0].heads)
         native_bias = NativeBias(bias)
-        edges = layout.cu_seqlens
+        edges = np.asarray(layout.cu_seqlens)
         last = layout.groups[-1].tokens.stop
-        result = torch.empty_like(hidden)
-        if last < len(hidden):
-            result[last:].zero_()
+        result = empty(hidden.shape, np.uint16)
+        result[last:] = 0
         error_code = self._run(
             self._structs,
-            len(self._layers),
-            hidden.data_ptr(),
-            result.data_ptr(),
-            edges.data_ptr(),
+            len(self.layers),
+            hidden.ctypes.data,
+            result.ctypes.data,
+            edges.ctypes.data,
             len(edges) - 1,
             *native_bias.arguments,
-            torch.get_num_threads(),
-            self._parallel,
+            num_threads(),
+            parallel(),
         )
         if error_code:
             raise MemoryError("no memory for a layer of the encoder")
         return result
 
+    def states(
+        self, hidden: UInt16[np.ndarray, "tokens hidden_size"], layout: Layout
+    ) -> Iterator[UInt16[np.ndarray, "tokens hidden_size"]]:
+        """Yield the output of each layer, computed singly."""
+        for layer in self.layers:
+            hidden = NativeLayers([layer])(hidden, layout)
+            yield hidden
 
-def _pack(rows: Tensor, group: int) -> Tensor:
-    """Pack rows of 8-bit integers, or of other numbers as bfloat16, into panels; see kernels.h.
+
+def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
+    """Pack rows of 8-bit integers or of bfloat16 numbers into panels; see kernels.h.
 
     Args:
+        rows: int8, the bits of bfloat16 (uint16), or float32, which is rounded to bfloat16.
         group: how many numbers of a row make one operand of 32 bits.
     """
     outputs, inputs = rows.shape
-    packed_dtype = rows.dtype if rows.dtype is torch.int8 else torch.bfloat16
-    are_floats = rows.dtype is torch.float32
-    rows = rows.contiguous() if are_floats else rows.to(packed_dtype).contiguous()
-    packed = torch.empty(-(-outputs // PANEL) * PANEL * inputs, dtype=packed_dtype, device="cpu")
+    rows = np.ascontiguousarray(rows)
+    packed_type = rows.dtype if rows.dtype == np.int8 else np.uint16
+    packed = empty((-(-outputs // PANEL) * PANEL * inputs,), packed_type)
     library().bertworks_pack(
-        *(rows.data_ptr(), outputs, inputs // group, inputs * rows.itemsize, are_floats),
-        packed.data_ptr(),
-        torch.get_num_threads(),
+        *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rows.dtype == np.float32),
+        packed.ctypes.data,
+        num_threads(),
         parallel(),
     )
     return packed
 
 
-def _floats(values: Tensor) -> Tensor:
+def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Numbers, or the bits of bfloat16 numbers, as float32."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)
+
+
+def _copy(values: NDArray[Any]) -> NDArray[np.float32]:
     # A copy, whose address stays valid if the parameter's memory changes.
-    return values.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    return np.array(_floats(values), np.float32, order="C")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import warnings
 import zlib
 from ctypes import (
@@ -25,15 +26,17 @@ from ctypes import (
 )
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-import torch
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
 PANEL = 32  # outputs computed together: widths and head sizes are multiples of it
 
 _AVX512, _EIGHT_BITS = 1, 2  # the first includes bfloat16
+_LINE = 64  # bytes of a cache line
 
 
 def is_enabled() -> bool:
@@ -41,17 +44,28 @@ def is_enabled() -> bool:
     return os.environ.get("BERTWORKS_NATIVE") != "0" and library() is not None
 
 
-def has_kernels(precision: Literal["fp32", "bf16", "int8"]) -> bool:
-    """Whether there is native code that is faster than PyTorch on this processor.
+Precision: TypeAlias = Literal["fp32", "bf16", "int8"]
 
-    With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
-    of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code.
+
+def can_compute(precision: Precision) -> bool:
+    """Whether there is native code for this processor.
+
+    The environment variable `BERTWORKS_NATIVE=0` disables native code.
     """
     required_bits = _EIGHT_BITS if precision == "int8" else _AVX512
     code = library() if is_enabled() else None
-    if code is None or (precision != "fp32" and torch.cpu._is_amx_tile_supported()):
-        return False
-    return bool(code.bertworks_kernels() & required_bits)
+    return code is not None and bool(code.bertworks_kernels() & required_bits)
+
+
+def has_kernels(precision: Precision) -> bool:
+    """Whether there is native code that is faster than PyTorch on this processor.
+
+    With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
+    of AVX-512.
+    """
+    torch = sys.modules.get("torch")
+    has_faster = torch is not None and precision != "fp32" and torch.cpu._is_amx_tile_supported()
+    return not has_faster and can_compute(precision)
 
 
 class Map(Structure):
@@ -235,12 +249,41 @@ def library() -> Any:
     return code
 
 
-@cache
+def num_threads() -> int:
+    """How many threads native code uses: as many as PyTorch, if that is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        count: int = torch.get_num_threads()
+        return count
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(limit)) if limit.isdecimal() else len(os.sched_getaffinity(0))
+
+
 def parallel() -> int | None:
-    """Return the address of a function that runs another in PyTorch's OpenMP threads, or None."""
+    """Return the address of a function that runs another in OpenMP's threads, or None.
+
+    They are PyTorch's if that is loaded: the threads of a second library would compete with them.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return _address_of_parallel("libgomp.so.1")
+    return _address_of_parallel(f"{torch.__path__[0]}/lib/libtorch_cpu.so")
+
+
+@cache
+def _address_of_parallel(name: str) -> int | None:
     try:
-        torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
-        function = torch_library.GOMP_parallel  # of libgomp, or of a compatible library
+        function = ctypes.CDLL(name).GOMP_parallel  # of libgomp, or of a compatible library
     except (OSError, AttributeError):  # then native code uses one thread
         return None
     return ctypes.cast(function, c_void_p).value
+
+
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return a new array that begins where a cache line does."""
+    count = np.dtype(dtype).itemsize
+    for size in shape:
+        count *= size
+    memory = np.empty(count + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + count].view(dtype).reshape(shape)

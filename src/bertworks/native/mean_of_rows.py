@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from .library import library, parallel
+from .library import library, num_threads, parallel
 
 
 def write_means_of_rows(
-    table: Tensor,
+    table: NDArray[np.float32],
     ids: NDArray[np.int32],
     lengths: NDArray[np.int64],
     means: NDArray[np.float32],
@@ -21,7 +19,7 @@ def write_means_of_rows(
     """Write the mean of each text's rows; zero for a text without rows.
 
     Args:
-        table: float32 `[rows, width]`, contiguous, on the CPU.
+        table: `[rows, width]`, contiguous.
         ids: the rows of all texts, laid end to end.
         lengths: how many rows each text has; their sum is the number of ids.
         means: `[texts, width]`, contiguous; the result.
@@ -33,17 +31,17 @@ def write_means_of_rows(
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     assert means.shape == (len(lengths), table.shape[1]) and starts[-1] == len(ids)
-    assert means.flags.c_contiguous and ids.flags.c_contiguous and table.is_contiguous()
-    assert table.dtype is torch.float32 and table.is_cpu
+    assert means.flags.c_contiguous and ids.flags.c_contiguous and table.flags.c_contiguous
+    assert table.dtype == np.float32
     error_code = library().bertworks_mean_of_rows(
-        table.data_ptr(),
+        table.ctypes.data,
         *table.shape,
         ids.ctypes.data,
         starts.ctypes.data,
         len(lengths),
         unit_length,
         means.ctypes.data,
-        torch.get_num_threads(),
+        num_threads(),
         parallel(),
     )
     if error_code:

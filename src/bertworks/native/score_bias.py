@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ..packed import Layout
 
@@ -19,23 +19,23 @@ class NativeBias:
             sequence is longer than `length`.
     """
 
-    def __init__(self, numbers: Float[Tensor, "heads distances"] | None) -> None:
+    def __init__(self, numbers: Float[np.ndarray, "heads distances"] | None) -> None:
         # Scores are exponents of two.
-        self._numbers = None if numbers is None else (numbers * math.log2(math.e)).contiguous()
+        log2e = np.float32(math.log2(math.e))
+        self._numbers = None if numbers is None else np.ascontiguousarray(numbers * log2e)
 
     @property
     def arguments(self) -> tuple[int | None, int]:
         """The numbers' address and `length`; this object owns their memory and must outlive it."""
         if self._numbers is None:
             return None, 0
-        return self._numbers.data_ptr(), (self._numbers.shape[1] + 1) // 2
+        return self._numbers.ctypes.data, (self._numbers.shape[1] + 1) // 2
 
 
-def can_add(numbers: Tensor | None, layout: Layout, heads: int) -> bool:
+def can_add(numbers: NDArray[np.float32] | None, layout: Layout, heads: int) -> bool:
     """Whether native attention can add a bias: it has a number for each head and distance."""
     return numbers is None or (
-        numbers.dtype is torch.float32
-        and numbers.is_cpu
+        numbers.dtype == np.float32
         and len(numbers) == heads
         and numbers.shape[1] >= 2 * layout.max_seqlen - 1
     )

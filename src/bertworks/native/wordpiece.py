@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref, c_void_p
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from .library import PiecesTable, WordPiece, library, parallel
+from .library import PiecesTable, WordPiece, library, num_threads, parallel
 
 MAX_WORD_CHARACTERS = 256
 """The highest limit on the characters of a word."""
@@ -75,7 +74,7 @@ class NativeWordPiece:
             limit,
             ids.ctypes.data,
             counts.ctypes.data,
-            torch.get_num_threads(),
+            num_threads(),
             parallel(),
         )
         return ids[:total], counts

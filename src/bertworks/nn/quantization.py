@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int8, UInt8
 from torch import Tensor
 
-LARGEST = 127
+from ..native.quantization import LARGEST, SMALLEST
+
 ZERO = 128
-SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale
 CHUNK_ROWS = 384  # intermediate results stay in the cache
 
 

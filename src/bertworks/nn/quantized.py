@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..native.quantization import LARGEST, SMALLEST
 from .cpu import apply_in_whole_vectors
 from .layers import Linear
 from .module_copies import copy_module
-from .quantization import CHUNK_ROWS, LARGEST, SMALLEST, ZERO, quantize_rows
+from .quantization import CHUNK_ROWS, ZERO, quantize_rows
 
 
 class QuantizedLinear(Linear):
