@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertworks.errors import SettingsError
 from bertworks.model import Model
 from bertworks.nn import varlen_attention
 from bertworks.nn.attention import attention
@@ -17,6 +18,8 @@ from bertworks.packed import Layout
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training import fit
 from bertworks.training.finetune import finetune
+from bertworks.training.precision import determinism
+from bertworks.training.sharding import shard
 from tests.training.letters import GEOMETRY, WORD_PIECES
 from tests.training.test_finetune_tasks import TASKS
 from tests.training.tiny_run import tiny_run
@@ -191,3 +194,32 @@ def test_flash_attention_needs_an_ampere_card(capability: tuple[int, int]) -> No
         attention(*parts, layout)
         assert len(counts.attention_dropouts) == (capability >= (8, 0))
     varlen_attention._capability.cache_clear()
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+def test_cublas_is_deterministic_from_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with pytest.raises(SettingsError, match="used CUDA before"), determinism(True):
+        pass
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with determinism(True):
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_network_is_sharded_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch moves what it shards to the device: layers first, the rest at the end."""
+    modules: list[torch.nn.Module] = []
+
+    def shard_on_cpu(module: torch.nn.Module, mesh: object) -> None:
+        assert all(parameter.device.type == "cpu" for parameter in module.parameters())
+        modules.append(module)
+
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", shard_on_cpu)
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    network = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES)).network
+    copy = shard(network, torch.device("meta"), 2)
+    assert modules == [*copy.encoder.layers, copy]

@@ -105,10 +105,11 @@ def fit(
         keep_freed_memory(of_any_size=True)
         dtype = dtype_of(settings.precision, group.device)
         unfreeze_steps = stack.enter_context(frozen_parameters(network, settings))
-        trained_network = network.to(group.device)
         if settings.sharding == "full" and group.world > 1:
             check_can_shard(settings)
             trained_network = shard(network.to("cpu"), group.device, group.world)
+        else:
+            trained_network = network.to(group.device)
         stack.enter_context(autocast_to(trained_network, dtype))
         stack.enter_context(
             activation_checkpointing(trained_network, settings.gradient_checkpointing)

@@ -50,6 +50,8 @@ def synchronize(device: torch.device | str) -> None:
     """Wait until a device has finished its queued work."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+    elif torch.device(device).type == "mps":
+        torch.mps.synchronize()
 
 
 def flops_of_batch(network: nn.Module, batch: Batch) -> float:

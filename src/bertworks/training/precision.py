@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import SettingsError
 from ..nn.device import resolve_auto
 from ..nn.encoder import Encoder
 from ..runs.run_directory import RunDirectory
 from ..settings.literals import Precision
+
+_CUBLAS_SETTING, _CUBLAS_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 
 
 def resolve_precision(
@@ -40,10 +43,21 @@ def resolve_precision(
 
 @contextmanager
 def determinism(is_on: bool) -> Iterator[None]:
-    """Use only deterministic kernels in the block; operations without one raise an error."""
+    """Use only deterministic kernels in the block; operations without one raise an error.
+
+    Raises:
+        SettingsError: CUDA was used before without the setting that makes its products so.
+    """
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     if is_on:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        was_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if was_used and _CUBLAS_SETTING not in os.environ:
+            raise SettingsError(
+                "deterministic=true: this process used CUDA before, and cuBLAS reads its setting "
+                "once",
+                fix=f"Set {_CUBLAS_SETTING}={_CUBLAS_WORKSPACES} before Python starts.",
+            )
+        os.environ.setdefault(_CUBLAS_SETTING, _CUBLAS_WORKSPACES)
         torch.use_deterministic_algorithms(True)
     try:
         yield

@@ -31,6 +31,8 @@ def get_random_state(device: torch.device) -> dict[str, Any]:
     }
     if device.type == "cuda":
         state["cuda"] = _to_text(torch.cuda.get_rng_state(device))
+    if device.type == "mps":
+        state["mps"] = _to_text(torch.mps.get_rng_state())
     return state
 
 
@@ -43,6 +45,8 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(_to_tensor(state["cuda"]), device)
+    if device.type == "mps" and "mps" in state:
+        torch.mps.set_rng_state(_to_tensor(state["mps"]))
 
 
 @contextmanager

@@ -44,11 +44,15 @@ def check_can_shard(settings: FitSettings) -> None:
 
 
 def shard(network: Network, device: torch.device, world: int) -> Network:
-    """Return a copy of a network on a device, its parameters sharded over `world` processes."""
+    """Return a copy of a network on a device, its parameters sharded over `world` processes.
+
+    The network is on the CPU: each layer is moved to the device and sharded before the next, so the
+    device never holds the whole.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    sharded = copy.deepcopy(network).to(device)
+    sharded = copy.deepcopy(network)
     mesh = init_device_mesh(device.type, (world,))
     for module in list(sharded.modules()):
         if isinstance(module, Encoder):
