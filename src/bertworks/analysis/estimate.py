@@ -132,11 +132,9 @@ def estimate(
     settings, target = _settings(recipe, overrides), find_machine(machine, share)
     objective = _objective(settings, on_meta=True)
     network = objective.network
-    precision = settings.precision
+    computes_in = None if settings.precision == "fp32" else torch.bfloat16
     if target is None:
-        computes_in = dtype_of(precision, pick_device(device))
-    else:
-        computes_in = None if precision == "fp32" else torch.bfloat16
+        computes_in = dtype_of(settings.precision, pick_device(device))
     devices = 1 if target is None else target.devices
     with frozen_parameters(network, settings):
         num_trained = sum(p.numel() for p in network.parameters() if p.requires_grad)

@@ -133,20 +133,15 @@ class Index:
         """
         options, others = TableOptions.split(settings)
         engine = EngineSettings.resolve(**others).model_dump(exclude_unset=True)
-        comparison = _comparison(model)
         if isinstance(data, str) and data == "-":
             raise DataError(
                 "texts to search cannot be read from standard input", fix="Give a file."
             )
         given = list(data) if isinstance(data, Iterator) else data
         texts = read_texts(given, column=column, **options)
-        checksums = array("I")
+        name, checksums = _file_name(model), array("I")
 
-        name = _SPARSE_VECTORS if isinstance(model.embedder(), SparseEmbedder) else _VECTORS
-        if model.similarity_function == "maxsim":
-            name = _TOKEN_VECTORS
-
-        def embed_texts(folder: Path) -> int:
+        def embed_texts(folder: Path) -> tuple[Any, int]:
             if not (folder / name).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             result = model.embed_to(
@@ -154,35 +149,24 @@ class Index:
                 _with_checksums(texts.without_blank(), checksums),
                 progress=progress,
                 prompt=_prompt(model, "document"),
-                **comparison,
+                **_comparison(model),
                 **engine,
             )
-            return result.num_truncated
+            vectors = _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
+            return vectors, result.num_truncated
 
+        cells = None
         if directory is None:
             with TemporaryDirectory() as temporary:
-                num_truncated = embed_texts(Path(temporary))
-                vectors = _load_vectors(Path(temporary) / name)
-            return cls(
-                model, texts, vectors, num_truncated=num_truncated, checksums=checksums, **engine
-            )
-        folder = Path(directory)
-        check_inputs(folder, [data])
-        # A finished index is only read.
-        is_finished = (folder / name).exists()
-        with (
-            nullcontext()
-            if is_finished and not overwrite
-            else locked_output(
-                folder,
-                kind="directory",
-                overwrite=overwrite,
-                marks=[f"{name}*", f".{name}.*"],
-            )
-        ):
-            num_truncated = embed_texts(folder)
-        vectors = _load_vectors(folder / name, mmap_mode="r")
-        cells = folder / f"{_VECTORS}.faiss"
+                vectors, num_truncated = embed_texts(Path(temporary))
+        else:
+            folder, marks = Path(directory), [f"{name}*", f".{name}.*"]
+            cells = folder / f"{_VECTORS}.faiss"
+            check_inputs(folder, [data])
+            is_finished = (folder / name).exists() and not overwrite  # it is only read
+            lock = locked_output(folder, kind="directory", overwrite=overwrite, marks=marks)
+            with nullcontext() if is_finished else lock:
+                vectors, num_truncated = embed_texts(folder)
         return cls(
             model,
             texts,
@@ -246,29 +230,8 @@ class Index:
             **self._engine,
         )
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
-        if approximate:
-            problem = ""
-            if function not in _PRODUCTS:
-                problem = f"compared by similarity_fn_name={function!r}"
-            elif is_sparse(vectors):
-                problem = "sparse"
-            if problem:
-                raise BertworksError(
-                    f"the model's vectors are {problem}, which approximate search does not support",
-                    fix="Leave approximate out.",
-                )
-            scores, rows = _sort_results(*self._approximation.search(vectors, count))
-        elif function in _PRODUCTS and not is_sparse(vectors):
-            scores, rows = nearest(vectors, self.vectors, count)
-        elif function == "maxsim":
-            matrices: Any = TokenVectors.from_matrices(vectors)
-            compare: Any = max_similarities
-            scores, rows = nearest(matrices, self.vectors, count, compare=compare)
-        else:
-            compare = partial(similarities, function=function)
-            scores, rows = nearest(vectors, self.vectors, count, compare=compare)
-        if function == "cosine":
-            scores = np.clip(scores, -1, 1)  # products of rounded vectors may exceed 1
+        find = self._find_approximately if approximate else self._find_nearest
+        scores, rows = find(vectors, count)
         texts = self._texts_of(set(rows.ravel().tolist()))
         hits_of_queries = [
             [
@@ -283,6 +246,41 @@ class Index:
         elif rerank is not None:
             hits_of_queries = _rerank_late(queries, hits_of_queries, rerank, self._engine)
         return [hits[:top_k] for hits in hits_of_queries]
+
+    def _find_nearest(
+        self, queries: Any, count: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return the scores and rows of the texts nearest to each query's vector."""
+        function = self.model.similarity_function
+        if function in _PRODUCTS and not is_sparse(queries):
+            scores, rows = nearest(queries, self.vectors, count)
+        elif function == "maxsim":
+            matrices: Any = TokenVectors.from_matrices(queries)
+            compare: Any = max_similarities
+            scores, rows = nearest(matrices, self.vectors, count, compare=compare)
+        else:
+            compare = partial(similarities, function=function)
+            scores, rows = nearest(queries, self.vectors, count, compare=compare)
+        # Products of rounded vectors may exceed 1.
+        return np.clip(scores, -1, 1) if function == "cosine" else scores, rows
+
+    def _find_approximately(
+        self, queries: Any, count: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """As `_find_nearest`; of equal scores, the earlier text first, and row -1 for none."""
+        function = self.model.similarity_function
+        problem = ""
+        if function not in _PRODUCTS:
+            problem = f"compared by similarity_fn_name={function!r}"
+        elif is_sparse(queries):
+            problem = "sparse"
+        if problem:
+            raise BertworksError(
+                f"the model's vectors are {problem}, which approximate search does not support",
+                fix="Leave approximate out.",
+            )
+        scores, rows = _sort_results(*self._approximation.search(queries, count))
+        return np.clip(scores, -1, 1) if function == "cosine" else scores, rows
 
     @cached_property
     def _approximation(self) -> Any:
@@ -303,6 +301,13 @@ class Index:
         if what:
             raise DataError(what, where=self._texts.rows.name, fix="Open it again.")
         return texts
+
+
+def _file_name(model: Model) -> str:
+    """Return the name of the file of a model's vectors."""
+    if model.similarity_function == "maxsim":
+        return _TOKEN_VECTORS
+    return _SPARSE_VECTORS if isinstance(model.embedder(), SparseEmbedder) else _VECTORS
 
 
 def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:

@@ -19,6 +19,7 @@ from .training_options import Dev, GridOptions, KeyValues, Model, Run, Seeds, Tr
 
 if TYPE_CHECKING:
     from ..lab.bench import Lab
+    from ..lab.claims import Claim
 
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
@@ -168,6 +169,41 @@ def ablate(
     display.facts({"table": results.table_file, "results": results.json_file})
 
 
+LabCommand = Annotated[
+    Literal["list", "run", "all", "lineage", "compare"],
+    typer.Argument(
+        metavar="WHAT",
+        help="list: list all claims; run: test the named claims; all: test all, cheapest "
+        "first; lineage: BERT and its ancestors; compare: compare models on your "
+        "table.",
+        show_default=False,
+    ),
+]
+LabNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CLAIM|MODEL]…", help="Claims (run) or models (compare)."),
+]
+LabOutput = Annotated[
+    Path, typer.Option(metavar="DIR", help="Output directory; finished runs in it are reused.")
+]
+LabModel = Annotated[str, typer.Option(metavar="MODEL", help="Pre-trained model to examine.")]
+LabData = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR|TABLE",
+        help="Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if "
+        "omitted. lineage: with further probes. compare: a table of texts and labels.",
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="MINUTES", help="all: skip claims that would exceed this time."),
+]
+RunMinutes = Annotated[
+    float, typer.Option(min=0, metavar="M", help="lineage: processor time per pre-training run.")
+]
+
+
 @verb(
     "lab",
     "bertworks lab list",
@@ -178,45 +214,14 @@ def ablate(
 )
 def lab(
     *,
-    what: Annotated[
-        Literal["list", "run", "all", "lineage", "compare"],
-        typer.Argument(
-            metavar="WHAT",
-            help="list: list all claims; run: test the named claims; all: test all, cheapest "
-            "first; lineage: BERT and its ancestors; compare: compare models on your "
-            "table.",
-            show_default=False,
-        ),
-    ],
-    claims: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CLAIM|MODEL]…", help="Claims (run) or models (compare)."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Output directory; finished runs in it are reused.")
-    ] = Path("runs/lab"),
+    what: LabCommand,
+    claims: LabNames = None,
+    out: LabOutput = Path("runs/lab"),
     overwrite: Overwrite = False,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Pre-trained model to examine.")
-    ] = "mini",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR|TABLE",
-            help="Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if "
-            "omitted. lineage: with further probes. compare: a table of texts and labels.",
-        ),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            min=0, metavar="MINUTES", help="all: skip claims that would exceed this time."
-        ),
-    ] = None,
-    minutes: Annotated[
-        float,
-        typer.Option(min=0, metavar="M", help="lineage: processor time per pre-training run."),
-    ] = 10.0,
+    model: LabModel = "mini",
+    data: LabData = None,
+    budget: Budget = None,
+    minutes: RunMinutes = 10.0,
     seeds: Seeds = None,
     settings: SettingsOption,
     table: Table,
@@ -254,7 +259,6 @@ def lab(
         display.table(("claim", "minutes", "it says"), rows, right="minutes", truncate="it says")
         return
     from ..lab.bench import Lab
-    from ..lab.report import measure_all, write_page
     from ..tuning.grid import seed_list
     from ..utils.progress import Progress
 
@@ -265,10 +269,16 @@ def lab(
         if what == "lineage":
             _lineage(bench, minutes, seed_values, json)
             return
-        records, skipped_names = measure_all(
-            bench, selection, seed_values, budget if what == "all" else None
-        )
-        page = write_page(bench)
+        _test_claims(bench, selection, seed_values, budget if what == "all" else None, json)
+
+
+def _test_claims(
+    bench: Lab, claims: Sequence[Claim], seeds: Sequence[int], budget: float | None, json: bool
+) -> None:
+    from ..lab.report import measure_all, write_page
+
+    records, skipped_names = measure_all(bench, claims, seeds, budget)
+    page = write_page(bench)
     if json:
         display.as_json([record.to_dict() for record in records])
         return

@@ -149,19 +149,7 @@ def glue(
             that do not fit a task are an error before anything is trained.
     """
     data, out = Path(data), Path(out)
-    if not data.is_dir():
-        raise DataError("no such folder", where=str(data))
-    folders, missing = {}, {}
-    for task in select_tasks(tasks):
-        folder, lacks = folder_of(task, data)
-        if lacks is None:
-            folders[task.name] = (task, folder)
-        elif tasks is not None:
-            raise DataError(f"{task.name} cannot be learned: {lacks}", where=str(folder))
-        else:
-            missing[task.name] = lacks
-    if not folders:
-        raise DataError("no GLUE task found", where=str(data))
+    folders, missing = _find_folders(tasks, data)
     _check([task for task, _ in folders.values()], grid, settings)
     tables = [
         folder / name
@@ -207,6 +195,30 @@ def glue(
         )
         result.save()
         return result
+
+
+def _find_folders(
+    tasks: Sequence[str] | None, data: Path
+) -> tuple[dict[str, tuple[GlueTask, Path]], dict[str, str]]:
+    """The tasks that have data, with their folders; and why the others have none.
+
+    Raises:
+        DataError: there is no task with data, or a named one has none.
+    """
+    if not data.is_dir():
+        raise DataError("no such folder", where=str(data))
+    folders, missing = {}, {}
+    for task in select_tasks(tasks):
+        folder, lacks = folder_of(task, data)
+        if lacks is None:
+            folders[task.name] = (task, folder)
+        elif tasks is not None:
+            raise DataError(f"{task.name} cannot be learned: {lacks}", where=str(folder))
+        else:
+            missing[task.name] = lacks
+    if not folders:
+        raise DataError("no GLUE task found", where=str(data))
+    return folders, missing
 
 
 def _check(tasks: Sequence[GlueTask], grid: Grid, settings: Mapping[str, Any]) -> None:
