@@ -12,23 +12,17 @@ import typer
 from ..errors import DataError, SettingsError
 from ..settings import literals
 from ..utils.progress import Progress
-from . import display
 from .app import verb
-from .corpus_options import Corpus, CorpusInput, Reading
-from .devices import DeviceOption, load_model
-from .options import (
-    Adapters,
-    AsJson,
-    LoadOptions,
-    ModelPath,
-    Overwrite,
-    SettingsOption,
-    Table,
-)
+from .corpus_options import Corpus, CorpusInput, Reading, show_read_counts
+from .devices import DeviceOption
+from .display import JsonDisplay, TextDisplay
+from .models import AdaptedModel, ModelSource, PlainModel, TaskModel
+from .options import Overwrite, SettingsOption, Table
 from .outputs import output
 from .texts import Column
 
 if TYPE_CHECKING:
+    from ..analysis.inspection import Inspection
     from ..data.text_inputs import Texts
     from ..model import Model
 
@@ -36,113 +30,95 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="Output directory.")]
 
 
 @verb("inspect", "bertworks inspect runs/tickets", "bertworks inspect bert-base-uncased --json")
-def inspect(
-    *,
-    model: ModelPath,
-    tensors: Annotated[
-        bool, typer.Option("--tensors", help="List every tensor that is used.")
-    ] = False,
-    json: AsJson = False,
-    adapters: Adapters,
-) -> None:
-    """Show a checkpoint's contents, and how each tensor is used."""
+def inspect(model: AdaptedModel, *, tensors: bool = False, display: JsonDisplay) -> None:
+    """Show a checkpoint's contents, and how each tensor is used.
+
+    Args:
+        tensors: List every tensor that is used.
+    """
     from ..analysis.inspection import inspect as inspect_checkpoint
 
-    inspection = inspect_checkpoint(model, **adapters)
-    if json:
-        display.as_json(asdict(inspection))
-        return
-    geometry = inspection.geometry
-    vocabulary = inspection.vocabulary
-    special = " ".join(
-        str(vocabulary[role]) for role in ("pad", "unk", "cls", "sep", "mask") if role in vocabulary
-    )
-    display.facts(
-        {
-            "family": inspection.family,
-            "task": inspection.task or "none: a bare encoder",
-            "heads": ", ".join(inspection.heads) or "none",
-            "geometry": f"{geometry['num_hidden_layers']} layers, "
-            f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
-            f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",
-            "positions": geometry["max_position_embeddings"] - geometry["position_offset"],
-            "vocabulary": f"{vocabulary['size']:,} pieces, {vocabulary['kind']}, "
-            f"{vocabulary['casing']}, {vocabulary['unused']:,} unused",
-            "special": special,
-            "dtype": ", ".join(f"{count} × {name}" for name, count in inspection.dtypes.items()),
-            "license": inspection.license or "not named",
-        }
-    )
-    typer.echo()
+    inspection = inspect_checkpoint(model.name, base=model.base, adapter=model.adapter)
+    display.json(asdict(inspection))
+    display.facts(_inspection_facts(inspection))
+    display.text("")
     display.table(
         ("parameters", "count"),
         [(part, f"{count:,}") for part, count in inspection.parameters.items()],
         right="count",
     )
-    typer.echo(
-        f"{len(inspection.used_tensors)} tensors used, {len(inspection.dropped_tensors)} dropped"
-    )
-    if tensors:
-        for name in inspection.used_tensors:
-            typer.echo(f"  used     {name}")
-    for name, reason in inspection.dropped_tensors.items():
-        typer.echo(f"  dropped  {name}: {reason}")
+    names, reasons = inspection.used_tensors, inspection.dropped_tensors
+    display.text(f"{len(names)} tensors used, {len(reasons)} dropped")
+    display.text(*(f"  used     {name}" for name in names if tensors))
+    display.text(*(f"  dropped  {name}: {reason}" for name, reason in reasons.items()))
     for name, count in inspection.non_finite.items():
-        typer.echo(f"  not finite  {name}: {count:,} × NaN or infinity")
+        display.text(f"  not finite  {name}: {count:,} × NaN or infinity")
+
+
+def _inspection_facts(inspection: Inspection) -> dict[str, object]:
+    geometry, vocabulary = inspection.geometry, inspection.vocabulary
+    special = (vocabulary.get(role) for role in ("pad", "unk", "cls", "sep", "mask"))
+    return {
+        "family": inspection.family,
+        "task": inspection.task or "none: a bare encoder",
+        "heads": ", ".join(inspection.heads) or "none",
+        "geometry": f"{geometry['num_hidden_layers']} layers, "
+        f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
+        f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",
+        "positions": geometry["max_position_embeddings"] - geometry["position_offset"],
+        "vocabulary": f"{vocabulary['size']:,} pieces, {vocabulary['kind']}, "
+        f"{vocabulary['casing']}, {vocabulary['unused']:,} unused",
+        "special": " ".join(str(piece) for piece in special if piece is not None),
+        "dtype": ", ".join(f"{count} × {name}" for name, count in inspection.dtypes.items()),
+        "license": inspection.license or "not named",
+    }
 
 
 @verb("convert", "bertworks convert uncased_L-12_H-768_A-12 bert-base --to hf")
 def convert(
+    model: TaskModel,
+    target: str,
     *,
-    source: ModelPath,
-    target: Annotated[str, typer.Argument(metavar="DST", help="Output directory.")],
-    to: Annotated[
-        Literal["hf", "safetensors", "onnx", "tensorflow"],
-        typer.Option(
-            help="hf and safetensors are the same layout; tensorflow is that of the "
-            "original release."
-        ),
-    ] = "hf",
-    precision: Annotated[
-        literals.SavedPrecision,
-        typer.Option(
-            help="Precision of the weights (hf only): bf16 halves the file size; for "
-            "int8 see quantize."
-        ),
-    ] = "fp32",
-    load_options: LoadOptions,
+    to: Literal["hf", "safetensors", "onnx", "tensorflow"] = "hf",
+    precision: literals.SavedPrecision = "fp32",
     overwrite: Overwrite = False,
+    display: TextDisplay,
 ) -> None:
     """Write a checkpoint in another layout.
 
     In fp32, the weights are unchanged, bit for bit.
+
+    Args:
+        target (DST): Output directory.
+        to: hf and safetensors are the same layout; tensorflow is that of the original release.
+        precision: Precision of the weights (hf only): bf16 halves the file size; for int8 see
+            quantize.
     """
     if precision != "fp32" and to not in ("hf", "safetensors"):
         raise SettingsError(
             f"--precision {precision} is not supported with --to {to}", fix="Leave it out."
         )
     missing: list[str] = []
-    base = load_options.get("base")
-    with output(target, model=source, base=base, kind="whole directory", overwrite=overwrite):
-        model = load_model(source, "cpu", **load_options)
+    with output(target, model=model, kind="whole directory", overwrite=overwrite):
+        loaded_model = model.load()
         if to == "tensorflow":
             from ..convert.export import missing_settings, write_tensorflow
 
             directory = write_tensorflow(
                 target,
-                network=model.network,
-                config=model.encoder.config,
-                tokenizer=model.tokenizer,
+                network=loaded_model.network,
+                config=loaded_model.encoder.config,
+                tokenizer=loaded_model.tokenizer,
                 overwrite=overwrite,
-                task=model.task,
+                task=loaded_model.task,
             )
-            missing = missing_settings(model, directory)
+            missing = missing_settings(loaded_model, directory)
         elif to == "onnx":
             from ..convert.export import write_onnx
 
-            directory = write_onnx(model, target, overwrite=overwrite)
+            directory = write_onnx(loaded_model, target, overwrite=overwrite)
         else:
-            directory = model.save(target, precision=precision, overwrite=overwrite)
+            directory = loaded_model.save(target, precision=precision, overwrite=overwrite)
     facts = {"not written": f"{', '.join(missing)}: the layout has no place"} if missing else {}
     display.facts({**facts, "written to": directory})
 
@@ -153,23 +129,14 @@ def convert(
     "bertworks quantize MODEL --out model-int8 --calibrate a.txt --texts b.txt",
 )
 def quantize(
+    model: TaskModel,
     *,
-    model: ModelPath,
     out: Out,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Texts to calibrate fixed scales with, one per line."),
-    ] = None,
-    texts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Texts whose vectors are compared, one per line."),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Labelled rows to compare the task's metric on."),
-    ] = None,
-    load_options: LoadOptions,
+    calibrate: Path | None = None,
+    texts: Path | None = None,
+    data: Path | None = None,
     overwrite: Overwrite = False,
+    display: TextDisplay,
 ) -> None:
     """Write a model with 8-bit weights; compare it with float32.
 
@@ -177,23 +144,25 @@ def quantize(
     the result. With precision=int8, computation uses 8-bit numbers too, as for the source model.
     --calibrate fixes the scales, with a few hundred texts like those to be read: faster, with about
     the same error. The comparison runs the written model with precision=int8.
+
+    Args:
+        calibrate (FILE): Texts to calibrate fixed scales with, one per line.
+        texts (FILE): Texts whose vectors are compared, one per line.
+        data (FILE): Labelled rows to compare the task's metric on.
     """
-    inputs = [calibrate, texts, data]
-    compares = texts is not None or data is not None
     with output(
         out,
-        inputs,
+        [calibrate, texts, data],
         model=model,
-        base=load_options.get("base"),
         kind="whole directory",
         overwrite=overwrite,
-        repeats=compares,
+        repeats=texts is not None or data is not None,
     ) as replaces:
-        fp32_model = load_model(model, "cpu", **load_options)
+        fp32_model = model.load()
         if calibrate is not None:
             fp32_model.calibrate(data=calibrate)
         directory = fp32_model.save(out, precision="int8", overwrite=replaces)
-    int8_model = load_model(str(directory), "cpu", task=load_options.get("task"))
+    int8_model = ModelSource(str(directory), task=model.task).load()
     facts: dict[str, object] = {}
     if texts is not None:
         one = fp32_model.embed(data=texts, normalize=True, precision="fp32")
@@ -205,10 +174,9 @@ def quantize(
         assert fp32_model.task is not None  # evaluate() needs it
         metric = fp32_model.task.best_metric
         facts[metric] = f"{int8_metrics[metric]:.4f}, before {fp32_metrics[metric]:.4f}"
-    weights = sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
-    facts["weights"] = (
-        f"{weights / 1e6:,.1f} MB, {4 * fp32_model.num_parameters / 1e6:,.1f} in float32"
-    )
+    weights = sum(file.stat().st_size for file in Path(directory).glob("*.safetensors")) / 1e6
+    fp32_weights = 4 * fp32_model.num_parameters / 1e6
+    facts["weights"] = f"{weights:,.1f} MB, {fp32_weights:,.1f} in float32"
     display.facts({**facts, "written to": directory})
 
 
@@ -220,40 +188,19 @@ def quantize(
 )
 def distil(
     ctx: typer.Context,
+    what: Literal["static"],  # noqa: ARG001  (there is one kind)
+    model: PlainModel,
     *,
-    what: Annotated[
-        Literal["static"],
-        typer.Argument(
-            metavar="WHAT",
-            help="static: a table of vectors, whose means are the vectors of texts.",
-            show_default=False,
-        ),
-    ],
-    model: ModelPath,
     out: Out,
-    words: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Words that become pieces too: .txt with one per line, or a table."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Texts to train on: .txt with one per line, or a table."),
-    ] = None,
+    words: str | None = None,
+    data: str | None = None,
     column: Column = None,
     table: Table,
-    vectors: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="The model's vectors of the texts: a .npy file that is written, or that an "
-            "earlier command wrote; DIR.teacher.npy if omitted, removed at the end.",
-        ),
-    ] = None,
+    vectors: str | None = None,
     overwrite: Overwrite = False,
     settings: SettingsOption,
     device: DeviceOption = "auto",
+    display: TextDisplay,
 ) -> None:
     """Make a small and fast model from a sentence encoder.
 
@@ -261,8 +208,14 @@ def distil(
     times as fast as the model, but knows no context. model2vec and sentence-transformers open it.
     With --data, its vectors of these texts are then fitted to the model's. If interrupted, the
     same command resumes.
+
+    Args:
+        what (WHAT): static: a table of vectors, whose means are the vectors of texts.
+        words (FILE): Words that become pieces too: .txt with one per line, or a table.
+        data (FILE): Texts to train on: .txt with one per line, or a table.
+        vectors (FILE): The model's vectors of the texts: a .npy file that is written, or that an
+            earlier command wrote; DIR.teacher.npy if omitted, removed at the end.
     """
-    assert what == "static"
     from ..convert.static_distillation import distil_static
     from ..convert.static_settings import StaticTrainingSettings
     from ..data.text_inputs import read_texts
@@ -271,27 +224,23 @@ def distil(
         name: settings.pop(name) for name in StaticTrainingSettings.model_fields if name in settings
     }
     if data is None:
-        data_options = {"column": column, "vectors": vectors, **table}
-        for option in (f"--{name}" for name, value in data_options.items() if value is not None):
-            ctx.fail(f"{option} needs --data FILE.")
+        for name, value in {"column": column, "vectors": vectors, **table}.items():
+            if value is not None:
+                ctx.fail(f"--{name} needs --data FILE.")
         for name, value in training_settings.items():
             raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
     with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
         file = None if words is None else read_texts(words).without_blank()
         new_words = [word.strip() for _, word in file or ()]
         texts = None if data is None else read_texts(data, column=column, **table).without_blank()
-        teacher = load_model(model, device)
+        teacher = model.load(device)
         small = distil_static(teacher, new_words, **settings)
         facts: dict[str, object] = {}
         if texts is not None:
             vectors_file = _teacher_file(out, vectors)
+            is_replaced = overwrite and vectors is None
             small, facts = _train_static(
-                small,
-                teacher,
-                texts,
-                vectors_file,
-                overwrite=overwrite and vectors is None,
-                settings=training_settings,
+                small, teacher, texts, vectors_file, is_replaced, training_settings
             )
         directory = small.save(out, overwrite=overwrite)
         if texts is not None and vectors is None:
@@ -328,7 +277,6 @@ def _train_static(
     teacher: Model,
     texts: Texts,
     vectors_file: Path,
-    *,
     overwrite: bool,
     settings: dict[str, Any],
 ) -> tuple[Model, dict[str, object]]:
@@ -377,22 +325,22 @@ def _train_static(
     "bertworks add-tokens bert-base-uncased words.txt --out bert-base-domain",
 )
 def add_tokens(
+    model: PlainModel,
+    file: str,
     *,
-    model: ModelPath,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Words: .txt with one per line, or a table.")
-    ],
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Word column of a table; detected if omitted."),
-    ] = None,
+    column: str | None = None,
     out: Out,
     overwrite: Overwrite = False,
     table: Table,
+    display: TextDisplay,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces.
 
     Each word is then tried in a text: one that would never be found is an error.
+
+    Args:
+        file (FILE): Words: .txt with one per line, or a table.
+        column (NAME): Word column of a table; detected if omitted.
     """
     from ..convert.model_editing import add_tokens as add
     from ..data.text_inputs import read_texts
@@ -406,7 +354,7 @@ def add_tokens(
             words[place] = word.strip()
         if not words:
             raise DataError("the file is empty", where=file)
-        result = add(load_model(model, "cpu"), words.values(), where=[*words])
+        result = add(model.load(), words.values(), where=[*words])
         directory = result.model.save(out, overwrite=overwrite)
     display.facts(
         {
@@ -421,11 +369,13 @@ def add_tokens(
 
 @verb("shrink", "bertworks shrink bert-base-multilingual-cased 'de/*.txt' --out bert-de")
 def shrink(
-    model: ModelPath,
+    model: PlainModel,
     corpus: Corpus,
+    *,
     out: Out,
     reading: Reading,
     overwrite: Overwrite = False,
+    display: TextDisplay,
 ) -> None:
     """Remove pieces that a corpus does not use.
 
@@ -434,54 +384,51 @@ def shrink(
     """
     from ..convert.model_editing import shrink as keep_used
 
-    corpus_input = CorpusInput(corpus, reading)
+    texts = CorpusInput(corpus, reading)
     with output(
         out,
-        corpus_input.paths,
+        texts.paths,
         model=model,
         folders=True,
         kind="whole directory",
         overwrite=overwrite,
     ):
-        large = load_model(model, "cpu")
+        large = model.load()
         with Progress() as progress:
-            small = keep_used(large, corpus_input.paragraphs(progress.counter("reading", "MB")))
+            small = keep_used(large, texts.paragraphs(progress.counter("reading", "MB")))
         directory = small.save(out, overwrite=overwrite)
     display.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,} of {large.tokenizer.vocab_size:,}",
             "parameters": f"{small.num_parameters:,} of {large.num_parameters:,}",
-            "documents": f"{corpus_input.counts.documents:,}",
+            "documents": f"{texts.counts.documents:,}",
         }
     )
-    display.read_counts(corpus_input.counts)
+    show_read_counts(display, texts.counts)
     display.facts({"written to": directory})
 
 
 @verb("extend", "bertworks extend bert-base-uncased --positions 1024 --out bert-base-1024")
 def extend(
-    model: ModelPath,
-    positions: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=literals.MAX_POSITIONS,
-            metavar="N",
-            help="New maximum number of tokens per sequence.",
-        ),
-    ],
+    model: PlainModel,
+    *,
+    positions: Annotated[int, typer.Option(min=1, max=literals.MAX_POSITIONS)],
     out: Out,
     overwrite: Overwrite = False,
+    display: TextDisplay,
 ) -> None:
     """Extend a model to more positions.
 
     New positions start as copies of the old ones. Shorter texts keep their vectors; longer texts
     need some more pre-training. A smaller limit of the model's own (max_seq_length) stays.
+
+    Args:
+        positions (N): New maximum number of tokens per sequence.
     """
     from ..convert.model_editing import extend_positions, text_limit
 
     with output(out, model=model, kind="whole directory", overwrite=overwrite):
-        short = load_model(model, "cpu")
+        short = model.load()
         long = extend_positions(short, positions)
         directory = long.save(out, overwrite=overwrite)
     facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}

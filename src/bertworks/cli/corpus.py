@@ -3,67 +3,65 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from ..utils.directories import new_directory, output_exists
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
-from . import display
 from .app import verb
-from .corpus_options import Corpus, CorpusInput, DropDuplicates, Exclude, Reading, corpus_facts
-from .devices import Cluster, Workers
-from .options import AsJson, Overwrite, Part, SettingsOption
+from .corpus_options import (
+    Corpus,
+    CorpusInput,
+    Reading,
+    Selection,
+    corpus_facts,
+    show_read_counts,
+)
+from .devices import WorkerOptions
+from .display import JsonDisplay, TextDisplay, stopwatch
+from .options import Overwrite, Part, SettingsOption
 from .outputs import output
-from .texts import lines_of
-
-if TYPE_CHECKING:
-    pass
+from .texts import RequiredTexts, lines_of
 
 
 @verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab size=8000")
 def vocab(
-    *,
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the tokenizer.")],
+    *,
+    out: Path,
     overwrite: Overwrite = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
+    workers: WorkerOptions,
     settings: SettingsOption,
-    cased: Annotated[
-        bool, typer.Option("--cased", help="Keep case and accents (lowercase=false).")
-    ] = False,
+    cased: bool = False,
     reading: Reading,
-    drop_duplicates: DropDuplicates = False,
-    exclude: Exclude = None,
+    selection: Selection,
+    display: TextDisplay,
 ) -> None:
     """Train a WordPiece vocabulary from a corpus.
 
     The same corpus gives the same vocabulary, byte for byte.
+
+    Args:
+        out (DIR): Output directory of the tokenizer.
+        cased: Keep case and accents (lowercase=false).
     """
     from ..data.overlap import SharedSequences
     from ..data.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
     options = VocabularySettings.parse(settings | ({"lowercase": False} if cased else {}))
-    encoding = reading.get("encoding", "utf-8")
-    corpus_input = CorpusInput(
-        corpus,
-        reading,
-        drop_duplicates=drop_duplicates,
-        exclude=SharedSequences(exclude, encoding=encoding) if exclude else None,
-    )
+    if exclude := selection.pop("exclude"):
+        encoding = reading.get("encoding", "utf-8")
+        selection["exclude"] = SharedSequences(exclude, encoding=encoding)
+    texts = CorpusInput(corpus, reading, **selection)
     with (
-        output(out, corpus_input.paths, folders=True, kind="whole directory", overwrite=overwrite),
-        display.stopwatch() as seconds,
+        output(out, texts.paths, folders=True, kind="whole directory", overwrite=overwrite),
+        stopwatch() as seconds,
     ):
         with Progress() as progress:
             learning = progress.counter("learning", "pieces")
             tokenizer = train_vocabulary(
-                corpus_input.paragraphs(progress.counter("reading", "MB")),
-                workers=workers,
-                on=cluster,
+                texts.paragraphs(progress.counter("reading", "MB")),
+                **workers,
                 progress=lambda stage, done: (
                     learning(done, options.size) if stage == "pieces" else None
                 ),
@@ -76,31 +74,24 @@ def vocab(
             pieces += (
                 f" (fewer than {options.size:,}: no more pairs occur {options.min_frequency} times)"
             )
-        display.facts({"pieces": pieces, "documents": f"{corpus_input.counts.documents:,}"})
-        display.read_counts(corpus_input.counts)
+        display.facts({"pieces": pieces, "documents": f"{texts.counts.documents:,}"})
+        show_read_counts(display, texts.counts)
         display.facts({"time": format_duration(seconds()), "written to": out})
 
 
 @verb("prepare", "bertworks prepare 'wiki/*.txt' --tokenizer vocab --out prepared")
 def prepare(
-    *,
     corpus: Corpus,
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR",
-            help="Output of `vocab`, or a model: its directory, its name on the hub, or mini.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory of the shards.")],
+    *,
+    tokenizer: str,
+    out: Path,
     overwrite: Overwrite = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
+    workers: WorkerOptions,
     part: Part = None,
     settings: SettingsOption,
     reading: Reading,
-    drop_duplicates: DropDuplicates = False,
-    exclude: Exclude = None,
+    selection: Selection,
+    display: TextDisplay,
 ) -> None:
     """Prepare a corpus for `pretrain`: sentences and token ids.
 
@@ -108,6 +99,10 @@ def prepare(
     The memory of a worker grows by 10 to 30 bytes per character of its longest document and, with
     tokenizers other than WordPiece, 100 per character of its longest sentence (a line without a
     full stop is one sentence).
+
+    Args:
+        tokenizer (DIR): Output of `vocab`, or a model: its directory, its name on the hub, or mini.
+        out (DIR): Output directory of the shards.
     """
     from ..data.prepare import PrepareProgress
     from ..data.prepare import prepare as run
@@ -120,21 +115,19 @@ def prepare(
         last = now
         update(now.bytes_read, now.bytes_total)
 
-    with Progress() as display_progress:
-        update = display_progress.counter("preparing", "MB")
+    with Progress() as progress:
+        update = progress.counter("preparing", "MB")
         manifest = run(
             corpus,
             tokenizer=_files_of(tokenizer),
             out=out,
-            workers=workers,
-            on=cluster,
-            drop_duplicates=drop_duplicates,
-            exclude=exclude or (),
             part=part,
             overwrite=overwrite,
             progress=record_progress,
+            **workers,
             **settings,
             **reading,
+            **selection,
         )
     facts = corpus_facts(manifest)
     if settings.get("spans", "none") != "none":
@@ -142,7 +135,7 @@ def prepare(
     display.facts(facts)
     if part is None:
         display.notes(PreparedCorpus.open(out).notes)
-    display.read_counts(last.read)
+    show_read_counts(display, last.read)
     if last.new_tokens:
         rate = f"{format_duration(last.seconds)} ({last.tokens_per_second:,.0f} tokens/s)"
     else:
@@ -152,50 +145,33 @@ def prepare(
 
 @verb("tokenize", 'bertworks tokenize vocab "a visually stunning rumination on love"')
 def tokenize(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A directory of a vocabulary, corpus, run or model; a tokenizer file; a hub "
-            "name; or mini.",
-        ),
-    ],
-    texts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT…", help="Texts; - reads lines from standard input.", show_default=False
-        ),
-    ],
-    pair: Annotated[str | None, typer.Option(metavar="TEXT", help="Second text of a pair.")] = None,
-    typed_mask: Annotated[
-        bool, typer.Option("--typed-mask", help="Read [MASK] in a text as the mask token.")
-    ] = False,
-    json: AsJson = False,
+    model: str,
+    texts: RequiredTexts,
+    *,
+    pair: str | None = None,
+    typed_mask: bool = False,
+    display: JsonDisplay,
 ) -> None:
-    """Show a text's pieces, ids, types, word numbers and offsets."""
+    """Show a text's pieces, ids, types, word numbers and offsets.
+
+    Args:
+        model (MODEL): A directory of a vocabulary, corpus, run or model; a tokenizer file; a hub
+            name; or mini.
+        pair (TEXT): Second text of a pair.
+        typed_mask: Read [MASK] in a text as the mask token.
+    """
     from ..text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(_files_of(model))
     for text in lines_of(texts):
         encoding = tokenizer.encode(text, pair, typed_mask=typed_mask)
         pieces = tokenizer.tokens(encoding.input_ids)
-        if json:
-            columns = {
-                name: getattr(encoding, name).tolist()
-                for name in ("input_ids", "token_type_ids", "word_ids", "offsets")
-            }
-            display.as_json({"text": text, "tokens": pieces, **columns})
-            continue
+        names = ("input_ids", "token_type_ids", "word_ids", "offsets")
+        columns = {name: getattr(encoding, name).tolist() for name in names}
+        display.json({"text": text, "tokens": pieces, **columns})
         rows = []
         left = len(tokenizer.segments([text], typed_mask=typed_mask)[0])
-        for piece, number, kind, word, (start, end) in zip(
-            pieces,
-            encoding.input_ids.tolist(),
-            encoding.token_type_ids.tolist(),
-            encoding.word_ids.tolist(),
-            encoding.offsets.tolist(),
-            strict=True,
-        ):
+        for piece, number, kind, word, (start, end) in zip(pieces, *columns.values(), strict=True):
             source = text if left > 0 or pair is None else pair
             left -= word >= 0
             place = ("", "", "") if word < 0 else (word, f"{start}–{end}", source[start:end])
@@ -223,24 +199,16 @@ def _files_of(name: str) -> Path:
     "bertworks merge answers-*.tsv --out answers.tsv",
 )
 def merge(
-    parts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PART…",
-            help="Outputs of prepare, embed, features or predict with --part I/N.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        str,
-        typer.Option(metavar="PATH", help="Output: a directory for a corpus, else a file."),
-    ],
-    overwrite: Overwrite = False,
+    parts: list[str], *, out: str, overwrite: Overwrite = False, display: TextDisplay
 ) -> None:
     """Merge all parts of a corpus, of vectors or of predictions.
 
     The result equals that of a single machine, byte for byte, for any number of parts. Missing,
     damaged or duplicate parts, and parts with other inputs or settings, are an error.
+
+    Args:
+        parts (PART…): Outputs of prepare, embed, features or predict with --part I/N.
+        out (PATH): Output: a directory for a corpus, else a file.
     """
     from ..data.manifest import Manifest
     from ..inference.merging import merge as run

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..settings import literals
+from ..utils.formatting import format_count
 from ..utils.progress import Update
+from .display import Display
 from .option_groups import OptionGroup
 from .options import Lines
 
 if TYPE_CHECKING:
     from ..data.manifest import Manifest
+    from ..data.reading import ReadCounts
 
 Corpus = Annotated[
     list[str],
@@ -21,45 +24,46 @@ Corpus = Annotated[
         metavar="CORPUS…",
         help="Files, folders, globs, or hf:NAME; PATH@WEIGHT repeats or samples one. Plain "
         "text has a blank line between documents.",
-        show_default=False,
     ),
 ]
-Format = Annotated[
-    literals.CorpusFormat,
-    typer.Option("--format", help="File format; auto detects it for each file."),
-]
-Column = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Text column (JSON Lines, Parquet, hf:)."),
-]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count unreadable input.")]
 
 
 def _reading(
     *,
-    format: Format = "auto",
-    column: Column = None,
+    format: literals.CorpusFormat = "auto",
+    column: str | None = None,
     lines: Lines,
-    skip_bad: SkipBad = False,
+    skip_bad: bool = False,
 ) -> dict[str, Any]:
+    """How a corpus is read.
+
+    Args:
+        format: File format; auto detects it for each file.
+        column (NAME): Text column (JSON Lines, Parquet, hf:).
+        skip_bad: Skip and count unreadable input.
+    """
     return {"format": format, "column": column, "skip_bad": skip_bad, **lines}
 
 
 Reading = Annotated[dict[str, Any], OptionGroup(_reading)]
 """Options for reading a corpus, as keyword arguments of `prepare`."""
 
-DropDuplicates = Annotated[
-    bool, typer.Option("--drop-duplicates", help="Drop documents whose text occurred before.")
-]
 
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Leave out documents that share 13 consecutive words with this evaluation data (a "
-        "table, SQuAD JSON, CoNLL, text); may be repeated.",
-    ),
-]
+def _selection(
+    *, drop_duplicates: bool = False, exclude: list[str] | None = None
+) -> dict[str, Any]:
+    """Which documents are left out.
+
+    Args:
+        drop_duplicates: Drop documents whose text occurred before.
+        exclude (FILE): Leave out documents that share 13 consecutive words with this evaluation
+            data (a table, SQuAD JSON, CoNLL, text); may be repeated.
+    """
+    return {"drop_duplicates": drop_duplicates, "exclude": exclude or ()}
+
+
+Selection = Annotated[dict[str, Any], OptionGroup(_selection)]
+"""Which documents are left out, as keyword arguments of `prepare`."""
 
 
 class CorpusInput:
@@ -95,3 +99,22 @@ def corpus_facts(manifest: Manifest) -> dict[str, object]:
         "tokens": f"{manifest.tokens:,}",
         "unknown": f"{manifest.unknown_rate:.3%} of the tokens",
     }
+
+
+def show_read_counts(display: Display, counts: ReadCounts) -> None:
+    """Print what a user should know about the reading of a corpus: dropped and skipped input."""
+    num_excluded = len(counts.excluded_documents)
+    rows = [
+        ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
+        ("excluded", f"{num_excluded:,} documents share text with --exclude's files", num_excluded),
+        ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
+        ("empty", format_count(counts.empty, "document"), counts.empty),
+        (
+            "split",
+            f"{counts.num_splits:,} times: a very long document was split",
+            counts.num_splits,
+        ),
+    ]
+    display.facts({name: text for name, text, count in rows if count})
+    for kind, count in counts.num_skipped_by_kind.items():
+        display.text(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")

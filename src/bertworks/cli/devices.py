@@ -1,39 +1,21 @@
-"""Where a verb computes: its device, threads and processes, and the model on the device."""
+"""Where a verb computes: its device, threads and processes."""
 
 from __future__ import annotations
 
-import gc
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..settings import literals
 from .option_groups import OptionGroup
 
-if TYPE_CHECKING:
-    from ..model import Model
+ProcessCount = Annotated[int | None, typer.Option(min=1, max=100_000)]
 
 Device = Annotated[literals.Device, typer.Option(help="Device to run on.")]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, max=1024, metavar="N", help="CPU threads; all cores if omitted."),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=100_000, metavar="N", help="Processes; all cores (of the cluster) if omitted."
-    ),
-]
-ModelWorkers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        max=100_000,
-        metavar="N",
-        help="Processes, each with the model; 1 if omitted (on Ray: one per core).",
-    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -50,38 +32,41 @@ def set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def _device_option(device: Device = "auto", threads: Threads = None) -> literals.Device:
+def _device(*, device: Device = "auto", threads: Threads = None) -> literals.Device:
     set_threads(threads)
     return device
 
 
-DeviceOption = Annotated[literals.Device, OptionGroup(_device_option)]
+DeviceOption = Annotated[literals.Device, OptionGroup(_device)]
 """The device of the network; sets the number of CPU threads, if given."""
 
 
-def _worker_options(workers: ModelWorkers = None, cluster: Cluster = None) -> dict[str, Any]:
+def _workers(*, workers: ProcessCount = None, cluster: Cluster = None) -> dict[str, Any]:
+    """The number of processes, and where they run.
+
+    Args:
+        workers (N): Processes; all cores (of the cluster) if omitted.
+    """
+    return {"workers": workers, "on": cluster}
+
+
+WorkerOptions = Annotated[dict[str, Any], OptionGroup(_workers)]
+"""The number of processes, and where they run: arguments of `parallel.map`."""
+
+
+def _model_workers(*, workers: ProcessCount = None, cluster: Cluster = None) -> dict[str, Any]:
+    """The number of processes with the model, and where they run.
+
+    Args:
+        workers (N): Processes, each with the model; 1 if omitted (on Ray: one per core).
+    """
     if workers is None and cluster is None:
         return {}
     return {"workers": workers or (None if cluster else 1), "on": cluster}
 
 
-WorkerOptions = Annotated[dict[str, Any], OptionGroup(_worker_options)]
-"""The number of processes, each with the model, and where they run; empty if not given."""
-
-
-def load_model(model: str, device: literals.Device, **options: Any) -> Model:
-    """Load a model on a device.
-
-    Args:
-        options: more arguments of `load`.
-    """
-    # Imported objects stay: garbage collection of them would take a third of a short command.
-    gc.disable()
-    from ..loading import load
-
-    gc.freeze()
-    gc.enable()
-    return load(model, device=device, **options)
+ModelWorkers = Annotated[dict[str, Any], OptionGroup(_model_workers)]
+"""The same, of processes that each have the model; empty if not given."""
 
 
 def is_main_process() -> bool:

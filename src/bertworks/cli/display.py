@@ -1,23 +1,110 @@
-"""Display for users: progress on standard error, results on standard output, in 80 columns."""
+"""Results for users, on standard output: as text in 80 columns, or as JSON."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from ..utils.formatting import format_count, wrap_text
-from ..utils.json_files import to_json as json_of
+from ..utils.formatting import wrap_text
+from ..utils.json_files import to_json
+from .option_groups import OptionGroup
 
-if TYPE_CHECKING:
-    from ..data.reading import ReadCounts
-    from ..tasks.breakdown import Breakdown
-    from ..tasks.task import DisplayValue
+
+class Display:
+    """Prints the results of a verb: `json` what is asked for with --json, all else without it.
+
+    Args:
+        as_json: whether JSON is asked for.
+    """
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._as_json = as_json
+
+    def json(self, value: Any) -> None:
+        """Print a result as a JSON document on one line."""
+        if self._as_json:
+            typer.echo(to_json(value))
+
+    def text(self, *lines: str) -> None:
+        """Print lines."""
+        if not self._as_json:
+            for line in lines:
+                typer.echo(line)
+
+    def facts(self, rows: Mapping[str, Any]) -> None:
+        """Print names and values, one per line; those that are None are left out."""
+        rows = {name: value for name, value in rows.items() if value is not None}
+        width = max([10, *map(len, rows)])
+        self.text(*(f"  {name:<{width}}  {value}" for name, value in rows.items()))
+
+    def notes(self, lines: Iterable[str]) -> None:
+        """Print notes."""
+        self.text(*(wrap_text(f"  {line}") for line in lines))
+
+    def metrics(self, values: Mapping[str, float | None]) -> None:
+        """Print a table of metrics."""
+        if values:
+            self.table(("metric", "value"), list(values.items()), right="value")
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        *,
+        right: str | Sequence[str] = "",
+        truncate: str = "",
+    ) -> None:
+        """Print a plain table.
+
+        Args:
+            rows: the cells, converted to strings here; floats get four decimals.
+            right: the headings of right-aligned columns; in a string, separated by spaces.
+            truncate: the heading of the column whose cells are truncated if a line is too long.
+        """
+        if self._as_json:
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        to_the_right = right.split() if isinstance(right, str) else right
+        rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for name in columns:
+            justify: Literal["left", "right"] = "right" if name in to_the_right else "left"
+            rich_table.add_column(name, justify=justify, no_wrap=truncate not in {"", name})
+        for row in rows:
+            cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row]
+            rich_table.add_row(
+                *(
+                    Text(cell, no_wrap=name == truncate or None, overflow="ellipsis")
+                    for name, cell in zip(columns, cells, strict=True)
+                )
+            )
+        Console().print(rich_table)
+
+
+def _json_option(*, json: bool = False) -> Display:
+    """The display of a verb with `--json`.
+
+    Args:
+        json: Print JSON.
+    """
+    return Display(as_json=json)
+
+
+JsonDisplay = Annotated[Display, OptionGroup(_json_option)]
+
+
+def _no_option() -> Display:
+    return Display()
+
+
+TextDisplay = Annotated[Display, OptionGroup(_no_option)]
 
 
 @contextmanager
@@ -25,114 +112,3 @@ def stopwatch() -> Iterator[Callable[[], float]]:
     """Seconds since the start of the block; at least a microsecond, so that rates are finite."""
     start = time.perf_counter()
     yield lambda: max(time.perf_counter() - start, 1e-6)
-
-
-def facts(rows: Mapping[str, Any]) -> None:
-    """Print names and values, one per line."""
-    width = max([10, *map(len, rows)])
-    for name, value in rows.items():
-        typer.echo(f"  {name:<{width}}  {value}")
-
-
-def notes(lines: Iterable[str]) -> None:
-    """Print notes."""
-    for line in lines:
-        typer.echo(wrap_text(f"  {line}"))
-
-
-def metrics(values: Mapping[str, float | None]) -> None:
-    """Print a table of metrics."""
-    if values:
-        table(("metric", "value"), list(values.items()), right="value")
-
-
-def evaluation_facts(breakdown: Breakdown, report: Path | None) -> dict[str, Any]:
-    """An evaluation's calibration and report in addition to its metrics, for `facts`."""
-    facts_by_name = {"calibration": breakdown.calibration, "report": report}
-    return {name: value for name, value in facts_by_name.items() if value is not None}
-
-
-def predictions(
-    rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
-    display_values: Callable[[dict[str, Any]], list[DisplayValue] | None],
-) -> None:
-    """Print predictions for users: each with its probability and text, in tables of 1,000 rows."""
-    rows = iter(rows)
-    while some := list(islice(rows, 1000)):
-        lines: list[tuple[Any, Any, str]] = []
-        for row, prediction in some:
-            text = " | ".join(" ".join(str(part).split()) for part in row.values())
-            answers = display_values(prediction)
-            if answers is None:
-                as_json({**row, **prediction})
-            for what, probability in answers or ([("none", None)] if answers == [] else []):
-                lines.append((what, "" if probability is None else probability, text))
-        if lines:
-            columns = ("prediction", "probability", "text")
-            table(columns, lines, right="probability", truncate="text")
-
-
-def read_counts(counts: ReadCounts) -> None:
-    """Print what a user should know about the reading of a corpus: dropped and skipped input."""
-    num_excluded = len(counts.excluded_documents)
-    rows = [
-        ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
-        ("excluded", f"{num_excluded:,} documents share text with --exclude's files", num_excluded),
-        ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
-        ("empty", format_count(counts.empty, "document"), counts.empty),
-        (
-            "split",
-            f"{counts.num_splits:,} times: a very long document was split",
-            counts.num_splits,
-        ),
-    ]
-    facts({name: text for name, text, count in rows if count})
-    for kind, count in counts.num_skipped_by_kind.items():
-        typer.echo(f"  skipped {count:,} × {kind}; the first: {counts.first_skipped[kind]}")
-
-
-def table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    right: str | Sequence[str] = "",
-    truncate: str = "",
-) -> None:
-    """Print a plain table.
-
-    Args:
-        rows: the cells, converted to strings here; floats get four decimals.
-        right: the headings of right-aligned columns; in a string, separated by spaces.
-        truncate: the heading of the column whose cells are truncated if a line is too long.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    to_the_right = right.split() if isinstance(right, str) else right
-    rich_table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        justify: Literal["left", "right"] = "right" if name in to_the_right else "left"
-        rich_table.add_column(name, justify=justify, no_wrap=truncate not in {"", name})
-    for row in rows:
-        cells = zip(columns, row, strict=True)
-        rich_table.add_row(
-            *(
-                Text(number(cell), no_wrap=name == truncate or None, overflow="ellipsis")
-                for name, cell in cells
-            )
-        )
-    Console().print(rich_table)
-
-
-def number(value: Any) -> str:
-    """Format a value for users."""
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    return str(value)
-
-
-def as_json(value: Any) -> None:
-    """Print a JSON document on one line."""
-    typer.echo(json_of(value))

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..settings import literals
-from . import display
 from .app import verb
-from .devices import DeviceOption, WorkerOptions, load_model
+from .devices import DeviceOption, ModelWorkers
+from .display import Display, JsonDisplay
+from .models import ModelOption, TaskModel
 from .options import (
-    AsJson,
     DropUnlabelled,
     Header,
     LabelledTable,
-    LoadOptions,
-    ModelPath,
     Overwrite,
-    SettingsFile,
+    Page,
     SettingsOption,
+    SettingsWords,
     Table,
-    read_settings,
 )
 from .outputs import check_page, check_present, output
-from .training_options import Dev, KeyValues, Model, Train
+from .training_options import Dev, Train
 
 if TYPE_CHECKING:
     from ..tasks.evaluation import Evaluation
-
-Report = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Write an HTML report: confusions, calibration, worst mistakes."
-    ),
-]
 
 
 @verb(
@@ -47,24 +38,16 @@ Report = Annotated[
 )
 def evaluate(
     ctx: typer.Context,
+    model: TaskModel,
     *,
-    model: ModelPath,
-    data: Annotated[
-        list[str],
-        typer.Option(
-            metavar="FILE",
-            help="Labelled rows; or the output of `prepare`, for a pre-trained model. May be "
-            "repeated: each file is evaluated.",
-        ),
-    ],
+    data: list[str],
     table: LabelledTable,
-    report: Report = None,
+    report: Page = None,
     overwrite: Overwrite = False,
-    json: AsJson = False,
-    worker_options: WorkerOptions,
+    workers: ModelWorkers,
     device: DeviceOption = "auto",
-    load_options: LoadOptions,
     settings: SettingsOption,
+    display: JsonDisplay,
 ) -> None:
     """Evaluate a model on labelled rows, or on held-out documents.
 
@@ -72,21 +55,21 @@ def evaluate(
     documents=, sequences=, seed= and max_seq_length= are the run's if MODEL is a run; else give the
     values used in training (held_out.documents, held_out.seed or seed). 15 % of the tokens are
     predicted: 80 % of these are masked, 10 % replaced, 10 % unchanged.
+
+    Args:
+        data (FILE): Labelled rows; or the output of `prepare`, for a pre-trained model. May be
+            repeated: each file is evaluated.
     """
     if len(data) > 1 and report is not None:
         ctx.fail("--report needs a single --data FILE.")
-    base = load_options.get("base")
-    with output(report, data, model=model, base=base, overwrite=overwrite, repeats=True):
+    with output(report, data, model=model, overwrite=overwrite, repeats=True):
         check_page(report)
-        measured = load_model(model, device, **load_options)
-        evaluations = measured.evaluate_each(data, **worker_options, **(settings | table))
+        evaluations = model.load(device).evaluate_each(data, **workers, **(settings | table))
         if len(data) == 1:
-            _show_evaluation(evaluations[0], model, data[0], report, json=json)
+            _show_evaluation(display, evaluations[0], model.name, data[0], report)
             return
-    if json:
-        for file, evaluation in zip(data, evaluations, strict=True):
-            display.as_json({"data": file, **_facts(evaluation)})
-        return
+    for file, evaluation in zip(data, evaluations, strict=True):
+        display.json({"data": file, **_values(evaluation)})
     names = list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics))
     display.table(
         ("file", "rows", *names),
@@ -107,53 +90,34 @@ def evaluate(
     "bertworks score classification --data predicted.tsv",
 )
 def score(
-    task: Annotated[
-        literals.ScoredTask,
-        typer.Argument(
-            metavar="TASK",
-            help="answering, tagging, classification or regression.",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        str, typer.Option(metavar="FILE", help="Labelled rows; - reads TSV from standard input.")
-    ],
-    predictions: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For answering: JSON with an answer for each id."),
-    ] = None,
-    no_answer_probs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="For answering: JSON with the no-answer probability for each id."
-        ),
-    ] = None,
-    label_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of gold labels; detected if omitted."),
-    ] = None,
-    prediction_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of predicted labels; detected if omitted."),
-    ] = None,
-    no_label: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL",
-            help='Label of rows without a gold label; - and the like if omitted, "" if none.',
-        ),
-    ] = None,
+    task: literals.ScoredTask,
+    *,
+    data: str,
+    predictions: Path | None = None,
+    no_answer_probs: Path | None = None,
+    label_column: str | None = None,
+    prediction_column: str | None = None,
+    no_label: str | None = None,
     header: Header = None,
     drop_unlabelled: DropUnlabelled = False,
-    report: Report = None,
+    report: Page = None,
     overwrite: Overwrite = False,
-    json: AsJson = False,
+    display: JsonDisplay,
 ) -> None:
     """Score the predictions of any system.
 
     The metrics are those of evaluate. answering: SQuAD JSON, version 1.1 or 2.0, and a JSON file
     of answers by id, as for the official scorers. tagging: CoNLL columns, the last two with gold
     and predicted tags. classification and regression: a table with both columns.
+
+    Args:
+        task (TASK): answering, tagging, classification or regression.
+        data (FILE): Labelled rows; - reads TSV from standard input.
+        predictions (FILE): For answering: JSON with an answer for each id.
+        no_answer_probs (FILE): For answering: JSON with the no-answer probability for each id.
+        label_column (NAME): Column of gold labels; detected if omitted.
+        prediction_column (NAME): Column of predicted labels; detected if omitted.
+        no_label (LABEL): Label of rows without a gold label; - and the like if omitted, "" if none.
     """
     from ..analysis.scoring import score as run
 
@@ -171,26 +135,24 @@ def score(
             header=header,
             drop_unlabelled=drop_unlabelled,
         )
-        _show_evaluation(evaluation, str(predictions or data), data, report, json=json)
+        _show_evaluation(display, evaluation, str(predictions or data), data, report)
 
 
 def _show_evaluation(
-    evaluation: Evaluation, model: str, data: str, report: Path | None, *, json: bool
+    display: Display, evaluation: Evaluation, model: str, data: str, report: Path | None
 ) -> None:
     """Print an evaluation, and write its report if a path is given."""
     if report is not None:
         from ..reports.report import write_evaluation_report
 
         write_evaluation_report(report, evaluation, model=model, data=data)
-    if json:
-        display.as_json(_facts(evaluation))
-        return
+    display.json(_values(evaluation))
     display.metrics({"rows": evaluation.rows, **evaluation.metrics})
     display.notes(evaluation.notes)
-    display.facts(display.evaluation_facts(evaluation.breakdown, report))
+    display.facts({"calibration": evaluation.breakdown.calibration, "report": report})
 
 
-def _facts(evaluation: Evaluation) -> dict[str, Any]:
+def _values(evaluation: Evaluation) -> dict[str, Any]:
     return {"rows": evaluation.rows, **evaluation.metrics, "notes": evaluation.notes}
 
 
@@ -200,16 +162,14 @@ def _facts(evaluation: Evaluation) -> dict[str, Any]:
     "      --train train.tsv --dev dev.tsv pooling=cls layers=[-2]",
 )
 def probe(
-    ctx: typer.Context,
     *,
-    model: Model,
+    model: ModelOption,
     train: Train,
     dev: Dev,
-    settings: KeyValues = None,
-    settings_file: SettingsFile = None,
+    settings: SettingsWords,
     table: Table,
-    json: AsJson = False,
     device: DeviceOption = "auto",
+    display: JsonDisplay,
 ) -> None:
     """Classify texts by logistic regression on frozen vectors.
 
@@ -217,10 +177,7 @@ def probe(
     """
     from ..analysis.probing import probe as run
 
-    probe_settings = read_settings(ctx, settings_file, settings or (), **table)
     check_present([train, dev])
-    result = run(model, train=train, dev=dev, device=device, **probe_settings)
-    if json:
-        display.as_json({"width": result.width, **result.metrics})
-    else:
-        display.metrics({"width": result.width, **result.metrics})
+    result = run(model, train=train, dev=dev, device=device, **(settings | table))
+    display.json({"width": result.width, **result.metrics})
+    display.metrics({"width": result.width, **result.metrics})

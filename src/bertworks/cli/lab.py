@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import SettingsError
+from ..settings import literals
 from ..utils.formatting import format_duration
-from . import display
+from ..utils.progress import Progress
 from .app import verb
 from .devices import DeviceOption, Threads, set_threads
-from .options import AsJson, Overwrite, SettingsFile, SettingsOption, Table, read_settings
+from .display import Display, JsonDisplay, TextDisplay
+from .models import ModelOption, ModelSource
+from .options import Overwrite, SettingsOption, SettingsWords, Table
 from .outputs import check_present, output
-from .training_options import Dev, GridOptions, KeyValues, Model, Run, Seeds, Train, seed_numbers
+from .training_options import Dev, GridOptions, Run, Seeds, Train, seed_numbers
 
 if TYPE_CHECKING:
     from ..lab.bench import Lab
@@ -24,22 +27,10 @@ if TYPE_CHECKING:
 
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output directory.")] = Path(
-        "bertworks-demo"
-    ),
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=2**32 - 1,
-            metavar="N",
-            help="Random seed of the split, weights and data order.",
-        ),
-    ] = 1,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Train only for seconds, to check that everything works."),
-    ] = False,
+    *,
+    out: Path = Path("bertworks-demo"),
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 1,
+    quick: bool = False,
     overwrite: Overwrite = False,
     threads: Threads = None,
 ) -> None:
@@ -49,6 +40,11 @@ def demo(
     language reference and the docstrings and comments of the standard library.
 
     The exit status is 1 if the pre-trained network does not beat both baselines (not with --quick).
+
+    Args:
+        out (DIR): Output directory.
+        seed (N): Random seed of the split, weights and data order.
+        quick: Train only for seconds, to check that everything works.
     """
     set_threads(threads)
     from ..lab.demo import run_demo
@@ -65,34 +61,29 @@ def demo(
     "      --tasks mrpc,rte --seeds 3 epochs=3 learning_rate=3e-4",
 )
 def glue(
-    ctx: typer.Context,
     *,
-    model: Model,
-    data: Annotated[
-        Path, typer.Option(metavar="DIR", help="Official GLUE files: one folder per task.")
-    ],
+    model: ModelOption,
+    data: Path,
     out: Run,
-    tasks: Annotated[
-        str | None,
-        typer.Option(metavar="A,B…", help="Tasks to run; all available ones if omitted."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings for all tasks.")
-    ] = None,
+    tasks: str | None = None,
+    settings: SettingsWords,
     overwrite: Overwrite = False,
-    settings_file: SettingsFile = None,
-    grid_options: GridOptions,
+    grid: GridOptions,
     device: DeviceOption = "auto",
+    display: TextDisplay,
 ) -> None:
     """Fine-tune and evaluate on GLUE, and predict its test sets.
 
     Each of the nine tasks is trained as by `finetune`, with its grid and seeds. The best model is
     evaluated on dev and, if there are test files, writes predictions for the GLUE server. The same
     command again runs what is missing.
+
+    Args:
+        data (DIR): Official GLUE files: one folder per task.
+        tasks (A,B…): Tasks to run; all available ones if omitted.
     """
     from ..lab.glue import NOTE
     from ..lab.glue import glue as run
-    from ..utils.progress import Progress
 
     result = run(
         model,
@@ -102,18 +93,14 @@ def glue(
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **grid_options,
-        **read_settings(ctx, settings_file, settings or ()),
+        **grid,
+        **settings,
     )
     display.table(result.columns, result.rows(), right="dev mean Base Large")
-    typer.echo(NOTE)
-    for name, why in result.missing.items():
-        typer.echo(f"  missing: {name} ({why})")
+    display.text(NOTE, *(f"  missing: {name} ({why})" for name, why in result.missing.items()))
     display.facts({"table": result.out / "glue.md"})
-    if result.answers:
-        display.facts(
-            {"for the server": f"{result.answers[0].parent} ({len(result.answers)} files)"}
-        )
+    if answers := result.answers:
+        display.facts({"for the server": f"{answers[0].parent} ({len(answers)} files)"})
 
 
 @verb(
@@ -122,37 +109,30 @@ def glue(
     "      --dev dev.conll --out runs/features finetune.learning_rate=2e-4",
 )
 def ablate(
-    ctx: typer.Context,
+    what: Literal["features"],
     *,
-    what: Annotated[
-        Literal["features"],
-        typer.Argument(
-            metavar="WHAT",
-            help="features: six combinations of a frozen encoder's layers, and fine-tuning.",
-            show_default=False,
-        ),
-    ],
-    model: Model,
+    model: ModelOption,
     train: Train,
     dev: Dev,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Output directory; an existing one is resumed.")
-    ],
+    out: Path,
     overwrite: Overwrite = False,
-    settings: KeyValues = None,
-    settings_file: SettingsFile = None,
+    settings: SettingsWords,
     table: Table,
     device: DeviceOption = "auto",
+    display: TextDisplay,
 ) -> None:
     """Repeat an ablation of the paper on your data.
 
     features (paper, table 7): a two-layer BiLSTM tags words from a frozen encoder's hidden states,
     which are computed once; for comparison, the encoder is fine-tuned (finetune=null skips this).
     Finished rows are not repeated.
+
+    Args:
+        what (WHAT): features: six combinations of a frozen encoder's layers, and fine-tuning.
+        out (DIR): Output directory; an existing one is resumed.
     """
     assert what == "features"
     from ..lab.features import ablate_features
-    from ..utils.progress import Progress
 
     results = ablate_features(
         model,
@@ -162,46 +142,11 @@ def ablate(
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **read_settings(ctx, settings_file, settings or (), **table),
+        **(settings | table),
     )
     headings, cells = results.table()
     display.table(headings, cells, right=headings[1:])
     display.facts({"table": results.table_file, "results": results.json_file})
-
-
-LabCommand = Annotated[
-    Literal["list", "run", "all", "lineage", "compare"],
-    typer.Argument(
-        metavar="WHAT",
-        help="list: list all claims; run: test the named claims; all: test all, cheapest "
-        "first; lineage: BERT and its ancestors; compare: compare models on your "
-        "table.",
-        show_default=False,
-    ),
-]
-LabNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[CLAIM|MODEL]…", help="Claims (run) or models (compare)."),
-]
-LabOutput = Annotated[
-    Path, typer.Option(metavar="DIR", help="Output directory; finished runs in it are reused.")
-]
-LabModel = Annotated[str, typer.Option(metavar="MODEL", help="Pre-trained model to examine.")]
-LabData = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR|TABLE",
-        help="Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if "
-        "omitted. lineage: with further probes. compare: a table of texts and labels.",
-    ),
-]
-Budget = Annotated[
-    float | None,
-    typer.Option(min=0, metavar="MINUTES", help="all: skip claims that would exceed this time."),
-]
-RunMinutes = Annotated[
-    float, typer.Option(min=0, metavar="M", help="lineage: processor time per pre-training run.")
-]
 
 
 @verb(
@@ -213,20 +158,20 @@ RunMinutes = Annotated[
     "bertworks lab compare mini MODEL --data reviews.tsv label_column=stars",
 )
 def lab(
+    what: Literal["list", "run", "all", "lineage", "compare"],
+    claims: list[str] | None = None,
     *,
-    what: LabCommand,
-    claims: LabNames = None,
-    out: LabOutput = Path("runs/lab"),
+    out: Path = Path("runs/lab"),
     overwrite: Overwrite = False,
-    model: LabModel = "mini",
-    data: LabData = None,
-    budget: Budget = None,
-    minutes: RunMinutes = 10.0,
+    model: str = "mini",
+    data: Path | None = None,
+    budget: Annotated[float | None, typer.Option(min=0)] = None,
+    minutes: Annotated[float, typer.Option(min=0)] = 10.0,
     seeds: Seeds = None,
     settings: SettingsOption,
     table: Table,
-    json: AsJson = False,
     device: DeviceOption = "auto",
+    display: JsonDisplay,
 ) -> None:
     """Test published claims about BERT.
 
@@ -241,64 +186,83 @@ def lab(
     second of processor time, parameters, and the difference from the first model with its 95 %
     confidence interval. Every fourth row is used for evaluation. Only compare takes settings,
     --header, --format, --encoding and --max-line-bytes.
+
+    Args:
+        what (WHAT): list: list all claims; run: test the named claims; all: test all, cheapest
+            first; lineage: BERT and its ancestors; compare: compare models on your table.
+        claims ([CLAIM|MODEL]…): Claims (run) or models (compare).
+        out (DIR): Output directory; finished runs in it are reused.
+        model (MODEL): Pre-trained model to examine.
+        data (DIR|TABLE): Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if
+            omitted. lineage: with further probes. compare: a table of texts and labels.
+        budget (MINUTES): all: skip claims that would exceed this time.
+        minutes (M): lineage: processor time per pre-training run.
     """
     settings |= table
     if what == "compare":
-        _compare(claims or (), data, device, json, settings)
+        _compare(claims or (), data, device, settings, display)
         return
     if settings:
         raise SettingsError(f"{next(iter(settings))} is for lab compare", fix="Leave it out.")
-    from ..lab.claims import find_claims
-
     if bool(claims) != (what == "run"):
         fix = "bertworks lab list shows the names." if what == "run" else "Use run for some claims."
         raise SettingsError("lab run needs names of claims; the other commands take none", fix=fix)
-    selection = find_claims(claims or ())
     if what == "list":
-        rows = [(one.name, f"{one.minutes:g}", one.says) for one in selection]
-        display.table(("claim", "minutes", "it says"), rows, right="minutes", truncate="it says")
+        _list_claims(display)
         return
+    from ..lab.claims import find_claims
+
+    selection = find_claims(claims or ())
     from ..lab.bench import Lab
     from ..tuning.grid import seed_list
-    from ..utils.progress import Progress
 
     seed_values = seed_list(seed_numbers(seeds))
-    marks = ("lab.json", "claims")
-    with output(out, [data], model=model, kind="directory", overwrite=overwrite, marks=marks):
+    with output(
+        out,
+        [data],
+        model=ModelSource(model),
+        kind="directory",
+        overwrite=overwrite,
+        marks=("lab.json", "claims"),
+    ):
         bench = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":
-            _lineage(bench, minutes, seed_values, json)
-            return
-        _test_claims(bench, selection, seed_values, budget if what == "all" else None, json)
+            _trace_lineage(bench, minutes, seed_values, display)
+        else:
+            _test_claims(bench, selection, seed_values, budget if what == "all" else None, display)
+
+
+def _list_claims(display: Display) -> None:
+    from ..lab.claims import find_claims
+
+    rows = [(claim.name, f"{claim.minutes:g}", claim.says) for claim in find_claims(())]
+    display.table(("claim", "minutes", "it says"), rows, right="minutes", truncate="it says")
 
 
 def _test_claims(
-    bench: Lab, claims: Sequence[Claim], seeds: Sequence[int], budget: float | None, json: bool
+    bench: Lab,
+    claims: Sequence[Claim],
+    seeds: Sequence[int],
+    budget: float | None,
+    display: Display,
 ) -> None:
     from ..lab.report import measure_all, write_page
 
     records, skipped_names = measure_all(bench, claims, seeds, budget)
     page = write_page(bench)
-    if json:
-        display.as_json([record.to_dict() for record in records])
-        return
-    display.table(
-        ("claim", "verdict", "took"),
-        [(one.claim.name, one.verdict, format_duration(one.seconds)) for one in records],
-        right="took",
-    )
+    display.json([record.to_dict() for record in records])
+    rows = [(one.claim.name, one.verdict, format_duration(one.seconds)) for one in records]
+    display.table(("claim", "verdict", "took"), rows, right="took")
     if skipped_names:
         display.notes([f"no time left for {', '.join(skipped_names)}"])
     display.facts({"page": page, "results": page.with_name("results.json")})
 
 
-def _lineage(bench: Lab, minutes: float, seeds: Sequence[int], json: bool) -> None:
+def _trace_lineage(bench: Lab, minutes: float, seeds: Sequence[int], display: Display) -> None:
     from ..lab.lineage import lineage, table
 
     results = lineage(bench, minutes, seeds)
-    if json:
-        display.as_json(results)
-        return
+    display.json(results)
     headings, rows = table(results)
     display.table(headings, rows, right=headings[1:])
     if results["skipped"]:
@@ -307,7 +271,11 @@ def _lineage(bench: Lab, minutes: float, seeds: Sequence[int], json: bool) -> No
 
 
 def _compare(
-    models: Sequence[str], table: Path | None, device: str, json: bool, settings: dict[str, Any]
+    models: Sequence[str],
+    table: Path | None,
+    device: literals.Device,
+    settings: dict[str, Any],
+    display: Display,
 ) -> None:
     if not models or table is None:
         fix = "For example: bertworks lab compare mini --data reviews.tsv."
@@ -316,16 +284,15 @@ def _compare(
     from ..analysis.probing import compare
 
     comparisons = compare(models, table, device=device, **settings)
-    columns = ("model", "accuracy", "majority", "texts/s", "parameters")
-    if json:
-        named = (*columns, "difference", "interval")
-        display.as_json([dict(zip(named, row, strict=True)) for row in comparisons])
-        return
-    cells = [(*one[:3], f"{one.speed:,.0f}", f"{one.parameters:,}") for one in comparisons]
-    if len(comparisons) == 1:
-        display.table(columns, cells, right=columns[1:], truncate="model")
-        return
-    headings = (*columns, "than first")
-    rows = [(*row, one.difference_text) for row, one in zip(cells, comparisons, strict=True)]
-    display.table(headings, rows, right=headings[1:], truncate="model")
-    display.notes(["± is half of the 95 % confidence interval, over the evaluated rows"])
+    columns: tuple[str, ...] = ("model", "accuracy", "majority", "texts/s", "parameters")
+    named = (*columns, "difference", "interval")
+    display.json([dict(zip(named, row, strict=True)) for row in comparisons])
+    rows: list[tuple[object, ...]] = [
+        (*one[:3], f"{one.speed:,.0f}", f"{one.parameters:,}") for one in comparisons
+    ]
+    if len(comparisons) > 1:
+        columns = (*columns, "than first")
+        rows = [(*row, one.difference_text) for row, one in zip(rows, comparisons, strict=True)]
+    display.table(columns, rows, right=columns[1:], truncate="model")
+    if len(comparisons) > 1:
+        display.notes(["± is half of the 95 % confidence interval, over the evaluated rows"])

@@ -1,4 +1,4 @@
-"""The options and arguments that verbs of several families share."""
+"""The options that verbs of several families share: outputs, settings, and how tables are read."""
 
 from __future__ import annotations
 
@@ -12,68 +12,37 @@ from ..settings import literals
 from . import verb_settings
 from .option_groups import OptionGroup
 
-MODEL_HELP = (
-    "A model directory, a name on the hub, or one of the bundled models mini and mini-sentences."
-)
-ModelPath = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
-TaskFile = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="FILE.py:CLASS",
-        help="Your own task class, for a model trained with it; `encoder`: load only the encoder.",
-    ),
-]
-Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base",
-        metavar="MODEL",
-        help="Base model of an adapter directory; the one that its files name if omitted.",
-    ),
-]
-AdapterName = Annotated[
-    str | None,
-    typer.Option(
-        "--adapter",
-        metavar="NAME",
-        help="Adapter in the model's directory to merge, such as retrieval.query.",
-    ),
-]
-
-
-def _adapters(base: Base = None, adapter: AdapterName = None) -> dict[str, Any]:
-    options = {"base": base, "adapter": adapter}
-    return {name: value for name, value in options.items() if value is not None}
-
-
-Adapters = Annotated[dict[str, Any], OptionGroup(_adapters)]
-"""The given adapter options, as keyword arguments of `load`."""
-
-
-def _load_options(adapters: Adapters, task: TaskFile = None) -> dict[str, Any]:
-    return adapters if task is None else {**adapters, "task": task}
-
-
-LoadOptions = Annotated[dict[str, Any], OptionGroup(_load_options)]
-"""The given options of a model whose task may be a user's, as keyword arguments of `load`."""
-
 Recipe = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE", help="YAML file of settings, or name of a recipe.", show_default=False
-    ),
+    str, typer.Argument(metavar="RECIPE", help="YAML file of settings, or name of a recipe.")
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace an existing output, or start it again.")
 ]
-Part = Annotated[
-    str | None,
-    typer.Option("--part", metavar="I/N", help="Make only part I of N; see merge."),
+Part = Annotated[str | None, typer.Option(metavar="I/N", help="Make only part I of N; see merge.")]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write an HTML report: confusions, calibration, worst mistakes."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TopK = Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N")]
 
 # Settings
+
+
+def _read_settings(
+    ctx: typer.Context, file: Path | None, words: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the settings that a user gives to a verb, by name; `key=value` words override a file.
+
+    Raises:
+        SettingsError: a key or value is not valid.
+    """
+    verb = str(ctx.info_name)
+    schema = verb_settings.schema_of(verb, ctx.params["task"] if verb == "finetune" else None)
+    settings = schema.resolve(file, [*words, *ctx.meta["settings"]])
+    return settings.model_dump(exclude_unset=True)
+
 
 SettingsFile = Annotated[
     Path | None,
@@ -83,69 +52,42 @@ SettingsFile = Annotated[
 ]
 
 
-def read_settings(
+def _settings(ctx: typer.Context, *, settings_file: SettingsFile = None) -> dict[str, Any]:
+    return _read_settings(ctx, settings_file)
+
+
+SettingsOption = Annotated[dict[str, Any], OptionGroup(_settings)]
+"""All settings that a user gives to a verb of texts or names: in a file, and as words."""
+
+
+def _settings_and_words(
     ctx: typer.Context,
-    file: Path | None,
-    words: Sequence[str] = (),
-    task: str | None = None,
-    **values: Any,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")
+    ] = None,
+    *,
+    settings_file: SettingsFile = None,
 ) -> dict[str, Any]:
-    """Return the settings that a user gives to a verb, by name.
-
-    Args:
-        words: `key=value`; override those in the file.
-        task: of `finetune`.
-        values: override those in the file.
-
-    Raises:
-        SettingsError: a key or value is not valid.
-    """
-    assert ctx.info_name is not None
-    schema = verb_settings.schema_of(ctx.info_name, task)
-    settings = schema.resolve(file, [*words, *ctx.meta["settings"]], **values)
-    return settings.model_dump(exclude_unset=True)
+    return _read_settings(ctx, settings_file, settings or ())
 
 
-def _settings_option(ctx: typer.Context, settings_file: SettingsFile = None) -> dict[str, Any]:
-    return read_settings(ctx, settings_file)
-
-
-SettingsOption = Annotated[dict[str, Any], OptionGroup(_settings_option)]
-"""All settings that a user gives to a verb: in a file, and as words."""
+SettingsWords = Annotated[dict[str, Any], OptionGroup(_settings_and_words)]
+"""The same, of a verb whose other words are all settings."""
 
 # Files of lines, and tables
 
-Encoding = Annotated[
-    str, typer.Option(metavar="NAME", help="Text encoding, such as latin-1, cp1252 or utf-16.")
-]
-MaxLineBytes = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=2**40, metavar="N", help="Longer lines are an error; 64 MiB if omitted."
-    ),
-]
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether the first line of a table has column names; detected if omitted.",
-    ),
-]
-TableFormat = Annotated[
-    literals.TableFormat,
-    typer.Option(
-        "--format",
-        help="File format; auto: by its name, else by its content. label-text: a label, a "
-        "space and a text per line.",
-    ),
-]
-DropUnlabelled = Annotated[
-    bool,
-    typer.Option("--drop-unlabelled", help="Leave out rows whose label is empty, and count them."),
-]
 
+def _lines(
+    *,
+    encoding: str = "utf-8",
+    max_line_bytes: Annotated[int | None, typer.Option(min=1, max=2**40)] = None,
+) -> dict[str, Any]:
+    """The given options of files of lines.
 
-def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) -> dict[str, Any]:
+    Args:
+        encoding (NAME): Text encoding, such as latin-1, cp1252 or utf-16.
+        max_line_bytes (N): Longer lines are an error; 64 MiB if omitted.
+    """
     options = {"encoding": encoding, "max_line_bytes": max_line_bytes}
     return {name: value for name, value in options.items() if value not in (None, "utf-8")}
 
@@ -153,8 +95,24 @@ def _lines(encoding: Encoding = "utf-8", max_line_bytes: MaxLineBytes = None) ->
 Lines = Annotated[dict[str, Any], OptionGroup(_lines)]
 """The given options of files of lines, as keyword arguments of their readers."""
 
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether the first line of a table has column names; detected if omitted.",
+    ),
+]
 
-def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines) -> dict[str, Any]:
+
+def _table(
+    *, header: Header = None, format: literals.TableFormat = "auto", lines: Lines
+) -> dict[str, Any]:
+    """The given settings of `TableOptions`.
+
+    Args:
+        format: File format; auto: by its name, else by its content. label-text: a label, a space
+            and a text per line.
+    """
     options = {"header": header, "format": format, **lines}
     return {name: value for name, value in options.items() if value not in (None, "auto")}
 
@@ -162,8 +120,13 @@ def _table(header: Header = None, format: TableFormat = "auto", *, lines: Lines)
 Table = Annotated[dict[str, Any], OptionGroup(_table)]
 """The given settings of `TableOptions`."""
 
+DropUnlabelled = Annotated[
+    bool,
+    typer.Option("--drop-unlabelled", help="Leave out rows whose label is empty, and count them."),
+]
 
-def _labelled_table(table: Table, drop_unlabelled: DropUnlabelled = False) -> dict[str, Any]:
+
+def _labelled_table(*, table: Table, drop_unlabelled: DropUnlabelled = False) -> dict[str, Any]:
     return {**table, "drop_unlabelled": True} if drop_unlabelled else table
 
 

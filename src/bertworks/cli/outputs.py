@@ -16,7 +16,9 @@ from ..errors import DataError
 from ..utils.locks import OutputKind
 from ..utils.outputs import locked_output
 from ..utils.remote import is_remote
-from . import command_records, display
+from . import command_records
+from .display import Display
+from .models import ModelSource
 
 current_verb: ContextVar[Any] = ContextVar("current_verb", default=None)
 """The context of the verb that runs, with its name and arguments."""
@@ -29,8 +31,7 @@ def output(
     path: str | Path | None,
     inputs: Iterable[object] = (),
     *,
-    model: str | None = None,
-    base: str | None = None,
+    model: ModelSource | None = None,
     folders: bool = False,
     kind: OutputKind = "file",
     overwrite: bool | None = None,
@@ -42,8 +43,7 @@ def output(
     Args:
         path: the output; None and "-" are standard output, which is not locked.
         inputs: the files and prepared corpora that are read.
-        model: the model that is read: its directory, or its name on the hub.
-        base: its base model, if the model is an adapter.
+        model: the model that is read.
         folders: whether inputs may be other directories, of which all files are read.
         kind: the kind of the output.
         overwrite: whether an existing output may be replaced; None: the block decides. If this
@@ -54,22 +54,22 @@ def output(
     Yields:
         Whether the block may replace the output.
     """
-    from ..checkpoints.locate import check_model, local_directory
-
     inputs = list(inputs)
     check_present(inputs)
     if path in (None, "-"):
         yield False
         return
     assert path is not None
-    model_directory = None if model is None else local_directory(model)
-    sources = [*inputs, model_directory, None if base is None else local_directory(base)]
+    from ..checkpoints.locate import check_model
+
+    model_directories = [] if model is None else model.directories()
+    sources = [*inputs, *model_directories]
     verb = current_verb.get()
     command = None
     if overwrite is not None and kind != "directory" and verb is not None:
         # The digest lists all files of directories: first of all, they must be what they should.
-        if model_directory is not None:
-            check_model(model_directory)
+        for directory in model_directories:
+            check_model(directory)
         if not folders:
             _check_no_folder(inputs)
         command = command_records.command_digest(
@@ -77,7 +77,7 @@ def output(
         )
     if command is not None and not overwrite and command_records.is_finished(path, command):
         if not repeats:
-            display.facts({"time": "nothing to do: already finished", "written to": path})
+            Display().facts({"time": "nothing to do: already finished", "written to": path})
             raise typer.Exit
         overwrite = True
     with locked_output(path, sources, kind=kind, lend=True, overwrite=overwrite, marks=marks):

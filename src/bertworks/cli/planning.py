@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..utils.formatting import format_clock, format_number
-from . import display
 from .app import verb
 from .devices import Device
-from .options import AsJson, Recipe
+from .display import JsonDisplay, TextDisplay
+from .options import Recipe
 from .verb_names import SETTINGS_VERBS
 from .verb_settings import schema_of
+
+if TYPE_CHECKING:
+    from ..analysis.estimate import Estimate
+
+SettingsVerb = Annotated[
+    str, typer.Argument(metavar="VERB", help=f"One of {', '.join(SETTINGS_VERBS)}.")
+]
 
 
 @verb(
@@ -22,53 +30,31 @@ from .verb_settings import schema_of
 )
 def estimate(
     recipe: Recipe,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Settings of pretrain; data= is optional."),
-    ] = None,
-    machine: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="h100, h200, a100, l4 (h100x8: eight), cpu2, or here."),
-    ] = "here",
-    share: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Share of the machine's peak that training reaches."),
-    ] = None,
+    settings: list[str] | None = None,
+    *,
+    machine: str = "here",
+    share: float | None = None,
     device: Device = "auto",
-    json: AsJson = False,
+    display: JsonDisplay,
 ) -> None:
     """Estimate pretrain's parameters, memory, operations and time.
 
     On this machine, a few steps are measured. For other machines, the estimate is the
     manufacturer's peak times a share that is assumed, not measured.
-    """
-    from dataclasses import asdict
 
+    Args:
+        settings ([KEY=VALUE]…): Settings of pretrain; data= is optional.
+        machine (NAME): h100, h200, a100, l4 (h100x8: eight), cpu2, or here.
+        share (X): Share of the machine's peak that training reaches.
+    """
     from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
     from ..analysis.estimate import estimate as run
 
     result = run(recipe, settings or (), machine=machine, share=share, device=device)
-    if json:
-        rates = {"seconds": result.seconds, "tokens_per_second": result.tokens_per_second}
-        display.as_json({**asdict(result), **rates})
-        return
-    each, total = result.machine, sum(result.memory.values())
-    room = f" of {each.memory / 1e9:.0f}" if each.memory else ""
-    tolerance = f"give or take {result.tolerance:.0%}"
-    source = "measured here" if machine == "here" else f"{result.share:.0%} of the peak, assumed"
-    display.facts(
-        {
-            "parameters": f"{result.parameters:,}, {result.num_trained:,} of them trained",
-            "memory": f"{total / 1e9:.2f} GB{room} on a device, {tolerance}",
-            **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in result.memory.items()},
-            "batch": f"{result.batch:,} tokens at once on a device",
-            "tokens": f"{format_number(result.tokens)}, "
-            f"{format_number(result.flops / result.tokens)} FLOPs each",
-            "speed": f"{result.tokens_per_second:,.0f} tokens/s ({source})",
-            "time": f"{format_clock(result.seconds)} for {result.flops:.2e} FLOPs",
-        }
-    )
-    if 0 < each.memory < total:
+    rates = {"seconds": result.seconds, "tokens_per_second": result.tokens_per_second}
+    display.json({**asdict(result), **rates})
+    display.facts(_estimate_facts(result, "measured here" if machine == "here" else None))
+    if 0 < result.machine.memory < sum(result.memory.values()):
         display.notes(
             ["This does not fit: lower micro_batch_tokens, or set gradient_checkpointing=true."]
         )
@@ -84,6 +70,22 @@ def estimate(
         )
 
 
+def _estimate_facts(result: Estimate, source: str | None) -> dict[str, str]:
+    room = f" of {result.machine.memory / 1e9:.0f}" if result.machine.memory else ""
+    total, tolerance = sum(result.memory.values()), f"give or take {result.tolerance:.0%}"
+    source = source or f"{result.share:.0%} of the peak, assumed"
+    return {
+        "parameters": f"{result.parameters:,}, {result.num_trained:,} of them trained",
+        "memory": f"{total / 1e9:.2f} GB{room} on a device, {tolerance}",
+        **{f"  {part}": f"{size / 1e9:.2f} GB" for part, size in result.memory.items()},
+        "batch": f"{result.batch:,} tokens at once on a device",
+        "tokens": f"{format_number(result.tokens)}, "
+        f"{format_number(result.flops / result.tokens)} FLOPs each",
+        "speed": f"{result.tokens_per_second:,.0f} tokens/s ({source})",
+        "time": f"{format_clock(result.seconds)} for {result.flops:.2e} FLOPs",
+    }
+
+
 @verb(
     "settings",
     "bertworks settings pretrain",
@@ -91,26 +93,22 @@ def estimate(
     "  bertworks finetune tagging --settings tagging.yaml …",
 )
 def settings(
-    verb_name: Annotated[
-        str,
-        typer.Argument(
-            metavar="VERB", help=f"One of {', '.join(SETTINGS_VERBS)}.", show_default=False
-        ),
-    ],
-    task: Annotated[
-        str | None,
-        typer.Argument(metavar="[TASK]", help="With finetune: adds the settings of a task."),
-    ] = None,
-    yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print YAML, for --settings or as a recipe.")
-    ] = False,
+    verb_name: SettingsVerb,
+    task: str | None = None,
+    *,
+    yaml: bool = False,
+    display: TextDisplay,
 ) -> None:
     """List a verb's settings.
 
     Each has its default, type, allowed values and meaning. In the YAML file, all settings are
     commented out; uncomment those you change.
+
+    Args:
+        task ([TASK]): With finetune: adds the settings of a task.
+        yaml: Print YAML, for --settings or as a recipe.
     """
     from ..analysis.settings_help import commented_yaml, describe, help_text
 
     schema = schema_of(verb_name, task)
-    typer.echo(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))
+    display.text(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..utils.atomic_writes import write_file
-from . import display
+from ..utils.json_files import to_json
 from .app import verb
-from .devices import DeviceOption, WorkerOptions, load_model
-from .options import LoadOptions, ModelPath, Overwrite, Part, SettingsOption, Table
+from .devices import DeviceOption, ModelWorkers
+from .display import Display, TextDisplay
+from .models import TaskModel
+from .options import Overwrite, Part, SettingsOption, Table
 from .outputs import PAGE_SUFFIXES, check_page, output
 from .texts import Pair, Texts, check_source, lines_of, require_text
+
+if TYPE_CHECKING:
+    from ..tasks.task import DisplayValue
 
 
 @verb(
@@ -26,52 +33,45 @@ from .texts import Pair, Texts, check_source, lines_of, require_text
 )
 def predict(
     ctx: typer.Context,
-    *,
-    model: ModelPath,
+    model: TaskModel,
     texts: Texts = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Read a table instead; - reads TSV from standard input."),
-    ] = None,
+    *,
+    data: str | None = None,
     table: Table,
     pair: Pair = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Output file: .tsv, .csv or .jsonl. If omitted, a table is printed on a "
-            "terminal, and TSV elsewhere.",
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Write JSON Lines, whatever the file name.")
-    ] = False,
+    out: str | None = None,
+    json: bool = False,
     overwrite: Overwrite = False,
     part: Part = None,
-    worker_options: WorkerOptions,
+    workers: ModelWorkers,
     device: DeviceOption = "auto",
-    load_options: LoadOptions,
     settings: SettingsOption,
+    display: TextDisplay,
 ) -> None:
     """Predict labels for texts, or for the rows of a table.
 
     Rows are written unchanged and in order, with added columns for the predictions. They are
     streamed, so there is no limit on their number.
+
+    Args:
+        data (FILE): Read a table instead; - reads TSV from standard input.
+        out (FILE): Output file: .tsv, .csv or .jsonl. If omitted, a table is printed on a terminal,
+            and TSV elsewhere.
+        json: Write JSON Lines, whatever the file name.
     """
     check_source(ctx, texts, data, header=table.get("header"), format=table.get("format"))
     if data is not None and pair is not None:
         ctx.fail("--pair is only for texts; in a table, use a column.")
-    if (part is not None or worker_options) and (data is None or out is None):
+    if (part is not None or workers) and (data is None or out is None):
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     from ..inference.prediction_files import write_predictions
 
     settings = settings | table
-    base = load_options.get("base")
-    with output(out, [data], model=model, base=base, overwrite=overwrite):
-        loaded_model = load_model(model, device, **load_options)
+    with output(out, [data], model=model, overwrite=overwrite):
+        loaded_model = model.load(device)
         if data is not None and out is not None:
             count = loaded_model.predict_to(
-                out, data, json=json, part=part, overwrite=overwrite, **worker_options, **settings
+                out, data, json=json, part=part, overwrite=overwrite, **workers, **settings
             )
         else:
             lines = lines_of(texts or [], **table)
@@ -79,7 +79,7 @@ def predict(
             rows = loaded_model.stream(None if data is not None else inputs, data=data, **settings)
             if out is None and not json and sys.stdout.isatty():
                 assert loaded_model.task is not None, "it has predicted"
-                display.predictions(rows, loaded_model.task.display_values)
+                _show_predictions(display, rows, loaded_model.task.display_values)
                 return
             count = write_predictions(
                 out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
@@ -88,33 +88,61 @@ def predict(
         typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
 
 
+def _show_predictions(
+    display: Display,
+    rows: Iterable[tuple[Mapping[str, Any], dict[str, Any]]],
+    display_values: Callable[[dict[str, Any]], list[DisplayValue] | None],
+) -> None:
+    """Print predictions, each with its probability and text, in tables of 1,000 rows.
+
+    Those of a task that names no values to display are printed as JSON.
+    """
+    rows = iter(rows)
+    while chunk := list(islice(rows, 1000)):
+        lines: list[tuple[Any, Any, str]] = []
+        for row, prediction in chunk:
+            text = " | ".join(" ".join(str(part).split()) for part in row.values())
+            answers = display_values(prediction)
+            if answers is None:
+                display.text(to_json({**row, **prediction}))
+            for what, probability in answers or ([("none", None)] if answers == [] else []):
+                lines.append((what, "" if probability is None else probability, text))
+        if lines:
+            columns = ("prediction", "probability", "text")
+            display.table(columns, lines, right="probability", truncate="text")
+
+
 @verb(
     "explain",
     'bertworks explain runs/tiny "They flow into the [MASK]." --out sea.html',
     'bertworks explain runs/squad "Who left?" --pair "Ada left." --out who.html',
 )
 def explain(
+    model: TaskModel,
+    text: str,
     *,
-    model: ModelPath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text.", show_default=False)],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Output file, ending in .html.")],
+    out: Path,
     pair: Pair = None,
     overwrite: Overwrite = False,
     device: DeviceOption = "auto",
-    load_options: LoadOptions,
+    display: TextDisplay,
 ) -> None:
     """Write an HTML page that shows what a model does with a text.
 
     It has the pieces, every head's attention, the layers step by step, each word masked in turn,
     and what the prediction depends on, in one file without server or network. The text may have up
     to 128 tokens.
+
+    Args:
+        text (TEXT): A text.
+        out (FILE): Output file, ending in .html.
     """
     for part in (text, pair):
         if part is not None:
             require_text(part)
     check_page(out, suffixes=PAGE_SUFFIXES)
-    with output(out, model=model, base=load_options.get("base"), overwrite=overwrite):
-        loaded_model = load_model(model, device, **load_options)
+    with output(out, model=model, overwrite=overwrite):
+        loaded_model = model.load(device)
         from ..explorer import explain as compute_explanation
         from ..explorer.page import page
 

@@ -11,7 +11,8 @@ import typer
 from ..errors import import_optional
 from .app import verb
 from .devices import Device, Threads, set_threads
-from .options import Adapters, SettingsFile, read_settings
+from .models import Adapters
+from .options import SettingsOption
 from .outputs import check_present
 
 
@@ -22,45 +23,16 @@ from .outputs import check_present
     "bertworks serve runs/tickets --host 0.0.0.0 --api-keys keys.txt",
 )
 def serve(
-    ctx: typer.Context,
+    models: list[str],
     *,
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL…",
-            help="Model directories or names on the hub; NAME=MODEL sets the name. The first "
-            "is the default.",
-            show_default=False,
-        ),
-    ],
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port; 0: any free port.")
-    ] = 8080,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="API keys, one NAME:KEY per line; also read from BERTWORKS_API_KEYS, "
-            "comma-separated.",
-        ),
-    ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen to other machines without API keys.")
-    ] = False,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For HTTPS: private key (PEM file).")
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For HTTPS: certificate (PEM file).")
-    ] = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning"],
-        typer.Option(help="debug: also health checks. Texts and keys are never logged."),
-    ] = "info",
-    settings_file: SettingsFile = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
+    api_keys: Path | None = None,
+    no_auth: bool = False,
+    tls_key: Path | None = None,
+    tls_certificate: Path | None = None,
+    log_level: Literal["debug", "info", "warning"] = "info",
+    settings: SettingsOption,
     adapters: Adapters,
     device: Device = "auto",
     threads: Threads = None,
@@ -69,6 +41,18 @@ def serve(
 
     Clients of OpenAI and text-embeddings-inference can connect. All routes are documented at
     /docs. Without API keys, only this machine can connect.
+
+    Args:
+        models (MODEL…): Model directories or names on the hub; NAME=MODEL sets the name. The first
+            is the default.
+        host (ADDRESS): Address to listen on.
+        port (N): Port; 0: any free port.
+        api_keys (FILE): API keys, one NAME:KEY per line; also read from BERTWORKS_API_KEYS,
+            comma-separated.
+        no_auth: Listen to other machines without API keys.
+        tls_key (FILE): For HTTPS: private key (PEM file).
+        tls_certificate (FILE): For HTTPS: certificate (PEM file).
+        log_level: debug: also health checks. Texts and keys are never logged.
     """
     import_optional("fastapi", "serve", "serve")
     import_optional("uvicorn", "serve", "serve")
@@ -82,21 +66,21 @@ def serve(
         from ..serving.server import serve as run
         from ..serving.settings import ServeSettings
 
-        settings = ServeSettings.resolve(**read_settings(ctx, settings_file))
+        serve_settings = ServeSettings.resolve(**settings)
         keys = read_keys(api_keys)
         check_present([tls_key, tls_certificate])
         served_models = Models(
             parse_sources(models),
             device=device,
             adapters=adapters,
-            precision=settings.precision,
-            deterministic=settings.deterministic,
-            max_memory=settings.max_memory and settings.max_memory * 1_000_000,
+            precision=serve_settings.precision,
+            deterministic=serve_settings.deterministic,
+            max_memory=serve_settings.max_memory and serve_settings.max_memory * 1_000_000,
         )
         tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
         run(
             served_models,
-            settings,
+            serve_settings,
             keys,
             host=host,
             port=port,

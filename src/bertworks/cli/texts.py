@@ -19,6 +19,9 @@ Column = Annotated[
     typer.Option(metavar="NAME", help="Text column, by name or number; detected if omitted."),
 ]
 Pair = Annotated[str | None, typer.Option(metavar="TEXT", help="Second text, for tasks on pairs.")]
+RequiredTexts = Annotated[
+    list[str], typer.Argument(metavar="TEXT…", help="Texts; - reads lines from standard input.")
+]
 
 
 def check_source(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..errors import DataError
-from . import display
+from ..utils.progress import Progress
 from .app import verb
 from .devices import DeviceOption, is_main_process
-from .options import LabelledTable, Overwrite, Recipe, SettingsFile, read_settings
+from .display import TextDisplay
+from .models import ModelOption
+from .options import LabelledTable, Overwrite, Recipe, SettingsWords
 from .outputs import check_present
-from .training_options import GridOptions, KeyValues, Model, Run, Train
+from .training_options import GridOptions, Run, Train
 
 
 @verb(
@@ -27,13 +29,12 @@ from .training_options import GridOptions, KeyValues, Model, Run, Train
 def pretrain(
     ctx: typer.Context,
     recipe: Recipe,
+    settings: list[str] | None = None,
+    *,
     out: Run,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="Settings that override the recipe's."),
-    ] = None,
     overwrite: Overwrite = False,
     device: DeviceOption = "auto",
+    display: TextDisplay,
 ) -> None:
     """Pre-train an encoder: masked words and next sentences.
 
@@ -43,9 +44,11 @@ def pretrain(
     sequences, which take days for BERT-base on a CPU; a few hundred smaller steps show whether it
     helps (bertworks lab compare MODEL ADAPTED --data TABLE), and bertworks estimate says how long a
     run takes.
+
+    Args:
+        settings ([KEY=VALUE]…): Settings that override the recipe's.
     """
     from ..training.pretrain import pretrain as run
-    from ..utils.progress import Progress
 
     result = run(
         recipe,
@@ -79,33 +82,18 @@ def pretrain(
     "      --dev dev.tsv --out runs/grid --grid paper --seeds 3 --jobs 2",
 )
 def finetune(
-    ctx: typer.Context,
+    task: str,
     *,
-    task: Annotated[
-        str,
-        typer.Argument(
-            metavar="TASK",
-            help="Task: classification, multilabel, regression, tagging, answering, choice, "
-            "retrieval or translation.",
-        ),
-    ],
-    model: Model,
+    model: ModelOption,
     train: Train,
     out: Run,
-    dev: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SHARE",
-            help="Evaluation rows, or a share of the training rows such as 0.1; selects the "
-            "best weights.",
-        ),
-    ] = None,
+    dev: str | None = None,
     overwrite: Overwrite = False,
-    settings: KeyValues = None,
-    settings_file: SettingsFile = None,
+    settings: SettingsWords,
     table: LabelledTable,
-    grid_options: GridOptions,
+    grid: GridOptions,
     device: DeviceOption = "auto",
+    display: TextDisplay,
 ) -> None:
     """Fine-tune a model for a task, on labelled rows.
 
@@ -117,14 +105,15 @@ def finetune(
     missing. Each --grid takes one of: paper (batch_size 16, 32; learning_rate 5e-5, 3e-5, 2e-5;
     epochs 2, 3, 4); learning_rate=1e-5,3e-5 (these values); optuna:20 (a search of 20 trials), with
     learning_rate=1e-5..1e-4 (any value between).
-    """
-    from ..utils.progress import Progress
 
-    task_settings = read_settings(ctx, settings_file, settings or (), task, **table)
-    check_present([train])
+    Args:
+        task (TASK): Task: classification, multilabel, regression, tagging, answering, choice,
+            retrieval or translation.
+        dev (FILE|SHARE): Evaluation rows, or a share of the training rows such as 0.1; selects the
+            best weights.
+    """
     dev_rows = None if dev is None else _table_or_share(dev)
-    if isinstance(dev_rows, str):
-        check_present([dev_rows])
+    check_present([train, dev_rows if isinstance(dev_rows, str) else None])
     arguments: dict[str, Any] = {
         "train": train,
         "dev": dev_rows,
@@ -132,9 +121,9 @@ def finetune(
         "device": device,
         "overwrite": overwrite,
         "progress": Progress(),
-        **task_settings,
+        **(settings | table),
     }
-    if grid_options:
+    if grid:
         if dev_rows is None:
             raise DataError(
                 "a grid needs --dev to select the best run",
@@ -142,25 +131,21 @@ def finetune(
             )
         from ..tuning.grid import finetune_grid
 
-        grid_result = finetune_grid(model, task, **arguments, **grid_options)
-        display.table(grid_result.columns, grid_result.rows(), right=" ".join(grid_result.columns))
-        display.notes(grid_result.best.notes)
-        display.notes(
-            f"failed: {failed.directory}: {failed.error}" for failed in grid_result.failed_runs
-        )
-        display.facts({"best": grid_result.best.directory, "model": grid_result.run.model})
+        result = finetune_grid(model, task, **arguments, **grid)
+        display.table(result.columns, result.rows(), right=result.columns)
+        display.notes(result.best.notes)
+        display.notes(f"failed: {run.directory}: {run.error}" for run in result.failed_runs)
+        display.facts({"best": result.best.directory, "model": result.run.model})
         return
     from ..training.finetune import finetune as run
 
-    result = run(model, task, **arguments)
+    one_result = run(model, task, **arguments)
     if is_main_process():
-        display.metrics(result.metrics)
-        display.notes(result.notes)
+        directory, calibration = one_result.run, one_result.breakdown.calibration
+        display.metrics(one_result.metrics)
+        display.notes(one_result.notes)
         display.facts(
-            {
-                "model": result.run.model,
-                **display.evaluation_facts(result.breakdown, result.run.report),
-            }
+            {"model": directory.model, "calibration": calibration, "report": directory.report}
         )
 
 

@@ -9,41 +9,36 @@ import typer
 
 from ..errors import SettingsError
 from .option_groups import OptionGroup
-from .options import MODEL_HELP
 
 Run = Annotated[
     Path, typer.Option(metavar="DIR", help="Run directory; an existing run is resumed.")
 ]
-
-Model = Annotated[str, typer.Option(metavar="MODEL", help=MODEL_HELP)]
 Train = Annotated[str, typer.Option(metavar="FILE", help="Training rows.")]
 Dev = Annotated[str, typer.Option(metavar="FILE", help="Evaluation rows.")]
-KeyValues = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings.")]
 Seeds = Annotated[
     str | None,
     typer.Option(metavar="N|N,N…", help="Number of seeds for each run, or a list of seeds."),
 ]
 
 
-def _grid_options(
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(metavar="WORD", help="paper, NAME=V,V… or optuna:N; may be repeated."),
-    ] = None,
+def _grid(
+    *,
+    grid: list[str] | None = None,
     seeds: Seeds = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1024, metavar="N", help="Parallel runs; one per GPU, or one, if omitted."
-        ),
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, max=1024)] = None,
 ) -> dict[str, Any]:
+    """The runs of a grid.
+
+    Args:
+        grid (WORD): paper, NAME=V,V… or optuna:N; may be repeated.
+        jobs (N): Parallel runs; one per GPU, or one, if omitted.
+    """
     if grid is None and seeds is None and jobs is None:
         return {}
     return {"grid": grid or (), "seeds": seed_numbers(seeds), "jobs": jobs}
 
 
-GridOptions = Annotated[dict[str, Any], OptionGroup(_grid_options)]
+GridOptions = Annotated[dict[str, Any], OptionGroup(_grid)]
 """The runs of a grid, as keyword arguments of `finetune_grid`; empty if not given."""
 
 

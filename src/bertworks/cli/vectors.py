@@ -10,65 +10,47 @@ import typer
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
 from ..utils.remote import is_remote
-from . import display
 from .app import verb
-from .devices import DeviceOption, WorkerOptions, load_model
+from .devices import DeviceOption, ModelWorkers
+from .display import TextDisplay, stopwatch
+from .models import TaskModel
 from .option_groups import OptionGroup
-from .options import (
-    LoadOptions,
-    ModelPath,
-    Overwrite,
-    Part,
-    SettingsOption,
-    Table,
-)
+from .options import Overwrite, Part, SettingsOption, Table
 from .outputs import output
 from .texts import Column, Texts, check_source, lines_of
-
-Data = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", help="Read a file instead: .txt with one text per line, or a table."
-    ),
-]
 
 
 def _vector_writer(
     ctx: typer.Context,
-    *,
-    model: ModelPath,
+    model: TaskModel,
     texts: Texts = None,
-    data: Data = None,
+    *,
+    data: str | None = None,
     column: Column = None,
     table: Table,
     overwrite: Overwrite = False,
     part: Part = None,
-    worker_options: WorkerOptions,
+    workers: ModelWorkers,
     settings: SettingsOption,
     device: DeviceOption = "auto",
-    load_options: LoadOptions,
+    display: TextDisplay,
 ) -> Callable[[str, str], None]:
-    """A function that writes vectors to a file, with the method of `Model` that is named."""
+    """A function that writes vectors to a file, with the method of `Model` that is named.
+
+    Args:
+        data (FILE): Read a file instead: .txt with one text per line, or a table.
+    """
     table_options = {"column": column, **{name: table.get(name) for name in ("header", "format")}}
     check_source(ctx, texts, data, **table_options)
     source: str | Iterable[str] = (texts or ()) if data is None else data
     if texts and "-" in texts:
         source = lines_of(texts, **table)
-    options = {
-        "column": column,
-        "part": part,
-        "overwrite": overwrite,
-        **worker_options,
-        **table,
-        **settings,
-    }
+    options = {"column": column, "part": part, "overwrite": overwrite} | workers | table | settings
 
     def write(out: str, method: str) -> None:
-        with output(
-            None if is_remote(out) else out, [data], model=model, base=load_options.get("base")
-        ):
-            to_file = getattr(load_model(model, device, **load_options), method)
-            with display.stopwatch() as seconds, Progress() as progress:
+        with output(None if is_remote(out) else out, [data], model=model):
+            to_file = getattr(model.load(device), method)
+            with stopwatch() as seconds, Progress() as progress:
                 embedding = progress.counter("embedding", "texts")
                 result = to_file(out, source, progress=embedding, **options)
             rows = f"{result.rows:,}"
@@ -95,21 +77,15 @@ VectorWriter = Annotated[Callable[[str, str], None], OptionGroup(_vector_writer)
     "      --out news.parquet pooling=mean layers=-2 normalize=true",
     "cat texts.txt | bertworks embed mini-sentences - --out vectors.npy",
 )
-def embed(
-    out: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Output file: .npy (NumPy) or .parquet; .npz or .parquet for sparse vectors; "
-            ".safetensors or .parquet for late interaction.",
-        ),
-    ],
-    write: VectorWriter,
-) -> None:
+def embed(*, out: str, write: VectorWriter) -> None:
     """Write one vector per text to a file.
 
     Texts are streamed, so there is no limit on their number. If interrupted, the same command
     resumes. FILE.json records the model and settings. Row N belongs to text N, counted from 0.
+
+    Args:
+        out (FILE): Output file: .npy (NumPy) or .parquet; .npz or .parquet for sparse vectors;
+            .safetensors or .parquet for late interaction.
     """
     write(out, "embed_to")
 
@@ -118,13 +94,13 @@ def embed(
     "features",
     "bertworks features runs/tiny --data texts.txt --out words.parquet unit=words",
 )
-def features(
-    out: Annotated[str, typer.Option(metavar="FILE", help="Output file: .parquet.")],
-    write: VectorWriter,
-) -> None:
+def features(*, out: str, write: VectorWriter) -> None:
     """Write one vector per token or word, with its position.
 
     The columns are row (number of the text, from 0), token or word, start and end (characters),
     and vector. If interrupted, the same command resumes.
+
+    Args:
+        out (FILE): Output file: .parquet.
     """
     write(out, "features_to")
