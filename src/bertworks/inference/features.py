@@ -197,6 +197,10 @@ class TextEmbedder(HiddenStateExtractor, ABC):
         super().__init__(network, tokenizer, settings, engine)
         self.pooling, self.normalize = settings.pooling, settings.normalize
         self.prompt = settings.prompt
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Raise SettingsError if the settings do not fit the network."""
 
     @property
     def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:

@@ -18,18 +18,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import SettingsError, import_optional
-from ..nn.encoder import HasEncoder
 from ..nn.heads import MLMHead
-from ..text.tokenizer import Tokenizer
 from .engine import check_finite, row_name
 from .features import EncodedText, TextEmbedder
 from .frozen_network import frozen_form
-from .settings import EmbedSettings, EngineSettings
 
 SparseMatrix: TypeAlias = Any
 """A `scipy.sparse.csr_matrix`; SciPy is imported when one is made."""
 
 _CHUNK_TOKENS = 256
+
+
+def _import_sparse() -> Any:
+    return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
 class SparseEmbedder(TextEmbedder):
@@ -39,18 +40,12 @@ class SparseEmbedder(TextEmbedder):
         SettingsError: a setting is for other vectors.
     """
 
-    def __init__(
-        self,
-        network: HasEncoder,
-        tokenizer: Tokenizer,
-        settings: EmbedSettings,
-        engine: EngineSettings,
-    ) -> None:
-        super().__init__(network, tokenizer, settings, engine)
-        self._sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        _import_sparse()
         if not self.is_of_last:
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
-        if not settings.include_prompt:
+        if not self.settings.include_prompt:
             raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
 
     @property
@@ -65,14 +60,14 @@ class SparseEmbedder(TextEmbedder):
         columns = np.concatenate([np.empty(0, np.int32), *(row for row, _ in rows)])
         values = np.concatenate([np.empty(0, np.float32), *(row for _, row in rows)])
         shape = (len(rows), self.width)
-        return self._sparse.csr_matrix(
+        return _import_sparse().csr_matrix(
             (values.astype(np.float32), columns.astype(np.int32), edges), shape=shape
         )
 
     def concatenate(self, parts: Sequence[SparseMatrix]) -> SparseMatrix:
         if not parts:
             return self._from_rows([])
-        return self._sparse.vstack(parts, format="csr")
+        return _import_sparse().vstack(parts, format="csr")
 
 
 class SpladeEmbedder(SparseEmbedder):
@@ -82,22 +77,18 @@ class SpladeEmbedder(SparseEmbedder):
         SettingsError: the model has no such head; or see `SparseEmbedder`.
     """
 
-    def __init__(
-        self,
-        network: HasEncoder,
-        tokenizer: Tokenizer,
-        settings: EmbedSettings,
-        engine: EngineSettings,
-    ) -> None:
-        super().__init__(network, tokenizer, settings, engine)
-        if not isinstance(getattr(network, "mlm_head", None), MLMHead):
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not isinstance(getattr(self.network, "mlm_head", None), MLMHead):
             raise SettingsError(
                 f"pooling={self.pooling!r}: the model has no masked-language-model head"
             )
         if self.config.attention != "bidirectional":
             raise SettingsError(f"pooling={self.pooling!r}: the model's attention is causal")
-        self._is_sum = self.pooling.startswith("splade-sum")
-        self._num_logarithms = 2 if self.pooling.endswith("-log") else 1
+
+    @property
+    def _is_sum(self) -> bool:
+        return self.pooling.startswith("splade-sum")
 
     def vectors(
         self,
@@ -141,7 +132,7 @@ class SpladeEmbedder(SparseEmbedder):
 
     def _weights(self, logits: Tensor) -> Tensor:
         weights = logits.relu()
-        for _ in range(self._num_logarithms):
+        for _ in range(2 if self.pooling.endswith("-log") else 1):
             weights = weights.log1p()
         return weights
 
@@ -158,14 +149,8 @@ class PieceWeightEmbedder(SparseEmbedder):
 
     may_be_empty = True
 
-    def __init__(
-        self,
-        network: HasEncoder,
-        tokenizer: Tokenizer,
-        settings: EmbedSettings,
-        engine: EngineSettings,
-    ) -> None:
-        super().__init__(network, tokenizer, settings, engine)
+    def _check_settings(self) -> None:
+        super()._check_settings()
         if not self.config.is_static or self.config.hidden_size != 1:
             raise SettingsError(f"pooling={self.pooling!r}: the model has no number for each piece")
 
