@@ -486,7 +486,7 @@ class Model:
         Raises:
             DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
         """
-        if self.similarity_function == "maxsim" or self.query_model is not None:
+        if self.compares_queries:
             one = self._vectors(texts, {**settings, "is_query": True})
         else:
             one = self._vectors(texts, settings)
@@ -497,6 +497,11 @@ class Model:
     def similarity_function(self) -> SimilarityFunction:
         """The function with which `similarity` and `search` compare vectors."""
         return "cosine" if self.sentence is None else self.sentence.similarity_function
+
+    @property
+    def compares_queries(self) -> bool:
+        """Whether `similarity` takes its first texts as queries: they have vectors of their own."""
+        return self.similarity_function == "maxsim" or self.query_model is not None
 
     def _vectors(
         self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]

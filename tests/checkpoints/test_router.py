@@ -124,6 +124,23 @@ def test_a_server_has_vectors_of_queries(tmp_path: Path) -> None:
                     assert entry["value"] == pytest.approx(vector[entry["index"]], abs=1e-5)
 
 
+@pytest.mark.parametrize("build", [shared_encoder, static_queries, weights_of_pieces])
+def test_a_server_compares_queries_with_documents(tmp_path: Path, build: Any) -> None:
+    build(tmp_path).save(str(tmp_path / "m"))
+    model = bw.load(tmp_path / "m", device="cpu")
+    expected = model.similarity(TEXTS[:2], TEXTS, precision="fp32")
+    with running({"m": str(tmp_path / "m")}, precision="fp32") as server:
+        for text, row in zip(TEXTS, expected, strict=False):
+            inputs = {"source_sentence": text, "sentences": TEXTS}
+            scores = server.ask("/similarity", {"inputs": inputs})
+            np.testing.assert_array_equal(np.float32(scores), row)
+        with bw.Client(server.url) as client:
+            if build is not weights_of_pieces:
+                np.testing.assert_array_equal(client.similarity(TEXTS[:2], TEXTS), expected)
+                vectors = model.embed(TEXTS, is_query=True, precision="fp32")
+                np.testing.assert_array_equal(client.embed(TEXTS, is_query=True), vectors)
+
+
 def test_a_shared_encoder_is_loaded_once(tmp_path: Path) -> None:
     shared_encoder(tmp_path).save(str(tmp_path / "m"))
     model = bw.load(tmp_path / "m", device="cpu")

@@ -20,6 +20,7 @@ from bertworks.errors import CheckpointError, SettingsError
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.oracles import geometry, theirs_of
+from tests.serving.conftest import running
 
 TEXTS = ["a b c a b c a b c", "c a", "b b b a", "c", "A B É"]
 FP32 = {"precision": "fp32"}
@@ -112,6 +113,17 @@ def test_vectors_are_those_of_sentence_transformers(
     np.testing.assert_array_equal(bw.load(tmp_path / "ours").embed(TEXTS, **FP32), vectors)
     np.testing.assert_allclose(vectors_of(tmp_path / "ours"), expected, atol=1e-5)
     model.save(tmp_path / "ours", overwrite=True)  # none of its files is another's
+
+
+def test_a_server_combines_layers_as_the_files_say(write: Write) -> None:
+    directory = str(write(*MODULES["layers"]()))
+    expected = bw.load(directory, device="cpu").embed(TEXTS, **FP32)
+    with running({"m": directory}, precision="fp32") as server, bw.Client(server.url) as client:
+        np.testing.assert_array_equal(client.embed(TEXTS), expected)
+        with pytest.raises(
+            bw.BertworksError, match=r"unknown setting .*The nearest valid name is .pooling"
+        ):
+            client.embed(TEXTS, poling="cls")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("mode", ["mean", "cls", "weightedmean", ("lasttoken", "max")])

@@ -155,6 +155,9 @@ def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
         Client(server.url, model="colbert") as client,
     ):
         ranks = client.rerank(QUERIES[0], DOCUMENTS, truncate=True)
+        inputs = {"source_sentence": QUERIES[0], "sentences": DOCUMENTS}
+        body = {"inputs": inputs, "parameters": {"truncate": True}}
+        np.testing.assert_array_equal(np.float32(server.ask("/similarity", body)), scores[0])
         with pytest.raises(ServerError, match="makes a matrix for each text"):
             client.embed(DOCUMENTS)
         with pytest.raises(ServerError, match="at most 7 fit"):

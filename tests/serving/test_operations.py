@@ -25,9 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import bertworks as bw
 from bertworks.errors import SettingsError
 from bertworks.serving import connections
-from bertworks.serving.app import ROUTERS
+from bertworks.serving.app import DIALECTS, EXAMPLES
 from bertworks.serving.models import Models, parse_sources
-from bertworks.serving.openapi import EXAMPLES
 from bertworks.serving.queue import FairYield, Queue
 from bertworks.serving.security import Keys, check_host, is_loopback, parse_host, read_keys
 from bertworks.serving.server import count_usable_cpus
@@ -529,7 +528,9 @@ def test_a_default_prompt_is_put_before_texts(
 
 
 def test_every_described_post_route_has_an_example() -> None:
-    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    routes = [
+        route for dialect in DIALECTS for route in dialect.routes if isinstance(route, APIRoute)
+    ]
     paths = {route.path for route in routes if "POST" in route.methods and route.include_in_schema}
     assert sorted(EXAMPLES) == sorted(paths)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from ..nn.encoder import Encoder, HasEncoder
 from ..nn.pooling import modes_of, pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Packed
-from ..text.encoding import Encoding, TokenIds, with_marks
+from ..text.encoding import Encoding, TokenIds, Truncation, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import by_tokens, check_finite, chunks, row_name
 from .frozen_native import FrozenNativeEncoder
@@ -105,12 +105,12 @@ class HiddenStateExtractor:
             DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
                 "error".
         """
-        encodings = self._tokenize(
-            texts,
-            max_length=self.limit,
-            truncation=self.settings.truncation,
-            where=where,
-        )
+        return self._encode(texts, where, truncation=self.settings.truncation)
+
+    def _encode(
+        self, texts: Sequence[Any], where: Sequence[str], **options: Any
+    ) -> list[EncodedText]:
+        encodings = self._tokenize(texts, max_length=self.limit, where=where, **options)
         for place, encoding in zip(where, encodings, strict=True):
             if not encoding.num_tokens and not self.may_be_empty:
                 raise DataError("the text has no tokens", where=place, fix="Leave it out.")
@@ -206,21 +206,44 @@ class TextEmbedder(HiddenStateExtractor, ABC):
     def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
         return self.tokenizer.sequences  # without offsets, which vectors of texts do not need
 
-    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
-        """Tokenise texts, each with the prompt before it; see `HiddenStateExtractor.encode`."""
-        prompt = self.prompt
-        encoded_texts = super().encode(
-            [prompt + text for text in texts] if prompt else texts, where
+    def encode(
+        self,
+        texts: Sequence[Any],
+        where: Sequence[str],
+        *,
+        prompt: str | None = None,
+        truncation: Truncation | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> list[EncodedText]:
+        """Tokenise texts, each with the prompt before it; see `HiddenStateExtractor.encode`.
+
+        Args:
+            texts: may also be lists of words, or of ids of pieces, which have no prompt.
+            prompt, truncation: instead of the settings.
+            side: the side at which texts are truncated.
+        """
+        prompt = self.prompt if prompt is None else prompt
+        if prompt and texts and isinstance(texts[0], str):
+            texts = [prompt + text for text in texts]
+        else:
+            prompt = ""
+        encoded_texts = self._encode(
+            texts, where, truncation=truncation or self.settings.truncation, side=side
         )
-        num_excluded = self.num_excluded(prompt)
+        num_excluded = self._num_excluded(prompt)
         if not num_excluded:
             return encoded_texts
         return [
-            exclude_tokens(text, num_excluded, where=place)
+            _exclude_tokens(
+                text,
+                # Truncation on the left also cuts tokens of the prompt.
+                max(num_excluded - text.encoding.truncated_tokens * (side == "left"), 1),
+                where=place,
+            )
             for text, place in zip(encoded_texts, where, strict=True)
         ]
 
-    def num_excluded(self, prompt: str) -> int:
+    def _num_excluded(self, prompt: str) -> int:
         """The number of tokens of texts with this prompt that pooling leaves out.
 
         As in sentence-transformers, these are the special tokens at the start and the tokens of
@@ -353,7 +376,7 @@ class Embedder(TextEmbedder):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
-def exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> EncodedText:
+def _exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> EncodedText:
     """Return a text with the number of its tokens that pooling leaves out.
 
     Raises:

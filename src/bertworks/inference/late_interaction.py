@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from ..errors import DataError, SettingsError
 from ..nn.encoder import HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
-from ..text.encoding import TokenIds
+from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .engine import check_finite, row_name
 from .features import EncodedText, TextEmbedder
@@ -94,19 +95,29 @@ class LateInteractionEmbedder(TextEmbedder):
     def _expands(self) -> bool:
         return self.is_query and self.late_interaction.expands_queries
 
-    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
+    def encode(
+        self,
+        texts: Sequence[Any],
+        where: Sequence[str],
+        *,
+        prompt: str | None = None,
+        truncation: Truncation | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> list[EncodedText]:
         """Tokenise texts, with the prefix of queries or documents after `[CLS]`.
 
         Raises:
             DataError: a text is not valid, or is too long and `truncation` is "error".
         """
-        prompt = self.prompt
+        assert side == "right", "prefixes are before a text"
+        prompt = self.prompt if prompt is None else prompt
+        truncation = truncation or self.settings.truncation
         rows = self.tokenizer.piece_ids([prompt + text for text in texts], where=where)
         room = self.limit - len(self._start) - len(self._end)
         encoded_texts = []
         for index, row in enumerate(rows):
             excess = max(0, len(row) - room)
-            if excess and self.settings.truncation == "error":
+            if excess and truncation == "error":
                 raise DataError(
                     f"{len(row) + self.limit - room} tokens, but at most {self.limit} fit",
                     where=where[index],

@@ -16,25 +16,29 @@ from .. import __version__
 from ..errors import BertworksError
 from .dialects import bert, bert_as_service, cohere, explorer, openai, operations, tei
 from .error_conversion import to_request_error
+from .job import get_service
 from .metrics import get_context
 from .middleware import RequestMiddleware
 from .models import Models
 from .openapi import make_openapi
 from .request_error import RequestError
 from .security import Keys
-from .service import Service, get_service
+from .service import Service
 from .settings import ServeSettings
 
-ROUTERS = (
-    openai.router,
-    cohere.router,
-    cohere.v1_router,
-    tei.router,
-    bert_as_service.router,
-    bert.router,
-    explorer.router,
-    operations.router,
+DIALECTS = (
+    openai.dialect,
+    cohere.dialect,
+    cohere.v1_dialect,
+    tei.dialect,
+    bert_as_service.dialect,
+    bert.dialect,
+    explorer.dialect,
+    operations.dialect,
 )
+
+EXAMPLES = {path: example for dialect in DIALECTS for path, example in dialect.examples.items()}
+"""For each route with a body, the capability of a model that answers the example, and it."""
 
 
 def make_app(
@@ -51,9 +55,9 @@ def make_app(
         local: whether the server listens only to this machine.
     """
     routes = [
-        (route, router.error_format)
-        for router in ROUTERS
-        for route in router.routes
+        (route, dialect.error_format)
+        for dialect in DIALECTS
+        for route in dialect.routes
         if isinstance(route, Route)
     ]
     service = Service(models, settings or ServeSettings(), routes)
@@ -89,10 +93,10 @@ def make_app(
         HTTPException,
     ):
         app.add_exception_handler(kind, _answer_error)
-    for router in ROUTERS:
-        app.include_router(router)
+    for dialect in DIALECTS:
+        app.include_router(dialect)
     app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
-    app.openapi = make_openapi(app, service, with_keys=bool(keys))  # type: ignore[method-assign]
+    app.openapi = make_openapi(app, service, EXAMPLES, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 
 

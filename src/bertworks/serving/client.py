@@ -24,6 +24,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import SettingsError, did_you_mean
 from ..inference.similarity import similarities
 from ..settings.literals import Combine, Pooling, Precision
 from .client_base import INFO_PATH, Body, ClientBase, Reply, Requests, ServerError, T, retry_delay
@@ -42,6 +43,7 @@ class EncodeKeywords(TypedDict, total=False):
     layers: Sequence[int]
     combine: Combine
     normalize: bool
+    is_query: bool
     precision: Precision
     truncate: bool
 
@@ -84,12 +86,16 @@ class Client(ClientBase):
 
         Args:
             texts: one text, or any number.
-            settings: `pooling`, `layers`, `combine`, `normalize`, `precision`; and `truncate=True`
-                to truncate texts that are too long; otherwise they are an error.
+            settings: `pooling`, `layers`, `combine`, `normalize`, `is_query`, `precision`; and
+                `truncate=True` to truncate texts that are too long; otherwise they are an error.
 
         Raises:
             ServerError: the server cannot be reached, or returns an error; so in all methods.
+            SettingsError: a setting is unknown.
         """
+        for name in settings.keys() - EncodeKeywords.__annotations__.keys():
+            fix = did_you_mean(name, EncodeKeywords.__annotations__)
+            raise SettingsError(f"unknown setting {name!r}", fix=f"{fix}.")
 
         def body(part: list[Any], _: list[Any]) -> Body:
             return self._make_body(texts=part, encoding_format="base64", **settings)
@@ -118,9 +124,9 @@ class Client(ClientBase):
     ) -> NDArray[np.float32]:
         """The similarity of each text with each of the others, as `Model.similarity`: float32
         `[texts, others]`."""
-        function = self.info()["similarity_fn_name"]
-        vectors, other_vectors = (self.embed(part, **settings) for part in (texts, others))
-        return similarities(vectors, other_vectors, function)
+        info = self.info()
+        vectors = self.embed(texts, **_settings_of_queries(settings, info))
+        return similarities(vectors, self.embed(others, **settings), info["similarity_fn_name"])
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
@@ -262,10 +268,12 @@ class AsyncClient(ClientBase):
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
         """See `Client.similarity`."""
-        info = self._send(self._request_one(INFO_PATH, None, dict))
-        parts = (self.embed(part, **settings) for part in (texts, others))
-        facts, vectors, other_vectors = await asyncio.gather(info, *parts)
-        return similarities(vectors, other_vectors, facts["similarity_fn_name"])
+        info = await self._send(self._request_one(INFO_PATH, None, dict))
+        vectors, other_vectors = await asyncio.gather(
+            self.embed(texts, **_settings_of_queries(settings, info)),
+            self.embed(others, **settings),
+        )
+        return similarities(vectors, other_vectors, info["similarity_fn_name"])
 
     async def _send(self, requests: Requests[T]) -> T:
         try:
@@ -294,6 +302,11 @@ class AsyncClient(ClientBase):
                 return self._read_response(answer, first)
             await asyncio.sleep(retry_delay(answer, number))
         raise AssertionError("the last try returns")
+
+
+def _settings_of_queries(settings: EncodeKeywords, info: Mapping[str, Any]) -> EncodeKeywords:
+    """Return the settings of the first texts of `similarity`, as `Model.similarity` has them."""
+    return {**settings, "is_query": True} if info["compares_queries"] else settings
 
 
 def _concatenate(answers: list[Any]) -> list[Any]:

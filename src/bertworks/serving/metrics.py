@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from starlette.requests import Request
@@ -35,21 +34,20 @@ GAUGES = {
 
 @dataclass
 class Truncation:
-    """How a request's texts are truncated that are too long.
+    """Counts of a request's tokens.
 
     Attributes:
-        side: the side at which they are truncated; None: they are an error.
         max_tokens: maximum tokens of all texts together.
         truncated, tokens: number of truncated texts and of tokens of all texts, so far.
     """
 
-    side: Literal["left", "right"] | None = None
     max_tokens: int | None = None
     truncated: int = 0
     tokens: int = 0
 
-    def count(self, tokens: int) -> None:
+    def count(self, tokens: int, *, is_truncated: bool) -> None:
         """Add the tokens of a text; raise `LengthError` if the total is too large."""
+        self.truncated += is_truncated
         self.tokens += tokens
         if self.max_tokens is not None and self.tokens > self.max_tokens:
             raise LengthError(f"the texts have more than {self.max_tokens:,} tokens")

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence import SentenceSettings, transformer_directory
@@ -29,7 +29,6 @@ from ..tasks.task import Network, Task
 from ..tasks.text_classifier import TextClassifierTask
 from ..tasks.texts import TextTask
 from .logs import log
-from .metrics import Truncation
 from .runners import WHOLE, EmbedRunner, GenerateRunner, TaskRunner, Text
 
 RunnerT = TypeVar("RunnerT")
@@ -37,6 +36,8 @@ TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
 _MAX_RUNNERS = 32
 """The most runners of a model, for different settings; the least recently used is dropped."""
+
+VectorForm = Literal["vectors", "sparse", "tokens", "matrices"]
 
 _RETRY_SECONDS = 30.0
 """A request for a model that could not be loaded tries again after this time."""
@@ -149,7 +150,7 @@ class LoadedModel:
             capabilities.add("tag")
         if isinstance(task, AnsweringTask):
             capabilities.add("answer")
-        if self.compares_late:
+        if self.model.similarity_function == "maxsim":
             capabilities.add("rerank")
         return frozenset(capabilities)
 
@@ -170,7 +171,7 @@ class LoadedModel:
         """
         try:
             runner = self.get_embed_runner()
-            runner.run(runner.prepare([Text("text", "a first text")], Truncation("right")))
+            runner.run(runner.prepare([Text("text", "a first text")], side="right"))
         except BertworksError as error:
             raise CheckpointError(
                 f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix
@@ -193,8 +194,8 @@ class LoadedModel:
 
         def make() -> EmbedRunner:
             engine = self.make_engine_settings(precision).with_values(batch_tokens=WHOLE)
-            arguments = {**engine.model_dump(), **settings, "normalize": normalize, "prompt": ""}
-            return kind(self.model.embedder(**arguments))  # prompts belong to the requests
+            arguments = {**engine.model_dump(), **settings, "normalize": normalize}
+            return kind(self.model.embedder(**arguments))
 
         return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
 
@@ -208,14 +209,12 @@ class LoadedModel:
         return prompt_name in ("query", own)
 
     @property
-    def makes_sparse_vectors(self) -> bool:
-        """Whether its vectors of texts are sparse, unless a request asks for another pooling."""
-        return isinstance(self.get_embed_runner().embedder, SparseEmbedder)
-
-    @property
-    def compares_late(self) -> bool:
-        """Whether it gives a matrix for each text, for late interaction."""
-        return self.model.similarity_function == "maxsim"
+    def form(self) -> VectorForm:
+        """What it makes of a text, unless a request asks for another pooling."""
+        if self.model.similarity_function == "maxsim":
+            return "matrices"
+        is_sparse = isinstance(self.get_embed_runner().embedder, SparseEmbedder)
+        return "sparse" if is_sparse else "vectors"
 
     @property
     def normalizes(self) -> bool:
@@ -223,16 +222,14 @@ class LoadedModel:
         sentence = self.model.sentence
         return sentence is not None and sentence.normalize
 
-    def get_task_runner(self, capability: str, kind: type[TaskRunnerT]) -> TaskRunnerT:
-        """Return the runner of a capability; raise `WrongModelError` if the model lacks it."""
-        self.check_capability(capability)
+    def get_task_runner(self, kind: type[TaskRunnerT]) -> TaskRunnerT:
+        """Return a runner of the task that the model was trained for."""
         task, network = self.task, self.model.network
         assert task is not None and isinstance(network, Network)
         return self._get_runner((kind,), lambda: kind(task, network, self.make_engine_settings()))
 
     def get_generation_runner(self, batch_tokens: int) -> GenerateRunner:
         """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
-        self.check_capability("generate")
         network = self.model.network
         assert isinstance(network, PretrainingNetwork)
         return self._get_runner(

@@ -33,79 +33,19 @@ ERRORS = {
 """What each status means, for the description."""
 
 TEXT = "What is deep learning?"
-EXAMPLES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "/v1/embeddings": ("embed", {"input": ["A first text.", "And a second one."]}),
-    "/embeddings": ("embed", {"input": TEXT}),
-    "/v1/rerank": (
-        "rerank",
-        {"query": TEXT, "documents": ["It learns layers of features.", "A river is deep."]},
-    ),
-    "/v2/rerank": (
-        "rerank",
-        {"query": TEXT, "documents": ["It learns layers of features.", "A river is deep."]},
-    ),
-    "/embed": ("embed", {"inputs": ["A first text.", "And a second one."]}),
-    "/embed_all": ("embed", {"inputs": TEXT}),
-    "/embed_sparse": ("embed", {"inputs": TEXT}),
-    "/predict": ("classify", {"inputs": [["A fine film."], ["A dull one."]]}),
-    "/rerank": ("rerank", {"query": TEXT, "texts": ["It learns features.", "A river is deep."]}),
-    "/similarity": (
-        "embed",
-        {"inputs": {"source_sentence": TEXT, "sentences": ["What is learning?", "A river."]}},
-    ),
-    "/tokenize": ("embed", {"inputs": "Unaffable words are split."}),
-    "/decode": ("embed", {"ids": [[5, 6, 7]]}),
-    "/encode": (
-        "embed",
-        {"id": 1, "texts": ["hello world", "good day"], "pooling": "mean", "layers": [-1]},
-    ),
-    "/fill-mask": ("fill-mask", {"inputs": "The door was {mask}.", "top_k": 3}),
-    "/classify": ("classify", {"inputs": ["A fine film.", "A dull one."]}),
-    "/tag": ("tag", {"inputs": ["Ada Lovelace was born in London."]}),
-    "/answer": (
-        "answer",
-        {
-            "inputs": {
-                "question": "Where was she born?",
-                "context": "Ada Lovelace was born in London.",
-            }
-        },
-    ),
-    "/next-sentence": (
-        "next-sentence",
-        {"inputs": [["She opened the door.", "It was cold outside."]]},
-    ),
-    "/generate": ("generate", {"inputs": "once upon a time", "max_new_tokens": 8}),
-    "/explore/pieces": ("embed", {"text": "Unaffable words are split."}),
-    "/explore/fill": ("fill-mask", {"text": "The door was {mask}.", "top_k": 3}),
-    "/explore/attention": ("embed", {"text": "She opened the door."}),
-    "/explore/layer": ("embed", {"text": "She opened the door.", "layer": 0}),
-    "/explore/weights": ("embed", {"layer": 0, "matrix": "query", "row": 0}),
-    "/explore/predict": ("fill-mask", {"text": "The door was {mask}.", "ablated_heads": [[0, 0]]}),
-    "/explore/heads": ("fill-mask", {"text": "The door was {mask}."}),
-    "/explore/occlusion": ("fill-mask", {"text": "The door was {mask}."}),
-    "/explore/steps": ("embed", {"text": "She opened the door."}),
-    "/explore/pair": ("embed", {"text": "She opened the door.", "other": "She opened a door."}),
-    "/explore/contexts": (
-        "embed",
-        {"word": "bank", "texts": ["The bank of the river.", "The bank lends money."]},
-    ),
-    "/explore/claim": ("embed", {"texts": ["She opened the door."], "claim": "previous"}),
-    "/predict-rows": ("predict-rows", {"rows": [{"text": "A fine film."}]}),
-}
+Examples = Mapping[str, tuple[str, Mapping[str, Any]]]
 """For each described POST route, the capability that a model must have, and an example request.
 
-A route without one is an error: the description has an example for each route, and leaves out only
-those that no model can answer.
+The description has an example for each route, and leaves out only those that no model can answer.
 """
 
 
-def find_example(models: Models, path: str) -> dict[str, Any] | None:
+def find_example(examples: Examples, models: Models, path: str) -> dict[str, Any] | None:
     """Return the example of a route, with a model that can answer it; None if no model can.
 
     A model that is not loaded yet may be able to: then the example names the default model.
     """
-    capability, body = EXAMPLES[path]
+    capability, body = examples[path]
     loaded_models = models.list_loaded()
     loaded_model = next((each for each in loaded_models if capability in each.capabilities), None)
     if loaded_model is None:
@@ -133,7 +73,7 @@ def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -
 
 
 def make_openapi(
-    app: FastAPI, service: Service, *, with_keys: bool
+    app: FastAPI, service: Service, examples: Examples, *, with_keys: bool
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that makes the OpenAPI description, for the models loaded at that time."""
     default_openapi = app.openapi
@@ -152,7 +92,7 @@ def make_openapi(
                 error_format = service.error_formats.find(path)
                 _describe(operation, path, error_format, with_keys=with_keys)
             if "post" in verbs:
-                example = find_example(service.models, path)
+                example = find_example(examples, service.models, path)
                 if example is None:
                     del description["paths"][path]
                     continue

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data.rows import Row
 from ..errors import DataError, LengthError
 from ..inference.engine import check_finite, outputs_of
-from ..inference.features import EncodedText, TextEmbedder, exclude_tokens
+from ..inference.features import EncodedText, TextEmbedder
 from ..inference.generate import Continuation, continue_texts, start_continuation
 from ..inference.settings import EngineSettings, GenerationSettings
 from ..nn.kv_cache import KeyValueCache
@@ -33,7 +33,6 @@ from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Prediction, Task
 from ..tasks.texts import TextTask
-from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
 from ..utils.memory import is_memory_short
 from .metrics import Truncation
@@ -41,6 +40,8 @@ from .queue import RemainingWork
 
 WHOLE = 1 << 40
 """The engine's limit of tokens: never reached, because the queue has made the batch."""
+
+_TOO_LONG = "Shorten the text, or ask for truncate."
 
 
 class Text(NamedTuple):
@@ -62,15 +63,6 @@ class TaskRow(NamedTuple):
     row: Row
 
 
-def text_too_long_error(tokens: int, limit: int, where: str) -> LengthError:
-    """Return the error for a text that is too long."""
-    return LengthError(
-        f"{tokens} tokens, but at most {limit} fit",
-        where=where,
-        fix="Shorten the text, or ask for truncate.",
-    )
-
-
 @contextmanager
 def memory_errors() -> Iterator[None]:
     """Convert the errors that libraries raise when memory runs out to `MemoryError`."""
@@ -83,98 +75,48 @@ def memory_errors() -> Iterator[None]:
 
 
 class EmbedRunner:
-    """Computes a vector for each text, list of words, or list of token ids.
-
-    With an embedder of sparse vectors, each is a CSR matrix of one row.
-    """
+    """Computes what the embedder makes of each text, list of words, or list of token ids."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embedder = embedder
-        self.tokenizer = embedder.tokenizer
 
     def prepare(
-        self, items: Sequence[Text], truncation: Truncation | None = None, prompt: str = ""
+        self,
+        items: Sequence[Text],
+        truncation: Truncation | None = None,
+        side: Literal["left", "right"] | None = None,
+        prompt: str | None = None,
     ) -> list[EncodedText]:
         """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
 
         Args:
-            prompt: the one that items which are texts begin with.
+            truncation: counts the truncated texts, and all tokens.
+            side: the side at which texts that are too long are truncated; None: they are an error.
+            prompt: put before texts; the embedder's own if omitted.
 
         Raises:
             LengthError: a text is too long and not to be truncated, or the total is too large.
             DataError: a text cannot be tokenised, no token of it is left beside the prompt, or a
                 token id is not in the vocabulary.
         """
-        truncation = truncation or Truncation()
-        where = [item.where for item in items]
-        texts = [item.text for item in items]
-        if texts and isinstance(texts[0], list) and texts[0] and isinstance(texts[0][0], int):
-            segments = self._segments_of_ids(items)
-        else:
-            segments = self.tokenizer.segments(texts, where=where)
-        limit = self.embedder.limit
-        num_special_tokens = self.tokenizer.num_special_tokens(pair=False)
-        is_prompted = bool(texts) and isinstance(texts[0], str)
-        num_excluded = self.embedder.num_excluded(prompt) if is_prompted else 0
-        encoded_texts = []
-        for index, segment in enumerate(segments):
-            tokens = len(segment) + num_special_tokens
-            if tokens > limit and truncation.side is None:
-                raise text_too_long_error(tokens, limit, where[index])
-            if tokens > limit:
-                truncation.truncated += 1
-            room = limit - num_special_tokens
-            part = segment[:room] if truncation.side == "right" else segment[-room:]
-            text = EncodedText(index, self.tokenizer.frame(part))
-            if num_excluded:
-                # Truncation on the left also cuts tokens of the prompt.
-                num_cut = len(segment) - len(part) if truncation.side == "left" else 0
-                text = exclude_tokens(text, max(num_excluded - num_cut, 1), where=where[index])
-            encoded_texts.append(text)
-            truncation.count(encoded_texts[-1].num_tokens)
-        return encoded_texts
-
-    def _segments_of_ids(self, items: Sequence[Text]) -> list[Segment]:
-        segments = []
-        for where, ids in items:
-            if min(ids) < 0 or max(ids) >= self.tokenizer.vocab_size:
-                raise DataError(
-                    f"ids are from 0 to {self.tokenizer.vocab_size - 1}: they are of this model's "
-                    "vocabulary",
-                    where=where,
-                )
-            count = len(ids)
-            zeros = np.zeros((count, 2), np.int32)
-            segments.append(
-                Segment(np.array(ids, np.int32), zeros, np.arange(count, dtype=np.int32))
+        try:
+            encoded_texts = self.embedder.encode(
+                [item.text for item in items],
+                [item.where for item in items],
+                prompt=prompt,
+                truncation="longest_first" if side else "error",
+                side=side or "right",
             )
-        return segments
+        except LengthError as error:
+            raise LengthError(error.what, where=error.where, fix=_TOO_LONG) from None
+        truncation = truncation or Truncation()
+        for text in encoded_texts:
+            truncation.count(text.num_tokens, is_truncated=text.encoding.truncated_tokens > 0)
+        return encoded_texts
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
         with memory_errors():
             return list(self.embedder.vectors(_number_rows(examples)))
-
-
-class SparseRunner(EmbedRunner):
-    """Computes a sparse vector for each text: a CSR matrix of one row."""
-
-
-class LateInteractionRunner(EmbedRunner):
-    """Computes a matrix for each text: a query's or a document's, as the embedder is made."""
-
-    def prepare(
-        self, items: Sequence[Text], truncation: Truncation | None = None, prompt: str = ""
-    ) -> list[EncodedText]:
-        del prompt
-        num_truncated = self.embedder.num_truncated
-        encoded_texts = self.embedder.encode(
-            [item.text for item in items], [item.where for item in items]
-        )
-        if truncation is not None:
-            truncation.truncated += self.embedder.num_truncated - num_truncated
-            for text in encoded_texts:
-                truncation.count(text.num_tokens)
-        return encoded_texts
 
 
 class TokenStatesRunner(EmbedRunner):
@@ -399,7 +341,11 @@ class GenerateRunner:
             if not ids:
                 raise DataError("the prompt has no tokens", where=item.where)
             if len(ids) >= limit:
-                raise text_too_long_error(len(ids), limit - 1, item.where)
+                raise LengthError(
+                    f"{len(ids)} tokens, but at most {limit - 1} fit",
+                    where=item.where,
+                    fix=_TOO_LONG,
+                )
             number = counts[ids] + (copies or {}).get(item.text, 0)
             text = start_continuation(item.where, ids, number, settings, limit)
             continuations.append(PartialContinuation(text))

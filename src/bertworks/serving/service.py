@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from starlette.requests import Request
 from starlette.routing import Route
 
 from ..inference.activations import is_awaited
@@ -18,7 +17,7 @@ from .connections import Connections
 from .metrics import Metrics
 from .models import Models
 from .queue import DeadlineError, FairYield, OverloadedError, Queue
-from .request_error import ErrorFormat, ErrorFormats, invalid_field_error
+from .request_error import ErrorFormat, ErrorFormats
 from .settings import ServeSettings
 
 T = TypeVar("T")
@@ -80,36 +79,6 @@ class Service:
         if not self.ready and not self.settings.lazy:
             self.models.load_all(require_all=self.settings.require_all)
         self.ready = True
-
-    def check_count(self, field: str, count: int) -> None:
-        """Refuse a count of zero, or one that is too large."""
-        limit = self.settings.max_texts
-        if not count:
-            raise invalid_field_error(field, "give at least one text", kind="Empty")
-        if count > limit:
-            raise invalid_field_error(field, f"{count:,} texts, but at most {limit:,}", 413)
-
-    def check_text(self, field: str, text: Sequence[object]) -> None:
-        """Refuse a text, or its token ids, that is empty or too long."""
-        limit = self.settings.max_characters
-        if not text:
-            raise invalid_field_error(field, "must not be empty", kind="Empty")
-        if len(text) > limit:
-            raise invalid_field_error(
-                field, f"{len(text):,} characters, but at most {limit:,}", 413
-            )
-
-    def check_texts(self, field: str, texts: Sequence[Sequence[object]]) -> None:
-        """Refuse an empty list, too many texts, and texts that are empty or too long."""
-        self.check_count(field, len(texts))
-        for index, text in enumerate(texts):
-            self.check_text(f"{field}[{index}]", text)
-
-
-def get_service(request: Request) -> Service:
-    """Return the server's models, queue and limits."""
-    service: Service = request.app.state.service
-    return service
 
 
 class ViewExecutor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -354,32 +354,56 @@ class Tokenizer(TokenizerPieces):
 
     def sequences(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str] | Sequence[Sequence[str]] | Sequence[Sequence[int]],
         *,
         max_length: int | None = None,
         truncation: Truncation = "error",
+        side: Literal["left", "right"] = "right",
         where: Sequence[str] | None = None,
     ) -> list[TokenIds]:
         """The ids that `encode_batch` gives single texts: in half the time, without offsets.
 
         Args:
+            texts: texts, lists of words (see `segments`), or lists of ids.
             max_length, truncation, where: as in `encode_batch`.
+            side: the side at which tokens are removed.
 
         Raises:
-            DataError: a row is not a text, has a lone surrogate, or is too long.
+            DataError: a row is not a text, has a lone surrogate or an unknown id, or is too long.
             SettingsError: `truncation` is unknown.
         """
         start, end = self._frame_ids
         special = len(start) + len(end)
+        step = -1 if side == "left" else 1
         sequences = []
-        for number, ids in enumerate(self.piece_ids(texts, where=where)):
+        for number, ids in enumerate(self._ids_of_rows(texts, where)):
             excess = 0 if max_length is None else max(0, len(ids) + special - max_length)
             if excess:
                 assert max_length is not None
                 name = row_name(number, where)
-                ids, _ = truncated(ids, None, max_length, special, truncation, where=name)  # noqa: PLW2901
+                part, _ = truncated(ids[::step], None, max_length, special, truncation, where=name)
+                ids = part[::step]  # noqa: PLW2901
             sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
         return sequences
+
+    def _ids_of_rows(self, rows: Sequence[Any], where: Sequence[str] | None) -> Sequence[Ints]:
+        """Return the ids of texts, of lists of words, or of lists of ids.
+
+        Raises:
+            DataError: a row is not a text, has a lone surrogate, or an id is not in the vocabulary.
+        """
+        first = rows[0] if len(rows) else ""
+        if not isinstance(first, list):
+            return self.piece_ids(rows, where=where)
+        if not isinstance(next(iter(first), None), int):
+            return [segment.input_ids for segment in self.segments(rows, where=where)]
+        for number, ids in enumerate(rows):
+            if min(ids) < 0 or max(ids) >= self.vocab_size:
+                raise DataError(
+                    f"ids are from 0 to {self.vocab_size - 1}: they are of this model's vocabulary",
+                    where=row_name(number, where),
+                )
+        return [np.array(ids, np.int32) for ids in rows]
 
     @property
     def special_types(self) -> list[tuple[int, int]]:

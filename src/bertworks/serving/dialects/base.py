@@ -1,15 +1,28 @@
-"""What all protocols share: a router, the base classes of requests, and types of fields."""
+"""What all protocols share: a dialect's routes, the base classes of requests, types of fields.
+
+body ─► Request ─ decode ─► a verb of Job ─► results ─ encode ─► answer
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from fastapi import APIRouter
+import numpy as np
+import orjson
+from fastapi import APIRouter, Response
+from fastapi import Request as HTTPRequest
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ...errors import did_you_mean
+from ..job import Job, open_job
 from ..request_error import ErrorFormat
+
+RequestT = TypeVar("RequestT", bound="Request")
 
 Ids = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
 Side = Literal["Left", "Right", "left", "right"]
@@ -18,21 +31,10 @@ Prompt = Field(None, description="The name of a prompt of the model, put before 
 Truncate = Field(None, description="Truncate texts that are too long; else they are an error.")
 
 
-class ProtocolRouter(APIRouter):
-    """The routes of a protocol.
+class Fields(BaseModel):
+    """Fields of a request; one that is null has its default, as if it was omitted."""
 
-    Args:
-        title: the protocol's name, for the description.
-        errors: the format of the routes' errors.
-    """
-
-    def __init__(self, title: str, *, errors: ErrorFormat) -> None:
-        super().__init__(tags=[title])
-        self.error_format = errors
-
-
-class Request(BaseModel):
-    """A request; a field that is null has its default, as if it was omitted."""
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -43,18 +45,10 @@ class Request(BaseModel):
         return {k: value for k, value in values.items() if value is not None or k not in optional}
 
 
-class LenientRequest(Request):
-    """A request in another server's format; unknown fields are ignored."""
+class StrictFields(Fields):
+    """Fields of which an unknown one is an error."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class StrictRequest(Request):
-    """A request in a format of this server only: an unknown field is an error."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-    model: str | None = Field(None, description="A served model's name; the first if omitted.")
+    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
@@ -68,6 +62,117 @@ class StrictRequest(Request):
         return values
 
 
+class Request(Fields):
+    """A request: it decodes itself to a verb of `Job`, and encodes the results as the answer.
+
+    Its fields are those of another server's format: unknown ones are ignored.
+
+    Attributes:
+        verb: its kind in the metrics: "embed", "predict" or none.
+        capability: what the model must be capable of; None if `decode` checks it.
+    """
+
+    verb: ClassVar[str | None] = None
+    capability: ClassVar[str | None] = None
+
+    model: str | None = Field(None, description="A served model's name; the first if omitted.")
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        """Return the call of a verb that the request asks for.
+
+        Raises:
+            RequestError: a field is not valid.
+        """
+        raise NotImplementedError
+
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        """Return the answer: a value that may contain arrays."""
+        return results
+
+
+class StrictRequest(Request, StrictFields):
+    """A request in a format of this server only: an unknown field is an error."""
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     total_tokens: int
+
+    @classmethod
+    def of(cls, job: Job) -> dict[str, int]:
+        """Return the tokens of a request."""
+        return {"prompt_tokens": job.context.tokens, "total_tokens": job.context.tokens}
+
+
+class Dialect(APIRouter):
+    """The routes of a protocol.
+
+    Args:
+        title: the protocol's name, for the description.
+        errors: the format of the routes' errors.
+
+    Attributes:
+        examples: for each route with a body, the capability of the model that can answer the
+            example in the description, and the example.
+    """
+
+    def __init__(self, title: str, *, errors: ErrorFormat) -> None:
+        super().__init__(tags=[title])
+        self.error_format = errors
+        self.examples: dict[str, tuple[str, Mapping[str, Any]]] = {}
+
+    def request(
+        self, *paths: str, example: Mapping[str, Any], answer: Any = None, needs: str = "embed"
+    ) -> Callable[[type[RequestT]], type[RequestT]]:
+        """Register a class of requests, which are sent by POST.
+
+        Args:
+            example: a request for the description; `{mask}` stands for the model's mask token.
+            answer: the type of the answer, for the description.
+            needs: capability of a model that can answer the example, if the class names none.
+        """
+
+        def register(kind: type[RequestT]) -> type[RequestT]:
+            async def endpoint(body: Any, request: HTTPRequest) -> Response:
+                return await respond(body, request)
+
+            endpoint.__annotations__["body"] = kind
+            endpoint.__doc__ = (kind.__doc__ or "").partition("\n")[0]
+            for path in paths:
+                self.examples[path] = (kind.capability or needs, example)
+                name = path.rpartition("/")[2].replace("-", "_")
+                responses: dict[int | str, dict[str, Any]] = {}
+                if answer is not None:
+                    responses[200] = {"model": answer}
+                self.add_api_route(path, endpoint, methods=["POST"], name=name, responses=responses)
+            return kind
+
+        return register
+
+
+async def respond(body: Request, request: HTTPRequest) -> Response:
+    """Compute the response to a request."""
+    job = await open_job(request, body.model, body.verb)
+    if body.capability is not None:
+        job.loaded_model.check_capability(body.capability)
+    return job.reply(await body.encode(await body.decode(job), job))
+
+
+async def encode_vectors(
+    vectors: Sequence[NDArray[np.float32]], form: Literal["float", "base64"] = "float"
+) -> list[Any]:
+    """Encode vectors for a response: as numbers, or as base64 of little-endian float32.
+
+    Encoding thousands takes long, so other requests may run after every 64 vectors.
+    """
+    encodings: list[Any] = []
+    for number, vector in enumerate(vectors):
+        if form == "float":
+            encodings.append(
+                orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY))
+            )
+        else:
+            encodings.append(base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode())
+        if number % 64 == 63:
+            await asyncio.sleep(0)
+    return encodings

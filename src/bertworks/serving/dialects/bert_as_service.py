@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import Any, Literal
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Literal
 
-from fastapi import Request, Response
+from fastapi import Request as HTTPRequest
+from fastapi import Response
 from pydantic import BaseModel, Field
 
 from ... import __version__
 from ...inference.features import TextEmbedder
-from ...settings.literals import Precision
+from ...settings.literals import Combine, Precision
 from ...settings.pooling import PoolingName
-from ..job import locate_texts, open_job
+from ..job import Job, get_service, locate_texts, open_job, reply
+from ..metrics import get_context
 from ..request_error import invalid_field_error
-from ..responses import encode_vectors, reply
-from ..service import Service, get_service
-from .base import LenientRequest, ProtocolRouter, Truncate
+from ..service import Service
+from .base import Dialect, Request, Truncate, encode_vectors
 
 Words = list[str]
-
-
-class EncodeRequest(LenientRequest):
-    """Vectors of texts, with a choice of layers and pooling."""
-
-    id: int = 0
-    texts: list[str] | list[Words]
-    is_tokenized: bool = Field(False, description="Each text is a list of words.")
-    pooling: PoolingName | None = None
-    layers: list[int] | None = Field(None, description="-1: the last; 0: the embeddings.")
-    combine: Literal["concat", "sum", "mean"] = "concat"
-    normalize: bool | None = Field(None, description="As in the model's files if omitted.")
-    precision: Precision | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    truncate: bool | None = Truncate
-    model: str | None = None
 
 
 class EncodeAnswer(BaseModel):
@@ -92,36 +78,56 @@ class ClientStatus(BaseModel):
 _STRATEGIES = {"max": 1, "mean": 2, "mean+max": 3, "cls": 4, "sep": 5}
 """bert-as-service's numbers of its pooling strategies."""
 
-router = ProtocolRouter("bert-as-service", errors="tei")
+dialect = Dialect("bert-as-service", errors="tei")
 
 
-@router.post("/encode", responses={200: {"model": EncodeAnswer}})
-async def encode(body: EncodeRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    if any(isinstance(text, list) != body.is_tokenized for text in body.texts):
-        kind = "lists of words" if body.is_tokenized else "texts"
-        raise invalid_field_error(
-            "texts", f"must be {kind}, with is_tokenized={body.is_tokenized}", 422
+@dialect.request(
+    "/encode",
+    answer=EncodeAnswer,
+    example={"id": 1, "texts": ["hello world", "good day"], "pooling": "mean", "layers": [-1]},
+)
+class EncodeRequest(Request):
+    """Vectors of texts, with a choice of layers and pooling."""
+
+    verb: ClassVar = "embed"
+
+    id: int = 0
+    texts: list[str] | list[Words]
+    is_tokenized: bool = Field(False, description="Each text is a list of words.")
+    pooling: PoolingName | None = None
+    layers: list[int] | None = Field(None, description="-1: the last; 0: the embeddings.")
+    combine: Combine | None = Field(None, description="As in the model's files, or concat.")
+    normalize: bool | None = Field(None, description="As in the model's files if omitted.")
+    is_query: bool = Field(False, description="The texts are queries: see `embed`.")
+    precision: Precision | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    truncate: bool | None = Truncate
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        if any(isinstance(text, list) != self.is_tokenized for text in self.texts):
+            kind = "lists of words" if self.is_tokenized else "texts"
+            raise invalid_field_error(
+                "texts", f"must be {kind}, with is_tokenized={self.is_tokenized}", 422
+            )
+        job.check_texts("texts", ["".join(text) for text in self.texts])
+        settings: dict[str, Any] = {"pooling": self.pooling, "combine": self.combine}
+        settings["layers"] = None if self.layers is None else tuple(self.layers)
+        return job.embed(
+            locate_texts("texts", self.texts),
+            normalize=self.normalize,
+            truncate=self.truncate,
+            is_query=self.is_query,
+            precision=self.precision,
+            **{name: value for name, value in settings.items() if value is not None},
         )
-    job.service.check_texts("texts", ["".join(text) for text in body.texts])
-    settings: dict[str, Any] = {"combine": body.combine}
-    if body.layers is not None:
-        settings["layers"] = tuple(body.layers)
-    if body.pooling is not None:
-        settings["pooling"] = body.pooling
-    vectors = await job.embed(
-        locate_texts("texts", body.texts),
-        normalize=job.loaded_model.normalizes if body.normalize is None else body.normalize,
-        truncate=body.truncate,
-        precision=body.precision,
-        **settings,
-    )
-    results = await encode_vectors(vectors, body.encoding_format)
-    return reply(request, {"id": body.id, "results": results, "status": 200})
+
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        vectors = await encode_vectors(results, self.encoding_format)
+        return {"id": self.id, "results": vectors, "status": 200}
 
 
-@router.get("/status/server", responses={200: {"model": ServerStatus}})
-async def server_status(request: Request, model: str | None = None) -> Response:
+@dialect.get("/status/server", responses={200: {"model": ServerStatus}})
+async def server_status(request: HTTPRequest, model: str | None = None) -> Response:
     """Describe a model and the server's limits in bert-as-service's format."""
     job = await open_job(request, model)
     service, loaded_model = job.service, job.loaded_model
@@ -158,11 +164,11 @@ async def server_status(request: Request, model: str | None = None) -> Response:
             "num_total_request": service.metrics.count_requests(),
         },
     }
-    return reply(request, value)
+    return reply(get_context(request), value)
 
 
-@router.get("/status/client", responses={200: {"model": ClientStatus}})
-async def client_status(request: Request) -> Response:
+@dialect.get("/status/client", responses={200: {"model": ClientStatus}})
+async def client_status(request: HTTPRequest) -> Response:
     """Count the requests of /encode. (In bert-as-service its own client sends them.)"""
     service: Service = get_service(request)
     port = _port(request)
@@ -179,10 +185,10 @@ async def client_status(request: Request) -> Response:
         "pending_request": [],
         "timeout": -1,
     }
-    return reply(request, value)
+    return reply(get_context(request), value)
 
 
-def _port(request: Request) -> int:
+def _port(request: HTTPRequest) -> int:
     """Return the port to which a request was sent; 0 if the server does not know it."""
     return (request.scope.get("server") or ("", None))[1] or 0
 

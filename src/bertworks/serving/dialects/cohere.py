@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from ...text.tokenizer import Tokenizer
-from ..job import locate_texts, open_job
-from ..responses import reply
-from ..scores import rank_texts
-from .base import LenientRequest, ProtocolRouter, Truncate, Usage
+from ..job import Job, locate_texts
+from .base import Dialect, Request, Truncate, Usage
+
+_EXAMPLE = {
+    "query": "What is deep learning?",
+    "documents": ["It learns layers of features.", "A river is deep."],
+}
 
 
 class Document(BaseModel):
     text: str
-
-
-class V1RerankRequest(LenientRequest):
-    """A request for reranking in the format of Cohere and Jina."""
-
-    model: str | None = None
-    query: str
-    documents: list[str | Document]
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    return_documents: bool = False
-    raw_scores: bool = False
-    truncate: bool | None = Truncate
 
 
 class RankedDocument(BaseModel):
@@ -47,19 +37,6 @@ class V1RerankAnswer(BaseModel):
     usage: Usage
 
 
-class V2RerankRequest(LenientRequest):
-    """A request for reranking in the format of Cohere's second version."""
-
-    model: str | None = None
-    query: str
-    documents: list[str | Document]
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Truncate documents that are longer; else they are an error."
-    )
-    truncate: bool | None = Truncate
-
-
 class V2RankedDocument(BaseModel):
     index: int
     relevance_score: float
@@ -71,74 +48,86 @@ class V2RerankAnswer(BaseModel):
     meta: dict[str, Any]
 
 
-router = ProtocolRouter("Cohere, Jina", errors="cohere")
+class CohereRequest(Request):
+    """Fields that both formats have."""
+
+    verb: ClassVar = "predict"
+
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    truncate: bool | None = Truncate
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
+
+
+dialect = Dialect("Cohere, Jina", errors="cohere")
 # Clients of `/v1/rerank` are Jina's and those of other servers, which expect OpenAI's errors.
-v1_router = ProtocolRouter("Cohere, Jina", errors="openai")
+v1_dialect = Dialect("Cohere, Jina", errors="openai")
 
 
-@v1_router.post("/v1/rerank", responses={200: {"model": V1RerankAnswer}}, name="rerank")
-async def rerank_v1(body: V1RerankRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "predict")
-    documents = [
-        document if isinstance(document, str) else document.text for document in body.documents
-    ]
-    ranking = await rank_texts(
-        job,
-        body.query,
-        documents,
-        field="documents",
-        truncate=body.truncate,
-        raw=body.raw_scores,
-    )
-    results = [
-        {
-            "index": index,
-            "relevance_score": score,
-            **({"document": {"text": documents[index]}} if body.return_documents else {}),
+@v1_dialect.request("/v1/rerank", answer=V1RerankAnswer, example=_EXAMPLE, needs="rerank")
+class V1RerankRequest(CohereRequest):
+    """A request for reranking in the format of Cohere and Jina."""
+
+    return_documents: bool = False
+    raw_scores: bool = False
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        options: dict[str, Any] = {"truncate": self.truncate, "raw": self.raw_scores}
+        return job.rerank(self.query, self.texts, field="documents", **options)
+
+    async def encode(self, results: Any, job: Job) -> Any:
+        texts = self.texts
+        ranks = [
+            {
+                "index": index,
+                "relevance_score": score,
+                **({"document": {"text": texts[index]}} if self.return_documents else {}),
+            }
+            for index, score in results[: self.top_n]
+        ]
+        return {
+            "object": "rerank",
+            "id": job.context.id,
+            "model": job.loaded_model.name,
+            "results": ranks,
+            "usage": Usage.of(job),
         }
-        for index, score in ranking[: body.top_n]
-    ]
-    tokens = job.context.tokens
-    value = {
-        "object": "rerank",
-        "id": job.context.id,
-        "model": job.loaded_model.name,
-        "results": results,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
-    return reply(request, value)
 
 
-@router.post("/v2/rerank", responses={200: {"model": V2RerankAnswer}}, name="rerank")
-async def rerank_v2(body: V2RerankRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "predict")
-    documents = [
-        document if isinstance(document, str) else document.text for document in body.documents
-    ]
-    truncate = body.truncate
-    if body.max_tokens_per_doc is not None:
-        job.loaded_model.check_capability("rerank")
-        job.service.check_texts("documents", documents)
-        full_documents = documents
-        documents = await asyncio.to_thread(
-            _truncate_texts,
-            job.loaded_model.model.tokenizer,
-            full_documents,
-            body.max_tokens_per_doc,
-        )
-        job.context.truncation.truncated += sum(map(operator.ne, full_documents, documents))
-        truncate = True if truncate is None else truncate
-    ranking = await rank_texts(
-        job, body.query, documents, field="documents", truncate=truncate, raw=False
+@dialect.request("/v2/rerank", answer=V2RerankAnswer, example=_EXAMPLE, needs="rerank")
+class V2RerankRequest(CohereRequest):
+    """A request for reranking in the format of Cohere's second version."""
+
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Truncate documents that are longer; else they are an error."
     )
-    value = {
-        "id": job.context.id,
-        "results": [
-            {"index": index, "relevance_score": score} for index, score in ranking[: body.top_n]
-        ],
-        "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 0}},
-    }
-    return reply(request, value)
+
+    async def decode(self, job: Job) -> Any:
+        texts, truncate = self.texts, self.truncate
+        if self.max_tokens_per_doc is not None:
+            job.loaded_model.check_capability("rerank")
+            job.check_texts("documents", texts)
+            tokenizer = job.model.tokenizer
+            truncated_texts = await asyncio.to_thread(
+                _truncate_texts, tokenizer, texts, self.max_tokens_per_doc
+            )
+            job.context.truncation.truncated += sum(map(operator.ne, texts, truncated_texts))
+            texts, truncate = truncated_texts, True if truncate is None else truncate
+        return await job.rerank(self.query, texts, field="documents", truncate=truncate, raw=False)
+
+    async def encode(self, results: Any, job: Job) -> Any:
+        return {
+            "id": job.context.id,
+            "results": [
+                {"index": index, "relevance_score": score} for index, score in results[: self.top_n]
+            ],
+            "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 0}},
+        }
 
 
 def _truncate_texts(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> list[str]:

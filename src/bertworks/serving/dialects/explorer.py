@@ -7,11 +7,13 @@ seconds, and its texts are not batched with those of other requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import Request as HTTPRequest
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ... import explorer
 from ...explorer.available_views import view_error
@@ -19,13 +21,12 @@ from ...explorer.comparing import Claim
 from ...explorer.explaining import LIMITS
 from ...explorer.layers import Matrix
 from ...explorer.page import POLICY, assets
-from ..job import open_job
+from ..job import Job, get_service, open_job, reply
+from ..metrics import get_context
 from ..models import Models
 from ..request_error import RequestError
-from ..responses import reply
 from ..security import PAGE_FILES
-from ..service import Service, get_service
-from .base import ProtocolRouter, StrictRequest
+from .base import Dialect, StrictRequest
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
@@ -41,15 +42,15 @@ _HEADERS = {
     "content-security-policy": POLICY,
 }
 
-router = ProtocolRouter("explorer", errors="tei")
+dialect = Dialect("explorer", errors="tei")
 
 
-def get_page(request: Request) -> Response | None:
+def get_page(request: HTTPRequest) -> Response | None:
     """Return the explorer's page if the client accepts HTML, else None."""
     return _file("index.html") if "text/html" in request.headers.get("accept", "") else None
 
 
-@router.get(PAGE_FILES + "{name:path}", include_in_schema=False)
+@dialect.get(PAGE_FILES + "{name:path}", include_in_schema=False)
 async def file(name: str) -> Response:
     """Return a file of the explorer's page."""
     return _file(name)
@@ -81,7 +82,35 @@ class TargetChoice(BaseModel):
     position: Number | None = None
 
 
-class PiecesRequest(StrictRequest):
+class ViewRequest(StrictRequest):
+    """A request for a view of a model, and perhaps of texts.
+
+    Attributes:
+        view: its name.
+        compute: returns it for a model; the fields of the request are its arguments.
+    """
+
+    view: ClassVar[str]
+    compute: ClassVar[Callable[..., dict[str, Any]]]
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        values = self.model_dump(exclude={"model"})
+        if values.get("target") is not None:
+            values["target"] = {k: v for k, v in values["target"].items() if v is not None}
+        for field in ("text", "pair", "other", "word"):
+            if values.get(field) is not None:
+                job.check_text(field, values[field])
+        if "texts" in values:
+            job.check_texts("texts", values["texts"])
+        if (reason := view_error(job.model, self.view, job.loaded_model.name)) is not None:
+            message = str(reason) + _other_models(job.service.models, self.view)
+            raise RequestError(424, "Backend", message, "model")
+        return job.service.view_executor.run(
+            partial(self.compute, job.model, **values), job.context.deadline
+        )
+
+
+class PiecesRequest(ViewRequest):
     text: str
     pair: str | None = None
 
@@ -111,7 +140,7 @@ class LayerRequest(MaskedRequest):
     layer: Number = 0
 
 
-class WeightsRequest(StrictRequest):
+class WeightsRequest(ViewRequest):
     layer: Number
     matrix: Matrix
     row: Number
@@ -126,36 +155,47 @@ class PairRequest(PiecesRequest):
     target: TargetChoice | None = None
 
 
-class ContextsRequest(StrictRequest):
+class ContextsRequest(ViewRequest):
     word: str
     texts: list[str]
 
 
-class ClaimRequest(StrictRequest):
+class ClaimRequest(ViewRequest):
     texts: list[str]
     claim: Claim = "previous"
     links: list[list[Two]] = Field([], description="For each text, words: [from, to].")
 
 
-VIEWS: dict[str, tuple[type[StrictRequest], Callable[..., dict[str, Any]]]] = {
-    "pieces": (PiecesRequest, explorer.pieces),
-    "fill": (FillRequest, explorer.fill),
-    "attention": (AttentionRequest, explorer.attention),
-    "layer": (LayerRequest, explorer.layer),
-    "weights": (WeightsRequest, explorer.weights),
-    "predict": (PredictRequest, explorer.predict),
-    "heads": (TargetRequest, explorer.heads),
-    "occlusion": (TargetRequest, explorer.occlusion),
-    "steps": (TargetRequest, explorer.steps),
-    "pair": (PairRequest, explorer.minimal_pair),
-    "contexts": (ContextsRequest, explorer.contexts),
-    "claim": (ClaimRequest, explorer.claim),
+_SENTENCE, _MASKED = {"text": "She opened the door."}, {"text": "The door was {mask}."}
+
+VIEWS: Mapping[str, tuple[type[ViewRequest], Callable[..., dict[str, Any]], Mapping[str, Any]]] = {
+    "pieces": (PiecesRequest, explorer.pieces, {"text": "Unaffable words are split."}),
+    "fill": (FillRequest, explorer.fill, {**_MASKED, "top_k": 3}),
+    "attention": (AttentionRequest, explorer.attention, _SENTENCE),
+    "layer": (LayerRequest, explorer.layer, {**_SENTENCE, "layer": 0}),
+    "weights": (WeightsRequest, explorer.weights, {"layer": 0, "matrix": "query", "row": 0}),
+    "predict": (PredictRequest, explorer.predict, {**_MASKED, "ablated_heads": [[0, 0]]}),
+    "heads": (TargetRequest, explorer.heads, _MASKED),
+    "occlusion": (TargetRequest, explorer.occlusion, _MASKED),
+    "steps": (TargetRequest, explorer.steps, _SENTENCE),
+    "pair": (PairRequest, explorer.minimal_pair, {**_SENTENCE, "other": "She opened a door."}),
+    "contexts": (
+        ContextsRequest,
+        explorer.contexts,
+        {"word": "bank", "texts": ["The bank of the river.", "The bank lends money."]},
+    ),
+    "claim": (
+        ClaimRequest,
+        explorer.claim,
+        {"texts": ["She opened the door."], "claim": "previous"},
+    ),
 }
-"""The request of each view, and the function that computes it; its docstring is the route's."""
+"""The request of each view, the function that computes it, whose docstring is the route's, and an
+example."""
 
 
-@router.get("/explore/models")
-async def models(request: Request, model: str | None = None) -> Response:
+@dialect.get("/explore/models")
+async def models(request: HTTPRequest, model: str | None = None) -> Response:
     """List the models with their views, and why they lack the others; load `model` first."""
     service = get_service(request)
     if model is not None:
@@ -164,7 +204,7 @@ async def models(request: Request, model: str | None = None) -> Response:
     entries = await asyncio.to_thread(
         lambda: [_entry(served_models, name) for name in served_models.sources]
     )
-    return reply(request, {**LIMITS, "models": entries})
+    return reply(get_context(request), {**LIMITS, "models": entries})
 
 
 def _entry(served_models: Models, name: str) -> dict[str, Any]:
@@ -195,34 +235,18 @@ def _other_models(served_models: Models, view: str) -> str:
     return f" On this server: {', '.join(names)}." if names else ""
 
 
-def _add(view: str, schema: type[StrictRequest], compute: Callable[..., dict[str, Any]]) -> None:
-    async def answer(body: Any, request: Request) -> Response:
-        job = await open_job(request, body.model)
-        values = body.model_dump(exclude={"model"})
-        if values.get("target") is not None:
-            values["target"] = {k: v for k, v in values["target"].items() if v is not None}
-        _check(job.service, values)
-        if (reason := view_error(job.loaded_model.model, view, job.loaded_model.name)) is not None:
-            message = str(reason) + _other_models(job.service.models, view)
-            raise RequestError(424, "Backend", message, "model")
-        result = await job.service.view_executor.run(
-            lambda: compute(job.loaded_model.model, **values), job.context.deadline
-        )
-        return reply(request, result)
-
-    answer.__annotations__["body"] = schema
-    answer.__doc__ = (compute.__doc__ or "").partition("\n")[0]
-    router.add_api_route(f"/explore/{view}", answer, methods=["POST"], name=f"explore_{view}")
+def _add(
+    view: str,
+    schema: type[ViewRequest],
+    compute: Callable[..., dict[str, Any]],
+    example: Mapping[str, Any],
+) -> None:
+    name, doc = f"{view.title()}Request", (compute.__doc__ or "").partition("\n")[0]
+    kind = create_model(name, __base__=schema, __doc__=doc, __module__=__name__)
+    kind.view, kind.compute = view, staticmethod(compute)
+    needs = "fill-mask" if "{mask}" in example.get("text", "") else "embed"
+    dialect.request(f"/explore/{view}", example=example, needs=needs)(kind)
 
 
-def _check(service: Service, values: dict[str, Any]) -> None:
-    """Refuse texts that are empty or too long."""
-    for field in ("text", "pair", "other", "word"):
-        if values.get(field) is not None:
-            service.check_text(field, values[field])
-    if "texts" in values:
-        service.check_texts("texts", values["texts"])
-
-
-for _view, (_schema, _compute) in VIEWS.items():
-    _add(_view, _schema, _compute)
+for _view, _arguments in VIEWS.items():
+    _add(_view, *_arguments)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Awaitable
+from typing import Any, ClassVar, Literal
 
-from fastapi import Request, Response
+from fastapi import Request as HTTPRequest
+from fastapi import Response
 from pydantic import BaseModel, Field
 
-from ..job import open_job
-from ..responses import encode_vectors, reply
-from ..service import Service, get_service
-from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Truncate, Usage
+from ..job import Job, get_service, reply
+from ..metrics import get_context
+from ..service import Service
+from .base import Dialect, Ids, Prompt, Request, Truncate, Usage, encode_vectors
 
-
-class EmbeddingsRequest(LenientRequest):
-    """A request for embeddings in OpenAI's format."""
-
-    model: str | None = Field(None, description="A served model's name; the first if omitted.")
-    input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-    user: str | None = None
-    truncate: bool | None = Truncate
-    prompt_name: str | None = Prompt
+MAX_TOKENS = 300_000
 
 
 class Embedding(BaseModel):
@@ -50,44 +42,57 @@ class ModelList(BaseModel):
     data: list[ModelEntry]
 
 
-MAX_TOKENS = 300_000
-
-router = ProtocolRouter("OpenAI", errors="openai")
+dialect = Dialect("OpenAI", errors="openai")
 
 
-@router.post("/v1/embeddings", responses={200: {"model": EmbeddingsAnswer}})
-@router.post("/embeddings", responses={200: {"model": EmbeddingsAnswer}})
-async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    context = job.context
-    context.truncation.max_tokens = MAX_TOKENS
-    vectors = await job.embed(
-        job.read_texts("input", body.input),
-        normalize=True,
-        truncate=body.truncate,
-        dimensions=body.dimensions,
-        prompt_name=body.prompt_name,
-    )
-    data = [
-        {"object": "embedding", "index": index, "embedding": vector}
-        for index, vector in enumerate(await encode_vectors(vectors, body.encoding_format))
-    ]
-    usage = {"prompt_tokens": context.tokens, "total_tokens": context.tokens}
-    value = {"object": "list", "data": data, "model": job.loaded_model.name, "usage": usage}
-    return reply(request, value)
+@dialect.request(
+    "/v1/embeddings",
+    "/embeddings",
+    answer=EmbeddingsAnswer,
+    example={"input": ["A first text.", "And a second one."]},
+)
+class EmbeddingsRequest(Request):
+    """A request for embeddings in OpenAI's format."""
+
+    verb: ClassVar = "embed"
+
+    input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+    truncate: bool | None = Truncate
+    prompt_name: str | None = Prompt
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        job.context.truncation.max_tokens = MAX_TOKENS
+        return job.embed(
+            job.read_texts("input", self.input),
+            normalize=True,
+            truncate=self.truncate,
+            dimensions=self.dimensions,
+            prompt_name=self.prompt_name,
+        )
+
+    async def encode(self, results: Any, job: Job) -> Any:
+        data = [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(await encode_vectors(results, self.encoding_format))
+        ]
+        model = job.loaded_model.name
+        return {"object": "list", "data": data, "model": model, "usage": Usage.of(job)}
 
 
-@router.get("/v1/models", responses={200: {"model": ModelList}})
-async def models(request: Request) -> Response:
+@dialect.get("/v1/models", responses={200: {"model": ModelList}})
+async def models(request: HTTPRequest) -> Response:
     service = get_service(request)
     data = [_entry(service, name) for name in service.models.available]
-    return reply(request, {"object": "list", "data": data})
+    return reply(get_context(request), {"object": "list", "data": data})
 
 
-@router.get("/v1/models/{name:path}", responses={200: {"model": ModelEntry}})
-async def model(name: str, request: Request) -> Response:
+@dialect.get("/v1/models/{name:path}", responses={200: {"model": ModelEntry}})
+async def model(name: str, request: HTTPRequest) -> Response:
     service = get_service(request)
-    return reply(request, _entry(service, service.models.resolve_name(name)))
+    return reply(get_context(request), _entry(service, service.models.resolve_name(name)))
 
 
 def _entry(service: Service, name: str) -> dict[str, object]:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from fastapi import Request, Response
 from starlette.responses import HTMLResponse, PlainTextResponse
 
-from ..job import open_job
+from ..job import get_service, open_job
 from ..openapi import docs_page
 from ..request_error import RequestError
-from ..responses import reply
-from ..service import get_service
 from . import explorer
-from .base import ProtocolRouter
+from .base import Dialect
 from .tei import describe_server
 
-router = ProtocolRouter("operations", errors="tei")
+dialect = Dialect("operations", errors="tei")
 
 
-@router.get("/", include_in_schema=False)
+@dialect.get("/", include_in_schema=False)
 async def root(request: Request) -> Response:
     """Return the explorer's page to a browser, and the health status to other clients."""
     return explorer.get_page(request) or await health(request)
 
 
-@router.get("/health", response_class=Response)
-@router.get("/ping", include_in_schema=False)
+@dialect.get("/health", response_class=Response)
+@dialect.get("/ping", include_in_schema=False)
 async def health(request: Request) -> Response:
     """Return 200 if the server is alive, else 503."""
     if get_service(request).queue.fatal_error is not None:
@@ -32,7 +30,7 @@ async def health(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@router.get("/ready", response_class=Response)
+@dialect.get("/ready", response_class=Response)
 async def ready(request: Request) -> Response:
     """Return 200 if the server is ready for requests, else 503.
 
@@ -44,22 +42,22 @@ async def ready(request: Request) -> Response:
     return Response(status_code=200)
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@dialect.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     text = get_service(request).metrics.to_text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+@dialect.get("/docs", include_in_schema=False, response_class=HTMLResponse)
 async def docs(request: Request) -> Response:
     """Return a page that lists every route with an example."""
     model = next(iter(get_service(request).models.sources))
     return HTMLResponse(docs_page(request.app.openapi(), str(request.base_url), model))
 
 
-@router.get("/info")
+@dialect.get("/info")
 async def info(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits."""
     job = await open_job(request, model)
-    return reply(request, describe_server(job.service, job.loaded_model))
+    return job.reply(describe_server(job.service, job.loaded_model))

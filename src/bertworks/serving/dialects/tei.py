@@ -4,62 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from fastapi import Request, Response
+from fastapi import Request as HTTPRequest
+from fastapi import Response
 from pydantic import BaseModel, Field
 
 from ... import __version__
 from ...errors import DataError
-from ...inference.similarity import similarities
 from ...tasks.tagging.task import TaggingTask
 from ...tasks.task import Task
 from ...text.tokenizer import Tokenizer
-from ..job import Job, open_job, read_rows
-from ..models import LoadedModel, WrongModelError
+from ..job import Job, open_job, output_scores
+from ..models import LoadedModel
 from ..request_error import RequestError, invalid_field_error
-from ..responses import encode_vectors, reply
-from ..runners import SparseRunner, Text, TokenStatesRunner
-from ..scores import rank_labels, rank_texts, score_texts
+from ..runners import ScoredPrediction
 from ..service import Service
-from .base import Ids, LenientRequest, Prompt, ProtocolRouter, Side, Truncate, Usage
+from .base import (
+    Dialect,
+    Fields,
+    Ids,
+    Prompt,
+    Request,
+    Side,
+    Truncate,
+    Usage,
+    encode_vectors,
+    respond,
+)
 
-
-class TEIParameters(LenientRequest):
-    """Options for texts."""
-
-    truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
-    prompt_name: str | None = Prompt
-
-
-class TEIRequest(TEIParameters):
-    """Fields that requests have in common."""
-
-    model: str | None = None
-
-
-class PairsRequest(TEIRequest):
-    """Fields that requests for labels and ranks have in common."""
-
-    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
-    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
-
-
-class EmbedAllRequest(TEIRequest):
-    """A vector for each token."""
-
-    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
-
-
-class EmbedRequest(EmbedAllRequest):
-    """Vectors of texts."""
-
-    normalize: bool = True
-    dimensions: int | None = None
+_TEXT = "What is deep learning?"
 
 
 class SparseValue(BaseModel):
@@ -69,30 +45,9 @@ class SparseValue(BaseModel):
     value: float
 
 
-class PredictRequest(PairsRequest):
-    """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
-
-    inputs: str | list[str] | list[list[str]] = Field(
-        description="A text, a pair of texts, or a list of lists of one or two texts."
-    )
-
-
 class LabelScore(BaseModel):
     label: str
     score: float
-
-
-class RerankRequest(PairsRequest):
-    """How well texts (or, in infinity's format, documents) answer a query."""
-
-    query: str
-    texts: list[str] | None = None
-    return_text: bool = False
-    documents: list[str] | None = Field(
-        None, description="The texts in infinity's format, which the response then has."
-    )
-    return_documents: bool = Field(False, description="The same as return_text.")
-    top_n: Annotated[int, Field(ge=1)] | None = None
 
 
 class Rank(BaseModel):
@@ -116,32 +71,6 @@ class InfinityRanks(BaseModel):
     usage: Usage
 
 
-class SimilarityInput(LenientRequest):
-    source_sentence: str
-    sentences: list[str]
-
-
-class SimilarityParameters(TEIParameters):
-    """Options for the texts of a similarity request."""
-
-
-class SimilarityRequest(LenientRequest):
-    """Cosines between one text and others."""
-
-    inputs: SimilarityInput
-    parameters: SimilarityParameters | None = None
-    model: str | None = None
-
-
-class TokenizeRequest(LenientRequest):
-    """Tokens of texts."""
-
-    inputs: str | list[str]
-    add_special_tokens: bool = True
-    prompt_name: str | None = Prompt
-    model: str | None = None
-
-
 class Token(BaseModel):
     """A token; `start` and `stop` are byte offsets in the text."""
 
@@ -152,174 +81,241 @@ class Token(BaseModel):
     stop: int | None
 
 
-class DecodeRequest(LenientRequest):
+class TextOptions(Fields):
+    """Options for texts."""
+
+    truncate: bool | None = Truncate
+    truncation_direction: Side = "Right"
+    prompt_name: str | None = Prompt
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options, as arguments of `Job.embed`."""
+        return {
+            "truncate": self.truncate,
+            "side": self.truncation_direction.lower(),
+            "prompt_name": self.prompt_name,
+        }
+
+
+class EmbeddingRequest(Request, TextOptions):
+    """Fields that requests for vectors have in common."""
+
+    verb: ClassVar = "embed"
+
+    inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
+
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        return await encode_vectors(results)
+
+
+class PairsRequest(Request, TextOptions):
+    """Fields that requests for labels and ranks have in common."""
+
+    verb: ClassVar = "predict"
+
+    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
+    prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
+
+    def check_options(self) -> None:
+        """Refuse a prompt, and truncation on the left, for rows that may be pairs."""
+        if self.prompt_name is not None:
+            raise invalid_field_error(
+                "prompt_name", "prompts are for vectors, not for labels and ranks"
+            )
+        if self.truncation_direction.lower() == "left":
+            raise invalid_field_error(
+                "truncation_direction", "rows of labels and ranks are truncated on the right"
+            )
+
+
+dialect = Dialect("text-embeddings-inference", errors="tei")
+
+
+@dialect.request(
+    "/embed",
+    answer=list[list[float]],
+    example={"inputs": ["A first text.", "And a second one."]},
+)
+class EmbedRequest(EmbeddingRequest):
+    """Vectors of texts."""
+
+    normalize: bool = True
+    dimensions: int | None = None
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        texts = job.read_texts("inputs", self.inputs)
+        options = {**self.options, "dimensions": self.dimensions}
+        return job.embed(texts, normalize=self.normalize, **options)
+
+
+@dialect.request("/embed_all", answer=list[list[list[float]]], example={"inputs": _TEXT})
+class EmbedAllRequest(EmbeddingRequest):
+    """A vector for each token."""
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        return job.embed(job.read_texts("inputs", self.inputs), form="tokens", **self.options)
+
+
+@dialect.request("/embed_sparse", answer=list[list[SparseValue]], example={"inputs": _TEXT})
+class EmbedSparseRequest(EmbeddingRequest):
+    """Sparse vectors of texts."""
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        return job.embed(job.read_texts("inputs", self.inputs), form="sparse", **self.options)
+
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        return [
+            [
+                {"index": index, "value": value}
+                for index, value in zip(vector.indices.tolist(), vector.data.tolist(), strict=True)
+            ]
+            for vector in results
+        ]
+
+
+@dialect.request(
+    "/predict",
+    answer=list[LabelScore] | list[list[LabelScore]],
+    example={"inputs": [["A fine film."], ["A dull one."]]},
+)
+class PredictRequest(PairsRequest):
+    """Labels of texts or pairs of texts; `["a", "b"]` is one pair."""
+
+    capability: ClassVar = "classify"
+
+    inputs: str | list[str] | list[list[str]] = Field(
+        description="A text, a pair of texts, or a list of lists of one or two texts."
+    )
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        rows = job.read_rows(self.inputs)
+        self.check_options()
+        return job.score(rows, truncate=self.truncate)
+
+    async def encode(self, results: Any, job: Job) -> Any:
+        labels = [rank_labels(job.model.labels, each, raw=self.raw_scores) for each in results]
+        is_single = isinstance(self.inputs, str) or isinstance(self.inputs[0], str)
+        return labels[0] if is_single else labels
+
+
+@dialect.request(
+    "/rerank",
+    answer=list[Rank] | InfinityRanks,
+    example={"query": _TEXT, "texts": ["It learns features.", "A river is deep."]},
+    needs="rerank",
+)
+class RerankRequest(PairsRequest):
+    """How well texts (or, in infinity's format, documents) answer a query."""
+
+    query: str
+    texts: list[str] | None = None
+    return_text: bool = False
+    documents: list[str] | None = Field(
+        None, description="The texts in infinity's format, which the response then has."
+    )
+    return_documents: bool = Field(False, description="The same as return_text.")
+    top_n: Annotated[int, Field(ge=1)] | None = None
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        self.check_options()
+        if self.texts is None and self.documents is None:
+            raise invalid_field_error("texts", "must be given", 422)
+        if self.texts is not None and self.documents is not None:
+            raise invalid_field_error(
+                "documents", "cannot be given with texts: it is their name in infinity", 422
+            )
+        field = "texts" if self.documents is None else "documents"
+        options: dict[str, Any] = {"truncate": self.truncate, "raw": self.raw_scores}
+        return job.rerank(self.query, getattr(self, field), field=field, **options)
+
+    async def encode(self, results: Any, job: Job) -> Any:
+        ranking = results[: self.top_n]
+        has_text = self.return_text or self.return_documents
+        if self.documents is not None:
+            return _in_infinity_format(job, self.documents, ranking, has_text=has_text)
+        assert self.texts is not None
+        return [
+            {"index": index, "score": score, **({"text": self.texts[index]} if has_text else {})}
+            for index, score in ranking
+        ]
+
+
+class SimilarityInput(Fields):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(TextOptions):
+    """Options for the texts of a similarity request."""
+
+
+@dialect.request(
+    "/similarity",
+    answer=list[float],
+    example={"inputs": {"source_sentence": _TEXT, "sentences": ["What is learning?", "A river."]}},
+)
+class SimilarityRequest(Request):
+    """Similarities between one text and others: cosines, or as the model's files say.
+
+    The one text is a query if the model has other vectors for queries.
+    """
+
+    verb: ClassVar = "embed"
+
+    inputs: SimilarityInput
+    parameters: SimilarityParameters | None = None
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        (text,) = job.read_texts("source_sentence", self.inputs.source_sentence)
+        others = job.read_texts("sentences", self.inputs.sentences)
+        parameters = self.parameters or SimilarityParameters()
+        return job.similarity(text, others, **parameters.options)
+
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        return results[0]
+
+
+@dialect.request(
+    "/tokenize", answer=list[list[Token]], example={"inputs": "Unaffable words are split."}
+)
+class TokenizeRequest(Request):
+    """Tokens of texts."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = Prompt
+
+    def decode(self, job: Job) -> Awaitable[Any]:
+        prompt = job.get_prompt(self.prompt_name) if self.prompt_name else ""
+        texts = [prompt + text.text for text in job.read_texts("inputs", self.inputs)]
+        return asyncio.to_thread(
+            describe_tokens, job.model.tokenizer, texts, special=self.add_special_tokens
+        )
+
+
+@dialect.request("/decode", answer=list[str], example={"ids": [[5, 6, 7]]})
+class DecodeRequest(Request):
     """Texts of token ids."""
 
     ids: Ids | list[Ids]
     skip_special_tokens: bool = True
-    model: str | None = None
+
+    async def decode(self, job: Job) -> Any:
+        ids: Any = self.ids if self.ids and isinstance(self.ids[0], list) else [self.ids]
+        job.check_texts("ids", ids)
+        decode, skips = job.model.tokenizer.decode, self.skip_special_tokens
+        try:
+            return await asyncio.to_thread(
+                lambda: [decode(row, skip_special_tokens=skips) for row in ids]
+            )
+        except DataError as error:
+            raise invalid_field_error("ids", str(error), 422, "Tokenizer") from None
 
 
-router = ProtocolRouter("text-embeddings-inference", errors="tei")
-
-
-@router.post("/embed", responses={200: {"model": list[list[float]]}})
-async def embed(body: EmbedRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    vectors = await job.embed(
-        job.read_texts("inputs", body.inputs),
-        normalize=body.normalize,
-        truncate=body.truncate,
-        side=body.truncation_direction,
-        dimensions=body.dimensions,
-        prompt_name=body.prompt_name,
-    )
-    return reply(request, await encode_vectors(vectors))
-
-
-@router.post("/embed_all", responses={200: {"model": list[list[list[float]]]}})
-async def embed_all(body: EmbedAllRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    vectors = await job.embed(
-        job.read_texts("inputs", body.inputs),
-        kind=TokenStatesRunner,
-        normalize=False,
-        truncate=body.truncate,
-        side=body.truncation_direction,
-        prompt_name=body.prompt_name,
-    )
-    return reply(request, await encode_vectors(vectors))
-
-
-@router.post("/embed_sparse", responses={200: {"model": list[list[SparseValue]]}})
-async def embed_sparse(body: EmbedAllRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    vectors = await _embed_sparse(
-        job,
-        job.read_texts("inputs", body.inputs),
-        truncate=body.truncate,
-        side=body.truncation_direction,
-        prompt_name=body.prompt_name,
-    )
-    rows = [
-        [
-            {"index": index, "value": value}
-            for index, value in zip(vector.indices.tolist(), vector.data.tolist(), strict=True)
-        ]
-        for vector in vectors
-    ]
-    return reply(request, rows)
-
-
-async def _embed_sparse(job: Job, items: Sequence[Text], **options: Any) -> list[Any]:
-    """Compute the sparse vectors of texts."""
-    loaded_model = job.loaded_model
-    if not loaded_model.makes_sparse_vectors:
-        raise WrongModelError(
-            f"the model {loaded_model.name!r} makes no sparse vectors (it has no SPLADE pooling)",
-            fix="Use /embed.",
-        )
-    normalizes = loaded_model.normalizes
-    return await job.embed(items, kind=SparseRunner, normalize=normalizes, **options)
-
-
-@router.post("/predict", responses={200: {"model": list[LabelScore] | list[list[LabelScore]]}})
-async def predict(body: PredictRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "predict")
-    job.loaded_model.check_capability("classify")
-    rows = read_rows(job.service, body.inputs)
-    check_pairs(body)
-    predictions = await score_texts(job, "classify", rows, truncate=body.truncate)
-    labels = [
-        rank_labels(job.loaded_model, prediction, raw=body.raw_scores) for prediction in predictions
-    ]
-    return reply(request, labels[0] if rows[0].where == "inputs" else labels)
-
-
-@router.post("/rerank", responses={200: {"model": list[Rank] | InfinityRanks}})
-async def rerank(body: RerankRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "predict")
-    check_pairs(body)
-    if body.texts is None and body.documents is None:
-        raise invalid_field_error("texts", "must be given", 422)
-    if body.texts is not None and body.documents is not None:
-        raise invalid_field_error(
-            "documents", "cannot be given with texts: it is their name in infinity", 422
-        )
-    texts = body.documents if body.texts is None else body.texts
-    assert texts is not None, "one of both is given"
-    ranking = await rank_texts(
-        job,
-        body.query,
-        texts,
-        field="documents" if body.texts is None else "texts",
-        truncate=body.truncate,
-        raw=body.raw_scores,
-    )
-    ranking = ranking[: body.top_n]
-    has_text = body.return_text or body.return_documents
-    if body.texts is None:
-        return reply(request, in_infinity_format(job, texts, ranking, has_text=has_text))
-    answer = [
-        {"index": index, "score": score, **({"text": texts[index]} if has_text else {})}
-        for index, score in ranking
-    ]
-    return reply(request, answer)
-
-
-@router.post("/similarity", responses={200: {"model": list[float]}})
-async def similarity(body: SimilarityRequest, request: Request) -> Response:
-    job = await open_job(request, body.model, "embed")
-    inputs, parameters = body.inputs, body.parameters or SimilarityParameters()
-    texts = [
-        *job.read_texts("source_sentence", inputs.source_sentence),
-        *job.read_texts("sentences", inputs.sentences),
-    ]
-    options: dict[str, Any] = {
-        "truncate": parameters.truncate,
-        "side": parameters.truncation_direction,
-        "prompt_name": parameters.prompt_name,
-    }
-    if job.loaded_model.makes_sparse_vectors:
-        vectors = await _embed_sparse(job, texts, **options)
-    else:
-        vectors = await job.embed(texts, normalize=job.loaded_model.normalizes, **options)
-    matrix = job.loaded_model.get_embed_runner().embedder.concatenate(
-        [vector.reshape(1, -1) for vector in vectors]
-    )
-    (scores,) = similarities(matrix[:1], matrix[1:], job.loaded_model.model.similarity_function)
-    return reply(request, scores)
-
-
-@router.post("/tokenize", responses={200: {"model": list[list[Token]]}})
-async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-    job = await open_job(request, body.model)
-    prompt = job.get_prompt(body.prompt_name) if body.prompt_name else ""
-    texts = [prompt + text.text for text in job.read_texts("inputs", body.inputs)]
-    tokens = await asyncio.to_thread(
-        describe_tokens, job.loaded_model.model.tokenizer, texts, special=body.add_special_tokens
-    )
-    return reply(request, tokens)
-
-
-@router.post("/decode", responses={200: {"model": list[str]}})
-async def decode(body: DecodeRequest, request: Request) -> Response:
-    job = await open_job(request, body.model)
-    ids: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
-    job.service.check_texts("ids", ids)
-    decode_one = partial(
-        job.loaded_model.model.tokenizer.decode, skip_special_tokens=body.skip_special_tokens
-    )
-    try:
-        texts = await asyncio.to_thread(lambda: [decode_one(row) for row in ids])
-    except DataError as error:
-        raise invalid_field_error("ids", str(error), 422, "Tokenizer") from None
-    return reply(request, texts)
-
-
-@router.post("/", include_in_schema=False)
-@router.post("/invocations", include_in_schema=False)
-async def predict_by_model_type(request: Request) -> Response:
+@dialect.post("/", include_in_schema=False)
+@dialect.post("/invocations", include_in_schema=False)
+async def predict_by_model_type(request: HTTPRequest) -> Response:
     """Return vectors, labels or ranks, depending on the model's type."""
     try:
         body = await request.json()
@@ -329,26 +325,21 @@ async def predict_by_model_type(request: Request) -> Response:
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")
     job = await open_job(request, name if isinstance(name, str) else None)
-    kind = next(iter(describe_model_type(job.loaded_model)))
-    if kind == "reranker":
-        return await rerank(RerankRequest.model_validate(body), request)
-    if kind == "classifier":
-        return await predict(PredictRequest.model_validate(body), request)
-    if isinstance(body.get("inputs"), dict):  # a similarity request of huggingface_hub's client
-        return await similarity(SimilarityRequest.model_validate(body), request)
-    return await embed(EmbedRequest.model_validate(body), request)
+    kinds: Mapping[str, type[Request]] = {"reranker": RerankRequest, "classifier": PredictRequest}
+    kind = kinds.get(next(iter(describe_model_type(job.loaded_model))), EmbedRequest)
+    if kind is EmbedRequest and isinstance(body.get("inputs"), dict):
+        kind = SimilarityRequest  # of huggingface_hub's client
+    return await respond(kind.model_validate(body), request)
 
 
-def check_pairs(body: PairsRequest) -> None:
-    """Refuse a prompt, and truncation on the left, for rows that may be pairs."""
-    if body.prompt_name is not None:
-        raise invalid_field_error(
-            "prompt_name", "prompts are for vectors, not for labels and ranks"
-        )
-    if body.truncation_direction.lower() == "left":
-        raise invalid_field_error(
-            "truncation_direction", "rows of labels and ranks are truncated on the right"
-        )
+def rank_labels(
+    labels: Sequence[str], prediction: ScoredPrediction, *, raw: bool
+) -> list[dict[str, Any]]:
+    """Return each label and its score, the highest first."""
+    names = labels or ("LABEL_0",)
+    scores = output_scores(prediction, raw=raw)
+    order = np.argsort(-prediction.logits, kind="stable").tolist()
+    return [{"score": scores[index], "label": names[index]} for index in order]
 
 
 def describe_tokens(
@@ -386,7 +377,7 @@ def describe_tokens(
     return tokens_of_texts
 
 
-def in_infinity_format(
+def _in_infinity_format(
     job: Job, documents: Sequence[str], ranking: Sequence[tuple[int, float]], *, has_text: bool
 ) -> dict[str, Any]:
     """Return ranked documents as infinity returns them."""
@@ -398,14 +389,13 @@ def in_infinity_format(
         }
         for index, score in ranking
     ]
-    tokens = job.context.tokens
     return {
         "object": "rerank",
         "id": job.context.id,
         "created": int(time.time()),
         "model": job.loaded_model.name,
         "results": results,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": Usage.of(job),
     }
 
 
@@ -435,6 +425,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "prompts": dict(loaded_model.prompts.texts),
         "default_prompt_name": loaded_model.prompts.default,
         "similarity_fn_name": loaded_model.model.similarity_function,
+        "compares_queries": loaded_model.model.compares_queries,
         "models": service.models.available,
         "unavailable_models": {
             name: str(failure.error) for name, failure in service.models.failures.items()
