@@ -249,9 +249,18 @@ def _on_gpu(value: Any) -> Any:
 # ---------------------------------------------------------------------------------- flash attention
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, edges: Sequence[Tensor]) -> None:
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def _check_inputs(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    edges: Sequence[Tensor],
+    dtypes: Sequence[torch.dtype],
+) -> None:
     for tensor in (query, key, value):
-        assert tensor.dtype in (torch.bfloat16, torch.float16), tensor.dtype
+        assert tensor.dtype in dtypes, tensor.dtype
         assert tensor.shape[-1] % 8 == 0 and tensor.shape[-1] <= 256, tensor.shape
         assert tensor.shape[-1] == query.shape[-1] and tensor.stride(-1) == 1
     for one in edges:
@@ -311,10 +320,10 @@ def _forward(
     scale: float | None = None,
     window_size_left: int | None = None,
     window_size_right: int | None = None,
-    **_: Any,
+    dtypes: Sequence[torch.dtype] = _HALF,
 ) -> tuple[Tensor, ...]:
     edges = (query_edges, key_edges)
-    _check_inputs(query, key, value, edges)
+    _check_inputs(query, key, value, edges, dtypes)
     for longest, one in ((max_query, query_edges), (max_key, key_edges)):
         assert longest == int(one.diff().max())
     _counts.attention_dropouts.append(dropout)
@@ -411,11 +420,74 @@ def _backward_without_dropout(*args: Any) -> tuple[Tensor, ...]:
     )
 
 
-_ATTENTION: dict[Any, Callable[..., tuple[Tensor, ...]]] = {
+def _efficient_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    query_edges: Tensor,
+    key_edges: Tensor,
+    max_query: int,
+    max_key: int,
+    dropout: float,
+    mask: int,
+    compute_log_sumexp: bool = False,
+    *,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    assert bias is None and mask in (0, 2)
+    inputs = [part.squeeze(0) for part in (query, key, value)]
+    for part in inputs:
+        assert part.dtype in (torch.float32, torch.float16) and part.shape[-1] % 8 == 0
+    result, sums, state, *_ = _forward(
+        *inputs,
+        query_edges,
+        key_edges,
+        max_query,
+        max_key,
+        dropout,
+        mask == 2,
+        scale=scale,
+        dtypes=(torch.float32, torch.float16),
+    )
+    return result[None], sums, state[0], state[1], max_query, max_key
+
+
+def _efficient_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    result: Tensor,
+    query_edges: Tensor,
+    key_edges: Tensor,
+    max_query: int,
+    max_key: int,
+    sums: Tensor,
+    dropout: float,
+    seed: Tensor,
+    offset: Tensor,
+    mask: int,
+    bias_requires_grad: bool,
+    *,
+    scale: float | None = None,
+    **_: Any,
+) -> tuple[Any, ...]:
+    parts = [part.squeeze(0) for part in (gradient, query, key, value, result)]
+    edges = (query_edges, key_edges, max_query, max_key)
+    state = torch.stack((seed, offset))
+    gradients = _backward(*parts, sums, *edges, dropout, mask == 2, state, state, scale=scale)
+    return (*(one[None] for one in gradients), None)
+
+
+_ATTENTION: dict[Any, Callable[..., tuple[Any, ...]]] = {
     torch.ops.torch_attn._varlen_attn.default: _forward_without_dropout,
     torch.ops.torch_attn._varlen_attn_backward.default: _backward_without_dropout,
     _aten._flash_attention_forward.default: _forward,
     _aten._flash_attention_backward.default: _backward,
+    _aten._efficient_attention_forward.default: _efficient_forward,
+    _aten._efficient_attention_backward.default: _efficient_backward,
 }
 
 

@@ -7,10 +7,11 @@ the probabilities.
 
 - *grouped*: one matrix product for each group of neighbouring sequences of equal length. When
   gradients are computed, neighbouring groups may be padded to one length. Used on the CPU, and on
-  CUDA in full precision or with terms in the scores. Inference in float32 on a CPU with AVX-512
-  has native code for it (`native/attention_fp32.py`), unless attention is causal or limited to a
-  window, or the terms depend on queries and keys too.
-- *varlen*: PyTorch's variable-length flash attention. CUDA, half precision, no terms in the scores.
+  CUDA with terms in the scores. Inference in float32 on a CPU with AVX-512 has native code for it
+  (`native/attention_fp32.py`), unless attention is causal or limited to a window, or the terms
+  depend on queries and keys too.
+- *varlen*: PyTorch's kernels for sequences of several lengths (`varlen_attention.py`). CUDA, no
+  terms in the scores.
 - *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
   plain formula: the reference of the tests, and the one in exported models.
 
@@ -36,7 +37,7 @@ from .attention_masks import (
 )
 from .grouped_attention import grouped_attention, infer_grouped, pair_groups
 from .score_bias import ScoreBias, scale_of
-from .varlen_attention import can_use_varlen, varlen_attention
+from .varlen_attention import choose_kernel, varlen_attention
 
 Backend = Literal["grouped", "varlen", "dense"]
 
@@ -83,7 +84,8 @@ def attention(
         key_layout = layout
     if backend is None:
         is_plain = bias is None and not num_global
-        backend = "varlen" if is_plain and can_use_varlen(query, value) else "grouped"
+        has_kernel = is_plain and choose_kernel(query, value, window) is not None
+        backend = "varlen" if has_kernel else "grouped"
     if backend == "dense":
         masked = make_pack_mask(layout, key_layout, causal, window, query.device, num_global)
         terms = None

@@ -1,18 +1,23 @@
-"""Attention of sequences of several lengths by PyTorch's flash attention, on CUDA.
+"""Attention of sequences of several lengths by PyTorch's kernels for CUDA.
 
-The kernel takes half precision and head sizes that are multiples of 8; other head sizes are padded
-with zeros, which changes neither the scores nor the outputs. It stores no matrix of scores.
+Both kernels take all sequences in one call and store no matrix of scores:
 
-PyTorch's function `varlen_attn` has no dropout. Its operator has: with dropout, this module calls
-the operator, which PyTorch differentiates. The operator takes the random numbers of the device's
-generator, whose state checkpoints contain.
+- *flash*: bfloat16 and float16, on cards since Ampere;
+- *efficient*: float32, and float16 on older cards; no window.
 
-Sources: Dao (2023), "FlashAttention-2"; PyTorch's `native_functions.yaml` for the operator.
+Head sizes that they do not take are padded with zeros, which changes neither the scores nor the
+outputs. PyTorch's function `varlen_attn` calls the first without dropout; with dropout, and for the
+second, this module calls the operators, which PyTorch differentiates. They take random numbers of
+the device's generator, whose state checkpoints contain.
+
+Sources: Dao (2023), "FlashAttention-2"; Rabe and Staats (2021), "Self-attention Does Not Need O(n²)
+Memory"; PyTorch's `native_functions.yaml` for the operators.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,19 +25,23 @@ from torch import Tensor
 
 from ..packed import Layout
 
-_MAX_HEAD_SIZE = 256
+Kernel = Literal["flash", "efficient"]
+
+_MAX_HEAD_SIZE = 256  # of both: the efficient kernel is slower than groups for larger ones
 _SIZE_STEP = 8
-_FIRST_CAPABILITY = (8, 0)  # Ampere, the first cards for which the kernel is written
+_FIRST_FLASH_CAPABILITY = (8, 0)  # Ampere
+_NO_MASK, _CAUSAL = 0, 2  # the efficient kernel's numbers; the second counts from the last key
 
 
-def can_use_varlen(query: Tensor, value: Tensor) -> bool:
-    """Whether the device, the dtype and the head sizes are those of the kernel."""
-    return (
-        query.is_cuda
-        and query.dtype in (torch.bfloat16, torch.float16)
-        and max(query.shape[-1], value.shape[-1]) <= _MAX_HEAD_SIZE
-        and _capability(query.get_device()) >= _FIRST_CAPABILITY
-    )
+def choose_kernel(query: Tensor, value: Tensor, window: int | None) -> Kernel | None:
+    """Return the kernel for these inputs; None if there is none."""
+    if not query.is_cuda or max(query.shape[-1], value.shape[-1]) > _MAX_HEAD_SIZE:
+        return None
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if is_half and _capability(query.get_device()) >= _FIRST_FLASH_CAPABILITY:
+        return "flash"
+    has_kernel = query.dtype in (torch.float32, torch.float16) and window is None
+    return "efficient" if has_kernel else None
 
 
 @cache
@@ -50,22 +59,46 @@ def varlen_attention(
     window: int | None,
     dropout: float,
 ) -> Tensor:
-    """Compute `attention` by the kernel.
+    """Compute `attention` by a kernel.
 
     Raises:
-        ValueError: the kernel cannot: see `can_use_varlen`.
+        ValueError: there is none: see `choose_kernel`.
     """
-    if not can_use_varlen(query, value):
+    kernel = choose_kernel(query, value, window)
+    if kernel is None:
         raise ValueError(
-            "variable-length attention needs CUDA of compute capability 8, half precision and "
-            f"head sizes up to {_MAX_HEAD_SIZE}: not {query.dtype} on {query.device}, "
-            f"head_size={query.shape[-1]}"
+            f"no kernel for {query.dtype} on {query.device}, head_size={query.shape[-1]}, "
+            f"window={window}"
         )
     scale = query.shape[-1] ** -0.5
     size = max(query.shape[-1], value.shape[-1])
     size += -size % _SIZE_STEP
     query, key, padded_value = (_pad_last(part, size) for part in (query, key, value))
-    inputs = (query, key, padded_value, layout.cu_seqlens, key_layout.cu_seqlens)
+    inputs = (query, key, padded_value, layout, key_layout)
+    if kernel == "flash":
+        result = _flash(*inputs, causal, window, dropout, scale)
+    else:
+        result = _efficient(*inputs, causal, dropout, scale)
+    return result[..., : value.shape[-1]]
+
+
+def _pad_last(part: Tensor, size: int) -> Tensor:
+    missing = size - part.shape[-1]
+    return F.pad(part, (0, missing)) if missing else part
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    key_layout: Layout,
+    causal: bool,
+    window: int | None,
+    dropout: float,
+    scale: float,
+) -> Tensor:
+    inputs = (query, key, value, layout.cu_seqlens, key_layout.cu_seqlens)
     lengths = (layout.max_seqlen, key_layout.max_seqlen)
     width = -1 if window is None else window
     result: Tensor
@@ -80,16 +113,36 @@ def varlen_attention(
             window_size_left=width,
             window_size_right=0 if causal else width,
         )
-    else:
-        from torch.nn.attention.varlen import varlen_attn
+        return result
+    from torch.nn.attention.varlen import varlen_attn
 
-        window_size = (width, 0 if causal else width)
-        output = varlen_attn(*inputs, *lengths, scale=scale, window_size=window_size)
-        assert isinstance(output, Tensor)
-        result = output
-    return result[..., : value.shape[-1]]
+    window_size = (width, 0 if causal else width)
+    output = varlen_attn(*inputs, *lengths, scale=scale, window_size=window_size)
+    assert isinstance(output, Tensor)
+    return output
 
 
-def _pad_last(part: Tensor, size: int) -> Tensor:
-    missing = size - part.shape[-1]
-    return F.pad(part, (0, missing)) if missing else part
+def _efficient(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    key_layout: Layout,
+    causal: bool,
+    dropout: float,
+    scale: float,
+) -> Tensor:
+    result: Tensor
+    result, *_ = torch.ops.aten._efficient_attention_forward(
+        *(part.unsqueeze(0) for part in (query, key, value)),
+        None,
+        layout.cu_seqlens,
+        key_layout.cu_seqlens,
+        layout.max_seqlen,
+        key_layout.max_seqlen,
+        dropout,
+        _CAUSAL if causal else _NO_MASK,
+        torch.is_grad_enabled(),  # whether the sums for the backward pass are computed
+        scale=scale,
+    )
+    return result.squeeze(0)
