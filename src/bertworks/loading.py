@@ -27,6 +27,7 @@ from .checkpoints.sentence import (
     transformer_directory,
     with_limit,
 )
+from .checkpoints.sentence_modules import load_vector_modules
 from .checkpoints.static import STATIC, read_static_settings
 from .checkpoints.store import (
     TaskFile,
@@ -34,7 +35,6 @@ from .checkpoints.store import (
     read_config,
     read_limit,
     read_task,
-    read_tensors,
 )
 from .checkpoints.task_adapters import (
     find_adapter,
@@ -43,12 +43,14 @@ from .checkpoints.task_adapters import (
     split_adapter,
     with_adapter_prompt,
 )
+from .checkpoints.tensors import read_tensors
 from .errors import BertworksError, BertworksWarning, CheckpointError, SettingsError
 from .model import Model
 from .nn.config import Activation, EncoderConfig
 from .nn.cpu import keep_freed_memory
 from .nn.device import pick_device, without_weights
 from .nn.encoder import BareEncoder, Encoder
+from .nn.vector_modules import VectorModules
 from .tasks import detect_task, find_task_class, is_registered
 from .tasks.task import Network, Task
 from .text.tokenizer import Tokenizer
@@ -118,7 +120,7 @@ def _load_query_model(model: Model, whole_directory: Path, options: dict[str, An
     query_model = Model(model.tokenizer, model.task, model.network, model.report, None, name)
     encoder = read_sentence_encoder(whole_directory, "query")
     assert encoder is not None, "documents have the same transformer, and other modules"
-    query_model.modules = encoder.modules
+    query_model.modules = _load_modules(encoder)
     config = model.encoder.config
     limit = read_limit(directory, whole_directory, config, "query")
     query_model.sentence = with_limit(encoder.settings, limit, config.max_seqlen, where=name)
@@ -207,18 +209,21 @@ def _load(
     network.eval()
     rate = None if task_file is None else task_file.learning_rate
     model = Model(tokenizer, loaded_task, network, report, None, name, rate)
-    sentence_encoder = (
-        SentenceEncoder(read_static_settings(directory, whole_directory, route), None)
-        if family is STATIC
-        else original_colbert or read_sentence_encoder(whole_directory, route)
-    )
-    if sentence_encoder is not None:
-        model.sentence, model.modules = sentence_encoder
+    if family is STATIC:
+        model.sentence = read_static_settings(directory, whole_directory, route)
+    elif original_colbert is not None:
+        model.sentence, model.modules = original_colbert
+    elif (encoder := read_sentence_encoder(whole_directory, route)) is not None:
+        model.sentence, model.modules = encoder.settings, _load_modules(encoder)
     model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=name)
     model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
     if model.modules is not None:
         model.embedder()  # an error in the files is shown now
     return model
+
+
+def _load_modules(encoder: SentenceEncoder) -> VectorModules | None:
+    return None if encoder.modules is None else load_vector_modules(encoder.modules)
 
 
 def _read_tensors(

@@ -28,7 +28,7 @@ from bertworks.checkpoints import weights
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.checkpoints.other_families import TITLES
-from bertworks.checkpoints.store import read_tensors
+from bertworks.checkpoints.tensors import read_tensors
 from bertworks.checkpoints.weights import _read_safetensors, write_weights
 from bertworks.convert.export import write_tensorflow
 from bertworks.data.schema import Columns

@@ -12,7 +12,8 @@ import torch
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.network_weights import load_weights
-from bertworks.checkpoints.store import read_config, read_task, read_tensors
+from bertworks.checkpoints.store import read_config, read_task
+from bertworks.checkpoints.tensors import read_tensors
 from bertworks.errors import CheckpointError, DataError, SettingsError, TrainingError
 from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.tasks.pretraining.task import PretrainingTask

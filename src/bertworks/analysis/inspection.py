@@ -13,7 +13,8 @@ from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate_with_adapter
 from ..checkpoints.sentence import transformer_directory
-from ..checkpoints.store import read_task, read_tensors
+from ..checkpoints.store import read_task
+from ..checkpoints.tensors import read_tensors
 from ..loading import load
 from ..model import Model
 from ..tasks import is_registered

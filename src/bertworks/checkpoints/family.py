@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import CheckpointError, SettingsError
 from ..nn.config import HEAD_DROPOUTS, EncoderConfig
 from .keymap import KeyMap, Rule
+from .weight_files import INPUTS, SHIFT
 
 RawConfig = Mapping[str, Any]
 """The content of a `config.json`."""
@@ -178,6 +179,11 @@ class Family:
             if match := re.fullmatch(pattern, name):
                 return match.expand(own_name)
         return name
+
+    def normalize_tensor_name(self, name: str) -> str:
+        """As `normalize_name`; a suffix of calibration (`INPUTS`, `SHIFT`) is kept."""
+        whole = name.removesuffix(INPUTS).removesuffix(SHIFT)
+        return self.normalize_name(whole) + name[len(whole) :]
 
     def find_rows(self, name: str) -> tuple[str, int, int]:
         """Return the tensor that an adapter changes, which part of its rows, and of how many."""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, import_optional
 from ..utils.regular_files import check_regular_file
-from .weights import find_weight_files
+from .weight_files import find_weight_files
 
 KERAS = "tf_model.h5"
 _PARTS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}

@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any  # files of settings and names are read without PyTorch
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Rule:
         Args:
             shape: of the tensor of ours.
         """
+        import torch
+
         parts = torch.split(tensor, self.num_rows(shape)) if tensor.ndim else [tensor]
         return [_swap_halves(part) for part in parts] if self.is_swapped else list(parts)
 
@@ -188,6 +193,8 @@ def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         if not same or part.data_ptr() != end or not part.is_contiguous():
+            import torch
+
             return torch.cat(list(parts))
         end += part.nbytes
     rows = sum(len(part) for part in parts)
@@ -195,6 +202,8 @@ def _below_each_other(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _swap_halves(tensor: Tensor) -> Tensor:
+    import torch
+
     return torch.cat(tensor.chunk(2)[::-1])
 
 

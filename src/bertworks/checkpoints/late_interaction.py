@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ..errors import CheckpointError, SettingsError, truncate_repr
 from ..settings.base import Settings
-from .weights import read_json
+from .weight_files import read_json
 
 ORIGINAL_CLASS, PROJECTION = "HF_ColBERT", "linear.weight"
 """In the original layout, the class in `config.json` and the tensor of the projection."""

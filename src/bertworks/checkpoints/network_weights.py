@@ -20,7 +20,7 @@ from ..nn.quantization import InputCodes, compute_row_scales
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
-from .weights import INPUTS, SHIFT
+from .weight_files import INPUTS, SHIFT
 
 
 @dataclass(frozen=True)

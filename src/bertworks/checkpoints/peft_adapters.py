@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import CheckpointError, truncate_repr
 from .family import Family
-from .weights import read_json, read_weights_file
+from .weight_files import read_json
+from .weights import read_weights_file
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import CheckpointError
-from .weights import read_json
+from .weight_files import read_json
 
 Route = Literal["query", "document"]
 

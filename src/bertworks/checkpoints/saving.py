@@ -32,7 +32,8 @@ from .network_weights import describe_non_finite, key_map_of, unique_tensors
 from .sentence import SentenceSettings
 from .static import STATIC, static_entries
 from .store import FORMAT_VERSION
-from .weights import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT, write_weights
+from .weight_files import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT
+from .weights import write_weights
 
 _FILES = {"config.json", "bertworks.json", SAFETENSORS, *tokenizer_files.FILES, LOCK_NAME}
 """All files that a saved model may have, beside those of a sentence encoder."""

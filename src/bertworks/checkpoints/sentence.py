@@ -12,18 +12,12 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
-from torch import Tensor
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
-from ..nn.vector_modules import (
-    DenseSettings,
-    ModuleSettings,
-    NormalizeSettings,
-    VectorModules,
-)
+from ..nn.vector_module_settings import DenseSettings, ModuleSettings, NormalizeSettings
 from ..settings.base import Settings
 from ..settings.literals import Combine, SimilarityFunction
 from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS, SentencePooling
@@ -44,7 +38,7 @@ from .router import KINDS as ROUTERS
 from .router import Route, read_route
 from .sentence_modules import (
     VECTOR_MODULES,
-    load_vector_modules,
+    ModuleFiles,
     read_dense,
     read_layer_weights,
     read_pooling,
@@ -56,7 +50,14 @@ from .sentence_modules import (
     write_sparse_pooling,
     write_vector_module,
 )
-from .weights import SAFETENSORS, read_json
+from .weight_files import SAFETENSORS, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..nn.vector_modules import VectorModules
+else:
+    Tensor = VectorModules = Any  # settings are read without PyTorch
 
 _MODULES = "sentence_transformers.models"
 _LIMITS = (
@@ -153,7 +154,7 @@ class SentenceEncoder(NamedTuple):
     """
 
     settings: SentenceSettings
-    modules: VectorModules | None
+    modules: ModuleFiles | None
 
 
 def read_sentence_encoder(directory: Path, route: Route = "document") -> SentenceEncoder | None:
@@ -193,10 +194,10 @@ def read_sentence_encoder(directory: Path, route: Route = "document") -> Sentenc
                 f"modules {', '.join(kinds)}",
                 where=str(directory / _CONFIG),
             )
-    modules: VectorModules | None = None
+    modules: ModuleFiles | None = None
     if followers:
         settings, directories = zip(*followers, strict=True)
-        modules = load_vector_modules(settings, directories, str(file))
+        modules = ModuleFiles(settings, directories, str(file))
     return SentenceEncoder(SentenceSettings.parse(values, where=str(file)), modules)
 
 
@@ -220,7 +221,7 @@ def _read_pylate(directory: Path, parts: Sequence[tuple[str, Path]]) -> Sentence
         read_dense(read_json(path / "config.json"), path / "config.json", _TOKENS)
         for path in directories
     )
-    modules = load_vector_modules(denses, directories, where)
+    modules = ModuleFiles(denses, directories, where)
     kept_entries = {key: value for key, value in entries.items() if key != "similarity_fn_name"}
     return SentenceEncoder(
         SentenceSettings(
@@ -288,7 +289,7 @@ def _read_multi_vector(
             late_interaction=settings,
             entries={**others, "prompts": prompts},
         ),
-        load_vector_modules(denses, directories, where),
+        ModuleFiles(denses, directories, where),
     )
 
 
@@ -319,7 +320,7 @@ def _add_pieces(directory: Path, pieces: Iterable[str]) -> None:
 
 def read_original_colbert(
     directory: Path, config: Mapping[str, Any], tensors: dict[str, Tensor]
-) -> SentenceEncoder | None:
+) -> tuple[SentenceSettings, VectorModules] | None:
     """Read a late-interaction model in the original release's layout; None if it is not one.
 
     Args:
@@ -340,10 +341,12 @@ def read_original_colbert(
     dense = DenseSettings(
         in_features=inputs, out_features=outputs, bias=False, activation="identity"
     )
+    from ..nn.vector_modules import VectorModules
+
     modules = VectorModules([dense]).eval()
     modules.load_state_dict({"steps.0.linear.weight": weight.float()})
     own = SentenceSettings(pooling=NO_POOLING, late_interaction=settings)
-    return SentenceEncoder(own, modules)
+    return own, modules
 
 
 def _read_parts(

@@ -6,24 +6,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CheckpointError, SettingsError, truncate_repr
-from ..nn.vector_modules import (
+from ..nn.vector_module_settings import (
     DenseSettings,
     DropoutSettings,
     LayerNormSettings,
     ModuleSettings,
     NormalizeSettings,
-    VectorModules,
     find_activation,
     path_of_activation,
 )
 from ..settings.literals import PoolingMode
 from ..utils.json_files import write_json
-from .weights import SAFETENSORS, read_json, read_weights, write_weights
+from .weight_files import SAFETENSORS, read_json
+
+if TYPE_CHECKING:
+    from ..nn.vector_modules import VectorModules
+else:
+    VectorModules = Any  # settings are read without PyTorch
 
 _POOLING_MODES: Mapping[str, PoolingMode] = {
     "cls": "cls",
@@ -139,6 +141,8 @@ def read_layer_weights(directory: Path) -> dict[str, Any]:
         CheckpointError: the file is damaged.
     """
     config = read_json(directory / "config.json")
+    from .weights import read_weights
+
     start, count = config.get("layer_start", 4), config.get("num_hidden_layers", 12)
     weights = read_weights(directory).get("layer_weights")
     if not isinstance(start, int) or not isinstance(count, int) or weights is None:
@@ -165,6 +169,10 @@ def write_layer_weights(
         "layer_start": layers[0],
         "num_hidden_layers": layers[-1],
     }
+    import torch
+
+    from .weights import write_weights
+
     write_json(directory / "config.json", config)
     write_weights(directory / SAFETENSORS, {"layer_weights": torch.tensor(weights)}, format="pt")
 
@@ -223,20 +231,29 @@ def read_vector_module(kind: str, directory: Path) -> ModuleSettings:
         raise CheckpointError(error.what, where=str(file)) from None
 
 
-def load_vector_modules(
-    settings: tuple[ModuleSettings, ...], directories: tuple[Path, ...], where: str
-) -> VectorModules:
+class ModuleFiles(NamedTuple):
+    """Modules that follow pooling, their directories, and the file that lists them."""
+
+    settings: tuple[ModuleSettings, ...]
+    directories: tuple[Path, ...]
+    where: str
+
+
+def load_vector_modules(files: ModuleFiles) -> VectorModules:
     """Make modules with the weights in their directories.
 
     Raises:
         CheckpointError: widths do not fit together; or a tensor is missing, has another shape, is
             not one of the module's, or is not finite.
     """
+    from ..nn.vector_modules import VectorModules
+    from .weights import read_weights
+
     try:
-        modules = VectorModules(settings)
+        modules = VectorModules(files.settings)
     except SettingsError as error:
-        raise CheckpointError(error.what, where=where) from None
-    for step, directory in zip(modules.steps, directories, strict=True):
+        raise CheckpointError(error.what, where=files.where) from None
+    for step, directory in zip(modules.steps, files.directories, strict=True):
         shapes = {name: tuple(tensor.shape) for name, tensor in step.state_dict().items()}
         if not shapes:
             continue
@@ -264,4 +281,6 @@ def write_vector_module(directory: Path, modules: VectorModules, index: int) -> 
             del config["use_residual"]  # which older versions of sentence-transformers do not know
     write_json(directory / "config.json", config)
     if tensors := {name: part.cpu().contiguous() for name, part in step.state_dict().items()}:
+        from .weights import write_weights
+
         write_weights(directory / SAFETENSORS, tensors, format="pt")

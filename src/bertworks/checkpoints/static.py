@@ -17,10 +17,7 @@ length of a piece, in characters.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, DataError
 from ..nn.config import MAX_ROWS, STATIC_SETTINGS, EncoderConfig
@@ -31,7 +28,12 @@ from .bert import bert_classes, bert_keys
 from .family import POOLING, Family, key_map
 from .router import Route
 from .sentence import SentenceSettings, read_static_sentence
-from .weights import read_json, read_weights
+from .weight_files import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any  # files of settings and names are read without PyTorch
 
 VECTORS = "embeddings"
 _VECTORS_OF_MODULE, _MAPPING, _WEIGHTS = "embedding.weight", "mapping", "weights"
@@ -104,6 +106,10 @@ def read_static_tensors(directory: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a file is missing or damaged, or its tensors do not fit together.
     """
+    import torch
+
+    from .weights import read_weights
+
     module = static_directory(directory)
     assert module is not None, "the directory of a static model"
     tensors = read_weights(module)

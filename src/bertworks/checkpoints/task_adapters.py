@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import CheckpointError, truncate_repr
 from .peft_adapters import CONFIG
 from .sentence import SentenceSettings
-from .weights import read_json
+from .weight_files import read_json
 
 _ORIGINAL = ".parametrizations.weight.original"
 _LOW_RANK = (".parametrizations.weight.0.lora_A", ".parametrizations.weight.0.lora_B")

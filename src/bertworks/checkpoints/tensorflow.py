@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
-from .bundle import read_bundle
-from .tensorflow2 import read_objects, variable_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any  # files of settings and names are read without PyTorch
 
 CONFIG, CHECKPOINT = "bert_config.json", "bert_model.ckpt"
 
@@ -81,6 +82,9 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         CheckpointError: a file is missing or damaged, or a tensor is unknown.
     """
+    from .bundle import read_bundle
+    from .tensorflow2 import read_objects, variable_names
+
     names = variable_names(prefix)
     if names is not None:
         return read_objects(prefix, names)

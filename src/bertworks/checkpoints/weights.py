@@ -11,8 +11,8 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import BertworksWarning, CheckpointError, truncate_repr
+from ..errors import BertworksWarning, CheckpointError
 from ..nn.quantization import dequantize_rows
-from ..utils import json_files
 from ..utils.memory import start_thread
 from ..utils.regular_files import check_regular_file
-
-SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
-# A file with an int8 matrix `x` has these two instead of `x`: int8 `[outputs, inputs]`, float32
-# `[outputs]`. Readers that do not know them find no `x`, and cannot mistake codes for weights.
-CODES, SCALES = ".codes", ".scales"
-# If its inputs were calibrated, it has the codes of `x · steps`, their scales, and two float32
-# tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
-# `[outputs]`, the shift (see `quantization.InputCodes`).
-CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
-
-
-def has_weights(directory: Path) -> bool:
-    """Whether a directory has weights in safetensors or PyTorch's format."""
-    return any(find_weight_files(directory, name) for name in (SAFETENSORS, PYTORCH))
+from .weight_files import (
+    CALIBRATED_CODES,
+    CODES,
+    INPUTS,
+    PYTORCH,
+    SAFETENSORS,
+    SCALES,
+    SHIFT,
+    find_weight_files,
+    unchanged_file,
+)
 
 
 def read_weights(
@@ -63,7 +59,7 @@ def read_weights(
         raise CheckpointError(f"there is no {SAFETENSORS} and no {PYTORCH}", where=str(directory))
     tensors: dict[str, Tensor] = {}
     for file in files:
-        with _unchanged_file(file):
+        with unchanged_file(file):
             file_tensors = _read_file(file)
             if file.suffix == ".safetensors":
                 file_tensors = _read_safetensors(file, file_tensors, stacks(file_tensors))
@@ -95,7 +91,7 @@ def read_weights_file(file: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is damaged, holds more than weights, or was changed meanwhile.
     """
-    with _unchanged_file(file):
+    with unchanged_file(file):
         return {name: tensor.clone() for name, tensor in _read_file(file).items()}
 
 
@@ -116,19 +112,6 @@ def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) ->
             raise CheckpointError(f"{whole + suffix!r} holds an impossible number", where=where)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises:
-        CheckpointError: there is no such file, or it does not hold an object.
-    """
-    if not path.exists():
-        raise CheckpointError(
-            f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
-        )
-    return json_files.read_json(path, CheckpointError)
-
-
 def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
     """Write a safetensors file.
 
@@ -142,30 +125,6 @@ def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) ->
         if number is None:
             raise OSError(str(error)) from None
         raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
-
-
-def find_weight_files(directory: Path, name: str) -> list[Path]:
-    """Return the file with that name, or else the shards that its index lists.
-
-    Raises:
-        CheckpointError: the index is damaged, or a shard is missing.
-    """
-    if (directory / name).exists():
-        return [directory / name]
-    index = directory / f"{name}.index.json"
-    if index.exists():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
-            raise CheckpointError("there is no weight_map", where=str(index))
-        files = sorted({directory / Path(shard).name for shard in shards.values()})
-        names = {file.name for file in directory.iterdir() if file.is_file()}
-        for file in files:
-            if file.name not in names:
-                raise CheckpointError(
-                    f"names {truncate_repr(file.name)}, which is missing", where=str(index)
-                )
-        return files
-    return []
 
 
 def _read_file(file: Path) -> dict[str, Tensor]:
@@ -191,30 +150,6 @@ def _read_file(file: Path) -> dict[str, Tensor]:
                 f"the tensor {name!r} is not stored as plain numbers", where=str(file)
             )
     return tensors
-
-
-@contextmanager
-def _unchanged_file(file: Path) -> Iterator[None]:
-    """Check that a file stays as it is within the block.
-
-    Raises:
-        CheckpointError: another program wrote to it.
-    """
-    state = _state(file)
-    yield
-    if _state(file) != state:
-        raise CheckpointError(
-            "was changed while it was read", where=str(file), fix="Load it when it is complete."
-        )
-
-
-def _state(file: Path) -> tuple[int, int, int] | None:
-    """Return a file's inode, size and time; None if it is missing."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 _STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "module")

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-
-from torch import Tensor
+from typing import TypeVar
 
 from ..errors import BertworksWarning, CheckpointError
 from .family import Family
+
+TensorT = TypeVar("TensorT")
 
 _INSERTED_NAMES = re.compile(
     r"(?:^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
@@ -28,8 +29,8 @@ _FAMILIES = (
 
 
 def remove_wrapper_names(
-    tensors: Mapping[str, Tensor], family: Family, where: str
-) -> dict[str, Tensor]:
+    tensors: Mapping[str, TensorT], family: Family, where: str
+) -> dict[str, TensorT]:
     """Return the tensors under their names without a wrapper, and warn if there is one.
 
     Tensors beside the wrapped model, such as a head of the program's own, keep their names.

@@ -5,83 +5,24 @@ They compute in float32, whatever the precision of the encoder: there is one vec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from itertools import islice
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import SettingsError
-from ..settings.base import Settings
 from .layers import LayerNorm, OutputLinear
-
-DenseActivation = Literal[
-    "identity", "tanh", "sigmoid", "relu", "gelu", "silu", "elu", "leakyrelu", "mish", "softplus"
-]
-_ACTIVATIONS: Mapping[DenseActivation, type[nn.Module]] = {
-    "identity": nn.Identity,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "elu": nn.ELU,
-    "leakyrelu": nn.LeakyReLU,
-    "mish": nn.Mish,
-    "softplus": nn.Softplus,
-}
-
-
-def path_of_activation(activation: DenseActivation) -> str:
-    """The full name of PyTorch's class of an activation."""
-    kind = _ACTIVATIONS[activation]
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def find_activation(path: str) -> DenseActivation | None:
-    """The activation of a class of PyTorch, with its defaults; None if it is not supported."""
-    package, _, name = path.rpartition(".")
-    names = {name.lower(): name for name in _ACTIVATIONS}
-    return names.get(name.lower()) if package.startswith("torch.nn") else None
-
-
-class DenseSettings(Settings):
-    """A linear map, then an activation; the vector itself may be added."""
-
-    kind: Literal["Dense"] = "Dense"
-    in_features: int = Field(ge=1)
-    out_features: int = Field(ge=1)
-    bias: bool = True
-    activation: DenseActivation = "tanh"
-    use_residual: bool = False
-
-
-class LayerNormSettings(Settings):
-    """Layer normalisation."""
-
-    kind: Literal["LayerNorm"] = "LayerNorm"
-    dimension: int = Field(ge=1)
-
-
-class NormalizeSettings(Settings):
-    """Scaling to length 1."""
-
-    kind: Literal["Normalize"] = "Normalize"
-
-
-class DropoutSettings(Settings):
-    """Dropout, which does nothing in inference."""
-
-    kind: Literal["Dropout"] = "Dropout"
-    dropout: float = Field(0.2, ge=0, le=1)
-
-
-ModuleSettings = Annotated[
-    DenseSettings | LayerNormSettings | NormalizeSettings | DropoutSettings,
-    Field(discriminator="kind"),
-]
+from .vector_module_settings import (
+    DenseSettings,
+    DropoutSettings,
+    LayerNormSettings,
+    ModuleSettings,
+    NormalizeSettings,
+    output_width,
+    path_of_activation,
+    widths,
+)
 
 
 class Dense(nn.Module):
@@ -91,7 +32,7 @@ class Dense(nn.Module):
         super().__init__()
         inputs, outputs = settings.in_features, settings.out_features
         self.linear = OutputLinear(inputs, outputs, bias=settings.bias)
-        self.activation = _ACTIVATIONS[settings.activation]()
+        self.activation = getattr(nn, path_of_activation(settings.activation).rpartition(".")[2])()
         self.use_residual = settings.use_residual
         self.residual = (
             OutputLinear(inputs, outputs, bias=False)
@@ -132,14 +73,8 @@ class VectorModules(nn.Module):
         super().__init__()
         self.settings = tuple(settings)
         self.steps = nn.ModuleList(map(_module, settings))
-        width: int | None = None
-        for one, inputs, outputs in _widths(settings):
-            if width not in (None, inputs):
-                raise SettingsError(
-                    f"the module {one.kind} takes vectors of {inputs} numbers, and the module "
-                    f"before it gives {width}"
-                )
-            width = outputs
+        for _, inputs, _ in islice(widths(settings), 1):
+            output_width(settings, inputs)  # an error if they do not fit together
 
     def forward(self, vectors: Float[Tensor, "texts inputs"]) -> Float[Tensor, "texts outputs"]:
         for step in self.steps:
@@ -152,17 +87,7 @@ class VectorModules(nn.Module):
         Raises:
             SettingsError: the modules take vectors of another width.
         """
-        widths = list(_widths(self.settings))
-        if not widths:
-            return input_width
-        first, inputs, _ = widths[0]
-        if inputs != input_width:
-            raise SettingsError(
-                f"the model's module {first.kind} takes vectors of {inputs} numbers, and pooling "
-                f"gives {input_width}",
-                fix="Leave pooling, layers and combine out: the model's files define them.",
-            )
-        return widths[-1][2]
+        return output_width(self.settings, input_width)
 
 
 def _module(settings: ModuleSettings) -> nn.Module:
@@ -175,12 +100,3 @@ def _module(settings: ModuleSettings) -> nn.Module:
             return _Normalize()
         case DropoutSettings():
             return nn.Dropout(settings.dropout)
-
-
-def _widths(settings: Sequence[ModuleSettings]) -> Iterator[tuple[ModuleSettings, int, int]]:
-    """Yield each module that has a fixed width, with the widths of its inputs and outputs."""
-    for one in settings:
-        if isinstance(one, DenseSettings):
-            yield one, one.in_features, one.out_features
-        elif isinstance(one, LayerNormSettings):
-            yield one, one.dimension, one.dimension

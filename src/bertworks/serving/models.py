@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence import SentenceSettings, transformer_directory
-from ..checkpoints.weights import read_json
+from ..checkpoints.weight_files import read_json
 from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
 from ..inference.settings import EngineSettings
 from ..inference.sparse import SparseEmbedder

@@ -13,7 +13,8 @@ from ..checkpoints.families import family_of
 from ..checkpoints.locate import locate_transformer
 from ..checkpoints.network_weights import LoadReport, load_weights
 from ..checkpoints.saving import check_layout
-from ..checkpoints.store import check_geometry, read_config, read_task, read_tensors
+from ..checkpoints.store import check_geometry, read_config, read_task
+from ..checkpoints.tensors import read_tensors
 from ..errors import SettingsError
 from ..loading import load
 from ..model import Model

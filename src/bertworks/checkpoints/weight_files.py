@@ -1,0 +1,158 @@
+"""Names of files of weights, and safetensors files as arrays, which need no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from ..errors import CheckpointError, truncate_repr
+from ..utils import json_files
+from ..utils.regular_files import check_regular_file
+
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+# A file with an int8 matrix `x` has these two instead of `x`: int8 `[outputs, inputs]`, float32
+# `[outputs]`. Readers that do not know them find no `x`, and cannot mistake codes for weights.
+CODES, SCALES = ".codes", ".scales"
+# If its inputs were calibrated, it has the codes of `x · steps`, their scales, and two float32
+# tensors: `[2, inputs]`, the steps and offsets of the inputs (`[2, 1]`: one for all inputs), and
+# `[outputs]`, the shift (see `quantization.InputCodes`).
+CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether a directory has weights in safetensors or PyTorch's format."""
+    return any(find_weight_files(directory, name) for name in (SAFETENSORS, PYTORCH))
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a safetensors file, which is read when it is needed."""
+
+    file: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str  # as the file names it
+
+    def read(self) -> NDArray[Any]:
+        """Return the numbers; those of bfloat16 as their bits (uint16).
+
+        Raises:
+            CheckpointError: the file has become shorter.
+        """
+        count = math.prod(self.shape)
+        numbers = np.fromfile(self.file, _DTYPES[self.dtype], count, offset=self.offset)
+        if len(numbers) < count:
+            raise CheckpointError("was truncated while it was read", where=str(self.file))
+        return numbers.reshape(self.shape)
+
+
+_DTYPES: Mapping[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Names of the types of numbers with a point."""
+
+
+def list_arrays(files: list[Path]) -> dict[str, StoredArray]:
+    """Return the arrays of safetensors files by name.
+
+    Raises:
+        CheckpointError: a file is damaged, or has numbers of an unknown type.
+    """
+    arrays: dict[str, StoredArray] = {}
+    for file in files:
+        try:
+            check_regular_file(file)
+            with safe_open(file, framework="np"):  # which checks the file
+                pass
+            with file.open("rb") as data:
+                size = int.from_bytes(data.read(8), "little")
+                header = json.loads(data.read(size))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            if entry["dtype"] not in _DTYPES:
+                what = f"the tensor {name!r} is of type {entry['dtype']}"
+                raise CheckpointError(what, where=str(file))
+            offset = 8 + size + entry["data_offsets"][0]
+            arrays[name] = StoredArray(file, offset, tuple(entry["shape"]), entry["dtype"])
+    return arrays
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read the object in a JSON file.
+
+    Raises:
+        CheckpointError: there is no such file, or it does not hold an object.
+    """
+    if not path.exists():
+        raise CheckpointError(
+            f"there is no {path.name}", where=str(path.parent), fix="Is it a model's directory?"
+        )
+    return json_files.read_json(path, CheckpointError)
+
+
+def find_weight_files(directory: Path, name: str) -> list[Path]:
+    """Return the file with that name, or else the shards that its index lists.
+
+    Raises:
+        CheckpointError: the index is damaged, or a shard is missing.
+    """
+    if (directory / name).exists():
+        return [directory / name]
+    index = directory / f"{name}.index.json"
+    if index.exists():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(s, str) for s in shards.values()):
+            raise CheckpointError("there is no weight_map", where=str(index))
+        files = sorted({directory / Path(shard).name for shard in shards.values()})
+        names = {file.name for file in directory.iterdir() if file.is_file()}
+        for file in files:
+            if file.name not in names:
+                raise CheckpointError(
+                    f"names {truncate_repr(file.name)}, which is missing", where=str(index)
+                )
+        return files
+    return []
+
+
+@contextmanager
+def unchanged_file(file: Path) -> Iterator[None]:
+    """Check that a file stays as it is within the block.
+
+    Raises:
+        CheckpointError: another program wrote to it.
+    """
+    state = _state(file)
+    yield
+    if _state(file) != state:
+        raise CheckpointError(
+            "was changed while it was read", where=str(file), fix="Load it when it is complete."
+        )
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    """Return a file's inode, size and time; None if it is missing."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
