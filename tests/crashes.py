@@ -22,12 +22,18 @@ class Disk:
     was. At each renaming the machine may crash just before, or just after: with the new name on the
     disk already, whatever it names.
 
+    Args:
+        at_fsync: whether the machine may also crash before each file is synchronised.
+
     Attributes:
         crashes: how many were tried.
         damaged: what was said of those that left damage.
     """
 
-    def __init__(self, root: Path, is_whole: Callable[[Path], bool]) -> None:
+    def __init__(
+        self, root: Path, is_whole: Callable[[Path], bool], *, at_fsync: bool = False
+    ) -> None:
+        self._at_fsync = at_fsync
         self.crashes, self.num_damaged = 0, 0
         self._root, self._is_whole, self._is_simulated = root, is_whole, True
         self._fsync, self._replace = os.fsync, os.replace
@@ -42,6 +48,8 @@ class Disk:
         if not self._is_simulated:
             self._fsync(descriptor)
             return
+        if self._at_fsync:
+            self.crash()
         self._synchronise(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
 
     def _synchronise(self, path: Path) -> None:
@@ -114,10 +122,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def crashing(
-    monkeypatch: pytest.MonkeyPatch, root: Path, is_whole: Callable[[Path], bool]
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path,
+    is_whole: Callable[[Path], bool],
+    *,
+    at_fsync: bool = False,
 ) -> Iterator[Disk]:
     """Have every renaming below a folder checked for what a crash would leave."""
-    disk = Disk(root, is_whole)
+    disk = Disk(root, is_whole, at_fsync=at_fsync)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", disk.fsync)
         patched.setattr(os, "replace", disk.replace)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, cast, overload
 
@@ -293,7 +292,8 @@ class Model:
             out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
             data: a path, or rows in memory (see `data.tables.Table`).
             json: write JSON Lines, whatever the file name.
-            part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them.
+            part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them. An
+                interrupted part resumes.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
             overwrite: replace an existing file.
             settings: as in `predict`.
@@ -315,8 +315,9 @@ class Model:
         precision = engine.resolve_precision(engine_settings.precision, self.network)
         engine_settings = engine_settings.with_values(precision=precision)
         if os.fspath(out) != "-":
-            with locked_output(out, [data], overwrite=overwrite):
-                pass  # an output that exists is refused before any work
+            # An output that exists is refused before any work, but a part resumes.
+            with locked_output(out, [data], overwrite=overwrite if part is None else None):
+                pass
         task, network = self._task_and_network()
         task, table = open_table(task, data, labelled=False, **options)
         format: OutputFormat = "jsonl" if json else "auto"
@@ -327,10 +328,10 @@ class Model:
             return write_predictions(out, predictions, format=format, overwrite=overwrite)
         return write_part(
             out,
-            partial(engine.predict, network, task, table, engine_settings),
+            engine.WindowPredictor(network, task, engine_settings),
             table,
             part=part,
-            window_rows=engine_settings.window_rows,
+            inputs=[data],
             provenance={
                 "model": fingerprint(self.encoder, self.tokenizer, network),
                 "task": task.name,

@@ -201,12 +201,6 @@ def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
     for name in ("whole.safetensors", "whole.parquet"):
         out = tmp_path / name
         assert model.embed_to(out, texts, window_rows=2, **FP32).rows == len(texts)
-        (out.with_name(f"{name}.json")).rename(tmp_path / "manifest")
-        out.unlink()
-        (tmp_path / "manifest").unlink()
-        stopped = _write_some(model, out, texts, 3)
-        assert 0 < stopped < len(texts)
-        assert model.embed_to(out, texts, window_rows=2, **FP32).new == len(texts) - stopped
         parts = [out.with_stem(f"part-{number}") for number in (1, 2, 3)]
         for number, part in enumerate(parts, start=1):
             model.embed_to(part, texts, part=f"{number}/3", window_rows=2, **FP32)
@@ -223,19 +217,6 @@ def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
     queries = model.embed(QUERIES, is_query=True, **FP32)
     expected = model.similarity(queries, matrices)
     assert np.array_equal(model.similarity(queries, file), expected)
-
-
-def _write_some(model: bw.Model, out: Path, texts: list[str], count: int) -> int:
-    """Write vectors until so many windows are done; return how many texts they have."""
-
-    def stop(count_now: int, _: int) -> None:
-        if count_now >= 2 * count:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        model.embed_to(out, texts, window_rows=2, progress=stop, **FP32)
-    rows: int = json.loads(out.with_name(f"{out.name}.json").read_text())["rows"]
-    return rows
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x02\0\0\0\0\0\0\0{}"])

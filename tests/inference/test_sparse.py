@@ -99,7 +99,7 @@ def test_sparse_vectors_are_compared(splade: Path) -> None:
         model.similarity(TEXTS, np.zeros((1, len(PIECES)), np.float32))
 
 
-def test_files_of_sparse_vectors_resume_and_merge(splade: Path, tmp_path: Path) -> None:
+def test_files_of_sparse_vectors_merge(splade: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     model = bw.load(splade)
@@ -110,7 +110,6 @@ def test_files_of_sparse_vectors_resume_and_merge(splade: Path, tmp_path: Path) 
     for suffix in (".npz", ".parquet"):
         out = tmp_path / f"vectors{suffix}"
         assert model.embed_to(out, str(texts), **settings).rows == 5
-        assert model.embed_to(out, str(texts), **settings).new == 0
         parts = [tmp_path / f"{number}{suffix}" for number in (1, 2)]
         for number, part in enumerate(parts, 1):
             model.embed_to(part, str(texts), part=f"{number}/2", **settings)

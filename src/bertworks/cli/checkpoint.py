@@ -244,9 +244,9 @@ def distil(
             )
         directory = small.save(out, overwrite=overwrite)
         if texts is not None and vectors is None:
-            from ..inference.vectors import remove_vectors
+            from ..inference.window_files import remove_file
 
-            remove_vectors(vectors_file)
+            remove_file(vectors_file)
     display.facts(
         {
             "pieces": f"{small.tokenizer.vocab_size:,}",

@@ -67,7 +67,8 @@ def predict(
     from ..inference.prediction_files import write_predictions
 
     settings = settings | table
-    with output(out, [data], model=model, overwrite=overwrite):
+    may_replace = overwrite if part is None else None  # a part resumes
+    with output(out, [data], model=model, overwrite=may_replace):
         loaded_model = model.load(device)
         if data is not None and out is not None:
             count = loaded_model.predict_to(

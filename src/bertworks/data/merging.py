@@ -6,17 +6,18 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import BertworksError, DataError
-from ..jobs.parts import in_order
+from ..jobs.journal import TEXTS
+from ..jobs.parts import order_parts
 from ..text.files import write_definition
 from ..utils.directories import new_directory
 from ..utils.outputs import locked_output
 from .manifest import EXCLUDED_FILE, MANIFEST, SUMMED_FIELDS, TOKENIZER, Manifest
 from .shards import Corpus, open_shard
 
-_FIELDS_OF_WHOLE_TEXT = (
-    "text",
+_COUNTS_OF_WHOLE_TEXT = (
     "duplicate_documents",
     "excluded_documents",
     "left_out_documents",
@@ -42,21 +43,11 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
         OutputError: `out` holds something else, or cannot be written.
     """
     part_manifests = {path: Manifest.read(path) for path in parts}
-    paths = in_order((path, part_manifests[path].job.part) for path in parts)
+    paths = order_parts(
+        (path, part_manifests[path].job.part, _shared_settings(part_manifests[path]))
+        for path in parts
+    )
     first = part_manifests[paths[0]]
-    for path in paths[1:]:
-        part = part_manifests[path]
-        difference = first.job.first_difference(
-            part.job.model_copy(update={"part": first.job.part})
-        )
-        if difference or any(
-            getattr(part, name) != getattr(first, name) for name in _FIELDS_OF_WHOLE_TEXT
-        ):
-            raise DataError(
-                f"does not belong to {paths[0]}: {difference or 'the text has changed'}",
-                where=str(path),
-                fix="Prepare this part again, into another directory.",
-            )
     manifests = [part_manifests[path] for path in paths]
     shards = sorted(
         (shard for manifest in manifests for shard in manifest.shards),
@@ -91,6 +82,12 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
                     _link(path / shard.file, new / shard.file)
             whole.write(new)
     return whole
+
+
+def _shared_settings(part: Manifest) -> dict[str, Any]:
+    """Return what all parts of a corpus share."""
+    counts = {name: getattr(part, name) for name in _COUNTS_OF_WHOLE_TEXT}
+    return {**part.job.model_dump(exclude={"part"}), TEXTS: part.text, **counts}
 
 
 def _is_merged(out: Path, whole: Manifest) -> bool:

@@ -97,13 +97,21 @@ def row_name(index: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Predict:
-    """Predicts windows in a worker: the network, its task, and the number of threads."""
+class WindowPredictor:
+    """Predicts windows of rows, in a worker.
+
+    Attributes:
+        threads: the number of threads of a worker; None: unchanged.
+    """
 
     network: Network
     task: Task[Any]
     settings: EngineSettings
-    threads: int | None
+    threads: int | None = None
+
+    def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]:
+        """Yield the rows of each window, each with the row from which its example is built."""
+        return chunks(self.task.add_context(rows), self.settings.window_rows, _characters)
 
     def __call__(
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
@@ -130,8 +138,6 @@ def predict(
     rows: Iterable[LocatedRow],
     settings: EngineSettings = DEFAULTS,
     *,
-    first: int = 0,
-    end: int | None = None,
     workers: int | None = 1,
     on: str | None = None,
 ) -> Iterator[tuple[Row, Prediction]]:
@@ -141,7 +147,6 @@ def predict(
 
     Args:
         rows: any number; their target columns are not read.
-        first, end: predict only the rows from number `first` up to, but not including, `end`.
         workers, on: number of processes, each with the network, and where they run; see
             `parallel.map`.
 
@@ -152,17 +157,17 @@ def predict(
     counts = TruncationCounts()
     pending: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
 
+    predictor = WindowPredictor(network, task, settings, threads_of_worker(workers, on))
+
     def windows() -> Iterator[tuple[int, Sequence[tuple[LocatedRow, Row]]]]:
-        start = first
-        part = islice(task.add_context(rows), first, end)
-        for window in chunks(part, settings.window_rows, _characters):
+        start = 0
+        for window in predictor.chunks(rows):
             pending.append(window)
             yield start, window
             start += len(window)
 
-    work = _Predict(network, task, settings, threads_of_worker(workers, on))
     gpus = int(next(network.parameters()).is_cuda)
-    with closing(parallel.map(work, windows(), workers=workers, on=on, gpus=gpus)) as results:
+    with closing(parallel.map(predictor, windows(), workers=workers, on=on, gpus=gpus)) as results:
         for predictions, window_counts in results:
             counts.merge(window_counts)
             for (row, _), prediction in zip(pending.popleft(), predictions, strict=True):

@@ -5,27 +5,32 @@ from __future__ import annotations
 import csv
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 from ..data.rows import LocatedRow, Row
 from ..data.schema import PREDICTION
-from ..errors import DataError, import_optional, shorten_list, truncate_repr
+from ..errors import BertworksWarning, DataError, import_optional, shorten_list, truncate_repr
+from ..jobs.parallel import Workers
 from ..jobs.parts import Part
 from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write, is_device
 from ..utils.json_files import to_json
 from ..utils.outputs import locked_output
-from .manifests import (
-    OutputManifest,
-    checksum_of_file,
-    extend_digest,
-    manifest_of_part,
-    manifest_path,
+from .engine import TruncationCounts, WindowPredictor, threads_of_worker
+from .window_files import (
+    AppendableFormat,
+    FileJob,
+    RowsRecord,
+    RowWindow,
+    remove_file,
+    row_windows,
 )
 
 if TYPE_CHECKING:
@@ -68,72 +73,119 @@ def write_predictions(
     """
     format = _format_of(out, format)
     with _open_output(out, overwrite=overwrite) as stream:
-        return _write(stream, predictions, format)
+        count = 0 if format == "jsonl" else -1  # the header is not a row
+        for line in _lines(predictions, format, None):
+            stream.write(line)
+            count += 1
+        return max(count, 0)
+
+
+class Lines(AppendableFormat):
+    """Lines of predictions, which follow a header line or nothing."""
+
+    def __init__(self, header: str) -> None:
+        self.header = header
+
+    def head(self, rows: int = 0) -> bytes:
+        del rows
+        return self.header.encode()
 
 
 def write_part(
     out: str | os.PathLike[str],
-    predict: Callable[..., Iterator[tuple[Row, Prediction]]],
+    predictor: WindowPredictor,
     rows: Iterable[LocatedRow],
     *,
     part: str,
-    window_rows: int,
     provenance: Mapping[str, Any],
+    inputs: Sequence[object] = (),
     format: OutputFormat = "auto",
     overwrite: bool = False,
-    **options: Any,
+    workers: int | None = 1,
+    on: str | None = None,
 ) -> int:
     """Write one of several parts of predictions and its manifest; see `write_predictions`.
 
     Every part has the header of the whole table; to get it, each part also predicts the first row.
+    An interrupted part resumes.
 
     Args:
-        predict: yields rows with their predictions, from number `first` up to, but not including,
-            `end`; also takes `options`.
         rows: all rows, which are read to count them.
-        part: `I/N`; each part gets consecutive windows of `window_rows` rows.
-        provenance: everything that the predictions depend on, as JSON values.
-        overwrite: replace an existing file.
+        part: `I/N`; each part gets consecutive windows of rows.
+        provenance: everything that the predictions depend on except the rows, as JSON values.
+        inputs: what the output must not be.
+        overwrite: delete an existing file, finished or not.
+        workers, on: see `parallel.map`.
 
     Raises:
-        DataError, OutputError: as in `write_predictions`; or the output is not a file.
+        DataError, OutputError: as in `write_predictions`; or the output is not a file, or was
+            started with other settings or rows.
         SettingsError: `part` is invalid.
     """
     format = _format_of(out, format)
     path = Path(out)
     if os.fspath(out) == "-" or is_device(path):
         raise DataError("a part is a file with a manifest next to it", fix="Name a file.")
-    texts = ((row.where, to_json(row.values)) for row in rows)
-    manifest, end = manifest_of_part(
-        texts, OutputManifest(provenance), Part.parse(part), window_rows
-    )
-    header = None
-    if format != "jsonl" and manifest.total:  # without rows there is no header
-        header = list(_flatten_row(*next(predict(end=1))))
-    digest = manifest.previous_digest
+    Part.parse(part)
+    if overwrite:
+        remove_file(path, inputs)
+    columns = None
+    if format != "jsonl":
+        for first, *_ in islice(predictor.chunks(rows), 1):  # without rows there is no header
+            (prediction,), _ = predictor((0, [first]))
+            columns = list(_flatten_row(first[0].values, prediction))
+    header = "" if columns is None else _LINES[format](columns, 1)
+    counts = TruncationCounts()
 
-    def predict_part() -> Iterator[tuple[Row, Prediction]]:
-        nonlocal digest
-        for row, prediction in predict(first=manifest.first, end=end, **options):
-            digest = extend_digest(digest, to_json(row))
-            yield row, prediction
+    def report(record: RowsRecord, is_new: bool) -> None:
+        del is_new
+        counts.num_rows += record.rows
+        counts.num_truncated_rows += record.num_truncated
+        counts.num_truncated_tokens += record.num_truncated_tokens
 
-    with locked_output(path, overwrite=overwrite), atomic_write(path) as new:
-        with _open_new(new) as stream:
-            count = _write(stream, predict_part(), format, header)
-        head = "" if header is None else _LINES[format](header, 1)
-        manifest = replace(
-            manifest,
-            provenance={**provenance, "format": format, "header": head},
-            rows=count,
-            size=new.stat().st_size,
-            digest=digest,
-            complete=True,
-            checksum=checksum_of_file(new),
+    manifest = FileJob(
+        path,
+        lambda: row_windows(predictor.chunks(rows), _content_of),
+        _PredictLines(replace(predictor, threads=threads_of_worker(workers, on)), format, columns),
+        Lines(header),
+        {**provenance, "format": format, "header": header},
+        part=part,
+        inputs=inputs,
+        workers=Workers(workers, on, int(next(predictor.network.parameters()).is_cuda)),
+    ).run(report)
+    for note in counts.notes():
+        warnings.warn(note, BertworksWarning, stacklevel=2)
+    return manifest.rows
+
+
+def _content_of(row: tuple[LocatedRow, Row]) -> str:
+    """Return everything of a row that its line depends on: its values, and its context if any."""
+    located_row, row_with_context = row
+    text = to_json(located_row.values)
+    has_context = row_with_context is not located_row.values
+    return f"{text}\n{to_json(row_with_context)}" if has_context else text
+
+
+@dataclass(frozen=True)
+class _PredictLines:
+    """Computes the lines of windows, in a worker."""
+
+    predict: WindowPredictor
+    format: OutputFormat
+    columns: Sequence[str] | None
+
+    def __call__(self, window: RowWindow[tuple[LocatedRow, Row]]) -> tuple[RowsRecord, bytes]:
+        predictions, counts = self.predict((window.start, window.rows))
+        rows = [row.values for row, _ in window.rows]
+        lines = _lines(zip(rows, predictions, strict=True), self.format, self.columns, window.start)
+        content = "".join(lines).encode()
+        record = RowsRecord.from_content(
+            window,
+            content,
+            num_truncated=counts.num_truncated_rows,
+            num_truncated_tokens=counts.num_truncated_tokens,
         )
-        # Written before the file gets its name: a manifest without its file is ignored.
-        manifest.write(manifest_path(path))
-    return count
+        return record, content
 
 
 def _format_of(out: str | os.PathLike[str] | TextIO, format: OutputFormat) -> OutputFormat:
@@ -150,52 +202,39 @@ def _format_of(out: str | os.PathLike[str] | TextIO, format: OutputFormat) -> Ou
     return _SUFFIXES[suffix]
 
 
-def _write(
-    stream: TextIO,
+def _lines(
     predictions: Iterable[tuple[Row, Prediction]],
     format: OutputFormat,
-    header: Sequence[str] | None = None,
-) -> int:
-    """Write rows with their predictions; return the number of rows."""
-    if format == "jsonl":
-        lines = _json_lines(predictions)
-    else:
-        lines = _table_lines(predictions, _LINES[format], header)
-    count = 0 if format == "jsonl" else -1  # the header is not a row
-    for line in lines:
-        stream.write(line)
-        count += 1
-    return max(count, 0)
-
-
-def _json_lines(predictions: Iterable[tuple[Row, Prediction]]) -> Iterator[str]:
-    for row, prediction in predictions:
-        _check_free(row, [PREDICTION])
-        line = to_json({**row, PREDICTION: prediction})
-        # A lone surrogate can only be written as JSON's \uXXXX.
-        yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
-
-
-def _table_lines(
-    predictions: Iterable[tuple[Row, Prediction]],
-    line_of: Callable[[Sequence[str], int], str],
-    header: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    start: int = 0,
 ) -> Iterator[str]:
-    if header is not None:
-        yield _check_encodable(line_of(header, 1), 1)
-    for number, (row, prediction) in enumerate(predictions, 1):
+    """Yield a line for each row with its prediction.
+
+    Args:
+        columns: of a table whose header is written; if None, a table's header is the first line.
+        start: the number of the first row.
+    """
+    if format == "jsonl":
+        for row, prediction in predictions:
+            _check_free(row, [PREDICTION])
+            line = to_json({**row, PREDICTION: prediction})
+            # A lone surrogate can only be written as JSON's \uXXXX.
+            yield line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
+        return
+    to_line = _LINES[format]
+    for number, (row, prediction) in enumerate(predictions, start + 1):
         values = _flatten_row(row, prediction)
         values |= {name: _round(values[name]) for name in values.keys() - row.keys()}
-        if header is None:
-            header = list(values)
-            yield _check_encodable(line_of(header, 1), 1)
-        if values.keys() - set(header):
-            extra = shorten_list(sorted(values.keys() - set(header)))
+        if columns is None:
+            columns = list(values)
+            yield _check_encodable(to_line(columns, 1), 1)
+        if values.keys() - set(columns):
+            extra = shorten_list(sorted(values.keys() - set(columns)))
             raise DataError(
                 f"row {number} has columns that the first row does not have: {extra}", fix=_USE_JSON
             )
-        cells = [_text(values.get(name)) for name in header]
-        yield _check_encodable(line_of(cells, number + 1), number + 1)
+        cells = [_text(values.get(name)) for name in columns]
+        yield _check_encodable(to_line(cells, number + 1), number + 1)
 
 
 def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None) -> pd.DataFrame:
@@ -295,10 +334,6 @@ def _open_output(out: str | os.PathLike[str] | TextIO, *, overwrite: bool) -> It
     with (
         locked_output(out, overwrite=overwrite),
         atomic_write(out) as new,
-        _open_new(new) as stream,
+        new.open("w", encoding="utf-8", newline="\n") as stream,
     ):
         yield stream
-
-
-def _open_new(new: Path) -> TextIO:
-    return new.open("w", encoding="utf-8", newline="\n")

@@ -63,7 +63,11 @@ class TokenVectors(Sequence[Matrix]):
             raise DataError(what, where=str(file)) from None
         vectors, offsets = arrays["vectors"], np.array(arrays["offsets"])
         ends = (0, len(vectors)) if vectors.ndim == 2 else ()
-        if offsets.ndim != 1 or (*offsets[:1], *offsets[-1:]) != ends or np.diff(offsets).min() < 0:
+        if (
+            offsets.ndim != 1
+            or (*offsets[:1], *offsets[-1:]) != ends
+            or (np.diff(offsets) < 0).any()
+        ):
             raise DataError("its offsets do not fit its vectors", where=str(file))
         return cls(vectors, offsets)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -17,11 +16,12 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, import_optional
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
-from ..utils.atomic_writes import atomic_write, rename_durably
+from ..utils.atomic_writes import atomic_write
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from .features import Features
 from .token_vectors import read_parts, write_token_vectors
+from .window_files import AppendableFormat, FileFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,40 +31,18 @@ else:
     pq = LazyModule("pyarrow.parquet")
 
 
-class VectorFormat(ABC):
-    """A format of vector files; an unfinished file (`.part`) can be appended to."""
+class VectorFormat(FileFormat):
+    """A format of vector files."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
     @abstractmethod
-    def head(self) -> bytes:
-        """The first bytes of an unfinished file."""
-
-    @abstractmethod
     def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
         """The bytes to append for the rows from `start` on."""
 
-    @abstractmethod
-    def finished_file(self, part: Path, out: Path, rows: int) -> AbstractContextManager[Path]:
-        """Make the finished file, renamed to `out` on exit; if interrupted, it can be repeated."""
 
-    @abstractmethod
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
-        """Join finished files, in their order; they have `rows` rows in total."""
-
-
-def append(parts: Sequence[Path], out: Path, head: bytes) -> None:
-    """Join files whose heads are as long as `head`, which replaces them."""
-    with out.open("wb") as whole:
-        whole.write(head)
-        for part in parts:
-            with part.open("rb") as file:
-                file.seek(len(head))
-                shutil.copyfileobj(file, whole)
-
-
-class Npy(VectorFormat):
+class Npy(AppendableFormat, VectorFormat):
     """NumPy's format; its header has room for any number of rows, and is rewritten at the end."""
 
     def head(self, rows: int = 0) -> bytes:
@@ -76,16 +54,6 @@ class Npy(VectorFormat):
     def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
         del start, texts  # the order tells which vector belongs to which text
         return vectors.astype("<f4", copy=False).tobytes()
-
-    @contextmanager
-    def finished_file(self, part: Path, out: Path, rows: int) -> Iterator[Path]:
-        with part.open("r+b") as file:
-            file.write(self.head(rows))
-        yield part
-        rename_durably(part, out)
-
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
-        append(parts, out, self.head(rows))
 
 
 class Parquet(VectorFormat):
@@ -198,13 +166,15 @@ class Npz(SparseParquet):
 
     def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:
         del rows
-        columns, values, lengths = [], [], []
+        # A part may have no rows.
+        columns, values = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+        lengths = [np.empty(0, np.int64)]
         for batch in batches:
             indices = batch.column("indices")
             columns.append(indices.flatten().to_numpy())
             values.append(batch.column("values").flatten().to_numpy())
             lengths.append(np.diff(indices.offsets.to_numpy()))
-        edges = np.concatenate([[0], np.cumsum(np.concatenate([[], *lengths]))]).astype(np.int64)
+        edges = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
         shape = (len(edges) - 1, self.width)
         data = np.concatenate(values), np.concatenate(columns), edges
         self._save(_import_sparse().csr_matrix(data, shape=shape), out)

@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -33,6 +34,20 @@ ResultT = TypeVar("ResultT")
 
 MAX_WORKERS = 1024
 """Maximum number of processes on one machine."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that apply a function to parts; see `map`."""
+
+    count: int | None = 1
+    on: str | None = None
+    gpus: int = 0
+
+    def map(
+        self, function: Callable[[PartT], ResultT], parts: Iterable[PartT]
+    ) -> Generator[ResultT]:
+        return map(function, parts, workers=self.count, on=self.on, gpus=self.gpus)
 
 
 def map(

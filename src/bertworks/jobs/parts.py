@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ..errors import DataError, SettingsError
 from ..utils.formatting import format_names
+from .journal import first_difference
 
 
 @dataclass(frozen=True, order=True)
@@ -42,19 +43,26 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
+    def range(self, count: int) -> range:
+        """The numbers from 0 that this part has of `count`: each part gets some in a row."""
+        return range(count * (self.number - 1) // self.count, count * self.number // self.count)
 
-def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
-    """Return the paths of all parts of a job, in the order of the parts.
+
+def order_parts(parts: Iterable[tuple[Path, str | None, Mapping[str, Any]]]) -> list[Path]:
+    """Return the paths of all parts of one job, in the order of the parts.
 
     Args:
-        parts: paths, each with the part that it holds: `I/N`, or None.
+        parts: paths, each with the part that it holds (`I/N` or None), and with the settings that
+            all parts of the job share, the digest of all texts included.
 
     Raises:
-        DataError: a path holds no part, two paths hold the same part or parts with different N, or
-            parts are missing.
+        DataError: a path holds no part, two paths hold the same part or parts with different N,
+            parts are missing, or a part belongs to another job.
     """
     paths: dict[Part, Path] = {}
-    for path, text in parts:
+    settings: dict[Path, Mapping[str, Any]] = {}
+    for path, text, job_settings in parts:
+        settings[path] = job_settings
         if not text:
             raise DataError("is not a part", where=str(path), fix="Make parts with --part I/N.")
         part = Part.parse(text)
@@ -71,4 +79,12 @@ def in_order(parts: Iterable[tuple[Path, str | None]]) -> list[Path]:
     if missing:
         what = f"of {count:,} parts, these are missing: {format_names(missing)}"
         raise DataError(what, fix="Make them, and name all the parts.")
-    return [paths[part] for part in sorted(paths)]
+    first_path, *others = (paths[part] for part in sorted(paths))
+    for path in others:
+        if difference := first_difference(settings[path], settings[first_path]):
+            raise DataError(
+                f"does not belong to {first_path}: made with {difference}",
+                where=str(path),
+                fix="Make this part again, under another name.",
+            )
+    return [first_path, *others]

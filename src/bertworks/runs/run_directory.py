@@ -64,7 +64,7 @@ TEACHER_VECTORS = "teacher.npy"
 
 _AT_THE_START = {
     *(LOCK_NAME, ".settings.yaml.new"),
-    *(f"{TEACHER_VECTORS}{ending}" for ending in ("", ".json", ".part")),
+    *(f"{TEACHER_VECTORS}{ending}" for ending in ("", ".json", ".part", ".journal")),
     *(f".{TEACHER_VECTORS}{ending}" for ending in (".lock", ".json.new")),
 }
 _BEFORE_A_STEP = {

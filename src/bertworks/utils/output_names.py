@@ -23,12 +23,18 @@ _RUN = (
     *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
     *("data.json", "samples.json", "state.json", r"step-\d+\.safetensors"),
     *(r"(weights|optimizer)[\w-]*\.safetensors", r"events\.out\.tfevents\..+"),
-    *("grid.json", "grid.md", "result.json", r"teacher\.npy(\.json|\.part)?", "states.npy"),
+    *(
+        "grid.json",
+        "grid.md",
+        "result.json",
+        r"teacher\.npy(\.json|\.part|\.journal)?",
+        "states.npy",
+    ),
 )
 _EXPERIMENTS = (
     *("glue.json", "glue.md", "results.json", "table.md"),
     *("lab.json", "lab.md", "lineage.json", "lineage.md", r"lab-.+\.svg"),
-    *("lineage.svg", r"vectors\.npy(\.json|\.part|\.faiss)?"),
+    *("lineage.svg", r"vectors\.npy(\.json|\.part|\.journal|\.faiss)?"),
 )
 _OWN = re.compile("|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS)))
 _COMMON = re.compile(
