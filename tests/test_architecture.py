@@ -64,7 +64,7 @@ def test_every_test_that_the_page_names_exists() -> None:
 def test_every_name_in_a_recipe_exists() -> None:
     recipes = PAGE.split("\n## Recipes\n")[1].split("\n### Base classes of tasks\n")[0]
     names = set(re.findall(r"`(?:\w+=)?(\w{4,})(?:\(\))?`", recipes))
-    assert {"READERS", "_TASKS", "can_compute", "inFile"} <= names
+    assert {"FORMATS", "_TASKS", "can_compute", "inFile"} <= names
     files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js"), *(ROOT / "tests").rglob("*.py")]
     words = set(re.findall(r"\w+", "\n".join(file.read_text(encoding="utf-8") for file in files)))
     assert sorted(names - words) == []

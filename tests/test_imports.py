@@ -104,9 +104,9 @@ config = EncoderConfig(
 model = Model.fresh(config, tokenizer)
 found = model.embed(["a b", "b"])
 before = "pyarrow" in sys.modules
-from bertworks.data import document_tables
+from bertworks.data import parquet
 import pyarrow
-assert document_tables.pa.ArrowException is pyarrow.ArrowException
+assert parquet.pa.ArrowException is pyarrow.ArrowException
 print(found.shape, before)
 """
     assert _run(code) == "(2, 8) False"

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from bertworks.data.documents import READERS as DOCUMENT_READERS
-from bertworks.data.documents import read_documents
-from bertworks.data.separated_tables import SEPARATED_FORMATS
-from bertworks.data.table_detection import SUFFIXES
-from bertworks.data.table_formats import READERS
+from bertworks.data.documents import ReadCounts, read_documents
+from bertworks.data.formats import FORMATS
+from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError
-from bertworks.settings.literals import CorpusFormat, TableFormat
+from bertworks.settings.literals import DataFormat
 
 
-def test_each_table_format_has_one_reader() -> None:
-    """`tables` opens Parquet, `separated_tables` lines of fields, `table_formats` the others."""
-    formats = sorted(["auto", "parquet", *SEPARATED_FORMATS, *READERS])
-    assert formats == sorted(get_args(TableFormat))
-    without_suffix = {"auto", "label-text", "text"}
-    assert set(SUFFIXES.values()) == set(formats) - without_suffix
+def test_each_format_is_listed() -> None:
+    assert ["auto", *FORMATS] == list(get_args(DataFormat))
 
 
-def test_each_corpus_format_has_a_reader() -> None:
-    assert sorted(["auto", *DOCUMENT_READERS]) == sorted(get_args(CorpusFormat))
+CONTENTS = {
+    "tsv": "text\tlabel\none text\ta\nanother\tb\n",
+    "csv": 'text,label\n"one text",a\nanother,b\n',
+    "jsonl": '{"text": "one text", "label": "a"}\n{"text": "another", "label": "b"}\n',
+    "json": '[{"text": "one text", "label": "a"},\n{"text": "another", "label": "b"}]\n',
+    "label-text": "a one text\nb another\n",
+    "wiki": '<doc id="1" title="T">\nT\n\none text\n</doc>\n<doc id="2">\nanother\n</doc>\n',
+}
+
+
+@pytest.mark.parametrize("format", CONTENTS)
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_each_format_is_read_as_documents_and_as_texts(
+    tmp_path: Path, format: DataFormat, compress: Callable[[bytes], bytes]
+) -> None:
+    needs_name = format == "label-text"
+    path = tmp_path / f"a.{format}{'.gz' if compress is gzip.compress else ''}"
+    path.write_bytes(compress(CONTENTS[format].encode()))
+    options: dict[str, Any] = {"format": format} if needs_name else {}
+    counts, column = ReadCounts(), "text" if needs_name else None
+    documents = list(read_documents(path, column=column, counts=counts, **options))
+    assert [document.text for document in documents] == ["one text", "another"]
+    assert counts.formats == {str(path): format}
+    assert counts.bytes_read == counts.bytes_total == path.stat().st_size
+    texts = list(read_texts(path, column="text", **options))
+    assert texts == [(document.where, document.text) for document in documents]
 
 
 def test_an_unknown_corpus_format_is_an_error(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertworks.data.document_tables import open_parquet, read_batches
+from bertworks.data.parquet import open_parquet, read_batches
 from bertworks.data.rows import Rows
 from bertworks.data.schema import find_columns
 from bertworks.data.tables import read_rows

@@ -141,7 +141,7 @@ def test_a_file_that_cannot_help_is_an_error(tmp_path: Path) -> None:
         SharedSequences([tmp_path / "missing.tsv"])
     for name in ("broken.json", "broken.jsonl", "broken"):
         (tmp_path / name).write_text('{"text": "a"}\n{"text": "b\n')
-        with pytest.raises(DataError, match=rf"{name}:2: not JSON"):
+        with pytest.raises(DataError, match=rf"{name}:2: not valid JSON"):
             SharedSequences([tmp_path / name])
 
 

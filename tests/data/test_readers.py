@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks import errors
-from bertworks.data import document_tables, documents
+from bertworks.data import documents, sources
 from bertworks.data.document_formats import read_text, read_wiki
 from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
+from bertworks.data.lines import read_lines
 from bertworks.data.reading import Reading
 from bertworks.errors import BertworksError, DataError
 
@@ -287,10 +288,19 @@ BAD = {
         [["A"]],
     ),
     "no string": ("f.jsonl", b'{"text": 1}\n{"text": "B"}', "f.jsonl:1: .*'text'.*int", [["B"]]),
-    "null": ("f.jsonl", b'{"text": null}\n{"text": "B"}', "f.jsonl:1: .*NoneType", [["B"]]),
+    "null": (
+        "f.jsonl",
+        b'{"text": null}\n{"text": "B"}',
+        "f.jsonl:1: the value of 'text' is missing",
+        [["B"]],
+    ),
     "bad json": ("f.jsonl", b'{"text": "A"}\n{"text": "B"', "f.jsonl:2: not valid JSON", [["A"]]),
-    "json array": ("f.json", b'["A"]', "f.json:1: not a JSON object", []),
-    "deep json": ("f.json", b"[" * 200_000, "f.json:1: not valid JSON", []),
+    "json array": ("f.json", b'["A", {"text": "B"}]', "f.json, row 1: a JSON str", [["B"]]),
+    "deep json": ("f.json", b"[" * 200_000, "f.json: .* nested more than 100 levels", []),
+    "deep line": ("f.jsonl", b'{"a": ' * 200_000, "f.jsonl:1: JSON .* nested too deeply", []),
+    "csv": ("f.csv", b"text,n\nA,1\nB\nC,3\n", r"f.csv:3: 1 field\(s\)", [["A"], ["C"]]),
+    "open quote": ("f.csv", b'text,n\nA,1\n"B,2\n', "f.csv:3: a quote is opened", [["A"]]),
+    "words": ("f.conll", b"a O\n", "f.conll:1: no column 'text'", []),
     "surrogate": (
         "f.jsonl",
         b'{"text": "a\\ud800"}\n{"text": "B"}',
@@ -300,7 +310,7 @@ BAD = {
     "empty": ("f", b"", "f: the file holds no text", []),
     "blank": ("f", b"\n \n", "f: the file holds no text", []),
     "not gzip": ("f.gz", b"text", "f.gz: cannot be read .*not gzip", []),
-    "cut gzip": ("f.gz", gzip.compress(os.urandom(500))[:200], "f.gz: cannot be read", []),
+    "cut gzip": ("f.gz", gzip.compress(os.urandom(500))[:9], "f.gz: cannot be read", []),
     "no parquet": ("f.parquet", b"text", "f.parquet: cannot be read as Parquet", []),
     "cut parquet": ("f", as_parquet(DOCUMENTS)[:-20], "f: cannot be read as Parquet", []),
     "parquet in gzip": ("f.parquet.gz", gzip.compress(as_parquet(DOCUMENTS)), "Decompress", []),
@@ -400,7 +410,7 @@ def test_missing_datasets_package_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     def missing(module: str, extra: str, what: str) -> None:
         raise BertworksError("not installed", fix=f"bertworks[{extra}]")
 
-    monkeypatch.setattr(document_tables, "import_optional", missing)
+    monkeypatch.setattr(sources, "import_optional", missing)
     assert errors.import_optional is not missing
     with pytest.raises(BertworksError, match=r"bertworks\[data\]"):
         paragraphs("hf:name")
@@ -413,7 +423,8 @@ def test_endless_text_is_cut_and_counted(tmp_path: Path, read: Any, most: int) -
     around = "{}" if read is read_text else '<doc id="1" url="u" title="T">\n{}\n</doc>\n'
     (tmp_path / "f").write_text(around.format(text))
     counts = ReadCounts()
-    found = read(str(tmp_path / "f"), Reading(counts, max_document_characters=most))
+    reading = Reading(counts, max_document_characters=most)
+    found = read(read_lines(str(tmp_path / "f"), reading), "f", reading)
     assert [len(document.paragraphs) for document in found] == [4, 4, 2]
     assert counts.num_splits == 2
 

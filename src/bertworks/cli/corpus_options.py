@@ -30,7 +30,7 @@ Corpus = Annotated[
 
 def _reading(
     *,
-    format: literals.CorpusFormat = "auto",
+    format: literals.DataFormat = "auto",
     column: str | None = None,
     lines: Lines,
     skip_bad: bool = False,

@@ -105,7 +105,7 @@ Header = Annotated[
 
 
 def _table(
-    *, header: Header = None, format: literals.TableFormat = "auto", lines: Lines
+    *, header: Header = None, format: literals.DataFormat = "auto", lines: Lines
 ) -> dict[str, Any]:
     """The given settings of `TableOptions`.
 

@@ -1,4 +1,4 @@
-"""Readers of documents in text files: plain text, WikiExtractor, JSON Lines.
+"""Documents: of plain text and of WikiExtractor's files, and of the records of all other formats.
 
 Each reader yields `Document`s: the position (`file:line`), the non-empty lines of text, stripped,
 and the spans, if requested. Bad input raises DataError, or is skipped and counted (`Reading.bad`):
@@ -8,21 +8,17 @@ damaged file.
 
 from __future__ import annotations
 
-import codecs
 import html
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataError, closest_name, shorten_list
-from ..settings.literals import CorpusFormat
-from .lines import read_lines
+from .lines import Lines
 from .reading import Reading
 from .spans import COLUMN as SPANS
 from .spans import Spans, of_paragraphs, parse_spans
-from .streams import HEAD_BYTES, read_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +38,21 @@ class Document:
 
 _DOC = re.compile(r"<doc\s[^\n]*>\s*")
 _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
-_TABLES = {".parquet", ".pq"}
-_JSON_LINES = {".jsonl", ".ndjson", ".json"}
-_ONE_A_LINE = "Put one object on each line (JSON Lines): jq -c '.[]' converts an array."
-_COMPRESSION_SUFFIX = re.compile(r"\.(gz|zst|zstd)$")
 
 
-def detect_format(path: str, encoding: str = "utf-8") -> CorpusFormat:
-    """Detect a file's format by its suffix, otherwise by its first line that is not blank.
-
-    Parquet by `.parquet` or its first bytes; JSON Lines by `.jsonl`, `.ndjson`, `.json`, or, in a
-    file not named `.txt`, a first line that is a JSON object; WikiExtractor by a first line that
-    opens a `<doc …>`; everything else is plain text.
-
-    Args:
-        encoding: of the text; by default, UTF-16 is detected by its byte-order mark.
-
-    Raises:
-        DataError: the file cannot be opened, or is Parquet inside gzip or zstd.
-    """
-    stem = _COMPRESSION_SUFFIX.sub("", path.lower())
-    suffix = stem[stem.rfind(".") :] if "." in stem else ""
-    head = read_head(path)
-    if suffix in _TABLES or head.startswith(b"PAR1"):
-        if stem != path.lower():
-            raise DataError("Parquet inside gzip or zstd", where=path, fix="Decompress it first.")
-        return "parquet"
-    if suffix in _JSON_LINES:
-        return "jsonl"
-    if encoding == "utf-8" and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"  # reading refuses it, and says which encoding to give
-    first = head.decode(encoding, "replace").lstrip("\ufeff").lstrip()
-    if _DOC.match(first):
-        return "wiki"
-    line, is_whole, _ = first.partition("\n")
-    is_cut = not is_whole and len(head) == HEAD_BYTES
-    if suffix != ".txt" and line.startswith("{") and _is_json_object(line, is_cut=is_cut):
-        return "jsonl"
-    return "text"
+def is_start_of_wiki(line: str) -> bool:
+    """Whether a line begins a document of WikiExtractor."""
+    return _DOC.match(line) is not None
 
 
-def read_text(path: str, reading: Reading) -> Iterator[Document]:
+def read_text(lines: Lines, name: str, reading: Reading) -> Iterator[Document]:
     """Plain text: one sentence or paragraph per line, a blank line between documents."""
     paragraphs: list[str] = []
     start = characters = 0
-    for number, line in read_lines(path, reading):
+    for number, line in lines:
         text = line.strip()
         if paragraphs and (not text or characters >= reading.max_document_characters):
-            yield Document(tuple(paragraphs), f"{path}:{start}")
+            yield Document(tuple(paragraphs), f"{name}:{start}")
             reading.counts.num_splits += bool(text)
             paragraphs, characters = [], 0
         if text:
@@ -97,10 +60,10 @@ def read_text(path: str, reading: Reading) -> Iterator[Document]:
             paragraphs.append(text)
             characters += len(text)
     if paragraphs:
-        yield Document(tuple(paragraphs), f"{path}:{start}")
+        yield Document(tuple(paragraphs), f"{name}:{start}")
 
 
-def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
+def read_wiki(lines: Lines, name: str, reading: Reading) -> Iterator[Document]:
     """WikiExtractor's output: `<doc id= url= title=>`, the title, paragraphs, `</doc>`.
 
     The title, which WikiExtractor repeats as the first line, is dropped (the paper's section 3.1
@@ -108,63 +71,41 @@ def read_wiki(path: str, reading: Reading) -> Iterator[Document]:
     """
     paragraphs: list[str] | None = None
     start, characters, titles = 0, 0, set[str]()
-    for number, line in read_lines(path, reading):
+    for number, line in lines:
         text = line.strip()
         if line.startswith("<doc ") and _DOC.fullmatch(line):
             if paragraphs is not None:
-                _report_unclosed(path, start, f"another <doc> begins on line {number}", reading)
+                _report_unclosed(name, start, f"another <doc> begins on line {number}", reading)
             paragraphs, start, titles = [], number, _titles(line)
             characters = 0
         elif not text:
             continue
         elif paragraphs is None:
             what = "</doc> without a <doc>" if text == "</doc>" else "text outside of any <doc>"
-            reading.bad("text outside <doc>", what, where=f"{path}:{number}")
+            reading.bad("text outside <doc>", what, where=f"{name}:{number}")
         elif text.endswith("</doc>"):
             if last := text.removesuffix("</doc>").rstrip():
                 paragraphs.append(last)
-            yield Document(tuple(paragraphs), f"{path}:{start}")
+            yield Document(tuple(paragraphs), f"{name}:{start}")
             paragraphs = None
         elif text in titles:
             titles = set()
         else:
             titles = set()
             if characters >= reading.max_document_characters:
-                yield Document(tuple(paragraphs), f"{path}:{start}")
+                yield Document(tuple(paragraphs), f"{name}:{start}")
                 reading.counts.num_splits += 1
                 paragraphs, start, characters = [], number, 0
             paragraphs.append(text)
             characters += len(text)
     if paragraphs is not None:
-        _report_unclosed(path, start, "the file ends", reading)
-
-
-def read_json_lines(path: str, reading: Reading) -> Iterator[Document]:
-    """JSON Lines, one document (an object) per line; line feeds in its text separate paragraphs."""
-    return documents_of(_json_objects(path, reading), reading)
-
-
-def _json_objects(path: str, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in read_lines(path, reading):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            fix = _ONE_A_LINE if line.strip() in ("[", "{") else None
-            reading.bad("bad JSON", f"not valid JSON ({error})", where=where, fix=fix)
-            continue
-        if isinstance(record, dict):
-            yield where, record
-        else:
-            reading.bad("bad JSON", "not a JSON object", where=where, fix=_ONE_A_LINE)
+        _report_unclosed(name, start, "the file ends", reading)
 
 
 def documents_of(
     records: Iterable[tuple[str, Mapping[str, Any]]], reading: Reading
 ) -> Iterator[Document]:
-    """Convert records, each with its position, to documents.
+    """Convert records, each with its position, to documents; line feeds separate paragraphs.
 
     If no text column is given, it is chosen by the first record from which it is clear.
     """
@@ -178,7 +119,8 @@ def documents_of(
             continue
         text = record[column]
         if not isinstance(text, str):
-            what = f"the value of {column!r} is not a string but {type(text).__name__}"
+            kind = f"not a string but {type(text).__name__}"
+            what = f"the value of {column!r} is {'missing' if text is None else kind}"
             reading.bad("value is not a string", what, where=where)
         elif has_lone_surrogate(text):
             what = f"half a character (lone surrogate) in {column!r}"
@@ -225,22 +167,13 @@ def split_paragraphs(text: str) -> tuple[str, ...]:
     return tuple(line for line in map(str.strip, text.split("\n")) if line)
 
 
-def _is_json_object(line: str, *, is_cut: bool) -> bool:
-    if is_cut:  # judge by its start
-        return re.match(r'\{\s*"', line) is not None
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def _titles(line: str) -> set[str]:
     found = _TITLE.search(line)
     return {found[1].strip(), html.unescape(found[1]).strip()} if found else set()
 
 
-def _report_unclosed(path: str, start: int, what: str, reading: Reading) -> None:
-    reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{path}:{start}")
+def _report_unclosed(name: str, start: int, what: str, reading: Reading) -> None:
+    reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{name}:{start}")
 
 
 def has_lone_surrogate(text: str) -> bool:

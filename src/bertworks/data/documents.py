@@ -6,33 +6,37 @@ Memory holds one document at a time, whatever the size of the corpus.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from ..errors import DataError
-from ..settings.literals import CorpusFormat
-from .document_formats import Document, detect_format, read_json_lines, read_text, read_wiki
-from .document_tables import read_dataset, read_parquet
-from .lines import text_encoding
+from ..settings.literals import DataFormat
+from .document_formats import Document, documents_of
+from .formats import FORMATS, detect_file_format
+from .lines import read_lines, text_encoding
 from .overlap import SeenTexts, SharedSequences
+from .parquet import read_parquet_documents
 from .reading import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading
-from .sources import CorpusSource, Sources, bytes_of, is_file, parse_sources, why_no_file
+from .separated_tables import open_separated
+from .sources import (
+    CorpusSource,
+    Sources,
+    bytes_of,
+    is_file,
+    open_dataset,
+    parse_sources,
+    why_no_file,
+)
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
-
-READERS = {
-    "text": read_text,
-    "wiki": read_wiki,
-    "jsonl": read_json_lines,
-    "parquet": read_parquet,
-}
-"""For each format: the function that reads the documents of a file."""
 
 
 def read_documents(
     sources: Sources,
     *,
-    format: CorpusFormat = "auto",
+    format: DataFormat = "auto",
     column: str | None = None,
     skip_bad: bool = False,
     drop_duplicates: bool = False,
@@ -49,7 +53,7 @@ def read_documents(
         sources: paths, folders, globs or `hf:NAME`, each optionally with `@WEIGHT`; or
             `CorpusSource`s.
         format: format of files whose source does not set one; "auto" detects it.
-        column: the text column, for JSON Lines, Parquet and data sets.
+        column: the text column, for all formats but plain text and wiki.
         skip_bad: skip and count unreadable input, instead of raising an error.
         drop_duplicates: drop and count documents whose whole text occurred before.
         exclude: drop and record documents that share word sequences with this evaluation data.
@@ -85,11 +89,13 @@ def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None
     if source.column is None or source.is_dataset:
         return
 
-    def format_of(file: str) -> CorpusFormat | None:
+    def format_of(file: str) -> DataFormat | None:
         if not is_file(file):
             return None
         try:
-            return detect_format(file, encoding) if source.format == "auto" else source.format
+            return detect_file_format(
+                file, Reading(encoding=encoding), source.format, is_corpus=True
+            )
         except DataError:
             return None  # reported when the file is read
 
@@ -139,25 +145,48 @@ def _read(
 def _read_source(source: CorpusSource, files: list[str], reading: Reading) -> Iterator[Document]:
     if source.is_dataset:
         reading.counts.formats[source.path] = "data set"
-        yield from read_dataset(source, reading)
+        yield from _read_dataset(source, reading)
     for file in files:
         if not is_file(file):
             reading.bad("no file", why_no_file(file), where=file)
             continue
-        try:
-            format = source.format
-            if format == "auto":
-                format = detect_format(file, reading.encoding)
-        except DataError as error:
-            reading.bad("damaged file", error.what, where=file, fix=error.fix)
-            continue
-        reading.counts.formats[file] = format
         has_document, num_skipped = False, reading.counts.num_skipped
-        for document in READERS[format](file, reading):
-            has_document = True
-            yield document
+        try:
+            format = detect_file_format(file, reading, source.format, is_corpus=True)
+            reading.counts.formats[file] = format
+            for document in _documents_in(file, format, reading):
+                has_document = True
+                yield document
+        except DataError as error:  # about the rest of the file
+            reading.skip("damaged file", error)
         if not has_document and reading.counts.num_skipped == num_skipped:
             reading.bad("empty file", "the file holds no text", where=file)
+
+
+def _documents_in(file: str, format: DataFormat, reading: Reading) -> Iterator[Document]:
+    """Yield the documents of a file: by its format's reader of documents, or from its records."""
+    read, readers = partial(read_lines, file), FORMATS[format]
+    if readers.documents is not None:
+        return readers.documents(read(reading), file, reading)
+    if readers.records is not None:
+        return documents_of(readers.records(read(reading), file, reading), reading)
+    if readers.fields is not None:
+        return documents_of(open_separated(file, read, format, readers.fields, reading), reading)
+    return read_parquet_documents(file, reading)
+
+
+def _read_dataset(source: CorpusSource, reading: Reading) -> Iterator[Document]:
+    """Stream the documents of a Hugging Face data set; see `open_dataset`."""
+    row = 0
+
+    def records() -> Iterator[tuple[str, Mapping[str, Any]]]:
+        nonlocal row
+        for row, record in enumerate(open_dataset(source), 1):
+            yield f"{source.path}, row {row}", record
+
+    yield from documents_of(records(), reading)
+    if not row:
+        reading.bad("empty file", "the data set holds no rows", where=source.path)
 
 
 def _copies(weight: float, key: str) -> int:

@@ -10,6 +10,7 @@ import codecs
 import io
 from collections.abc import Iterable, Iterator
 from encodings.aliases import aliases
+from itertools import islice
 from typing import IO, TypeAlias
 
 from ..errors import DataError, did_you_mean
@@ -23,6 +24,7 @@ Lines: TypeAlias = Iterable[tuple[int, str]]
 """The lines of a file with their numbers, including their line ends."""
 
 _BUFFER = 1 << 20
+_CHARACTERS = 1 << 20
 # Codecs that write text in ASCII, as for names of hosts or in source code: no files have them.
 _NOTATIONS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "charmap"}
 _MARKS = {  # the mark of UTF-32 begins with that of UTF-16
@@ -94,6 +96,18 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
             raise
         what = f"cannot be read further ({reason(error)})"
         reading.bad("damaged file", what, where=f"{name}:{number + 1}")
+
+
+def first_lines(lines: Lines, count: int) -> list[str]:
+    """Return the first lines without their ends; fewer, but two, if they are long."""
+    first: list[str] = []
+    size = 0
+    for _, line in islice(lines, count):
+        first.append(line.rstrip("\r\n"))
+        size += len(line)
+        if size > _CHARACTERS and len(first) > 1:
+            break
+    return first
 
 
 def text_encoding(name: str) -> str:

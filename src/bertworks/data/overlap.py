@@ -8,27 +8,32 @@ with the evaluation data. Case, punctuation and tokenisation do not matter.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from ..errors import DataError
-from .document_formats import detect_format
-from .lines import marked_encoding, read_lines
-from .reading import ReadCounts, Reading
-from .streams import open_stream, read_head, reason
+from ..settings.literals import DataFormat
+from .formats import detect_file_format
+from .lines import Lines, marked_encoding, read_lines
+from .parquet import read_parquet
+from .reading import Reading
+from .record_formats import parse_document, read_json_lines
+from .streams import read_head, suffix_of
 
 SEQUENCE_WORDS = 13
 """How many consecutive words two texts must share."""
 
 _WORD = re.compile(r"[^\W_]+")
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a word's hash is lost
+_MAX_BYTES = 1 << 30  # of a line, or of a JSON document
 _MAX_WORDS = 1 << 21  # how many words' hashes are cached
 
 
@@ -112,64 +117,38 @@ class _WordHashes(dict[str, int]):
         return value
 
 
-def _texts(file: str, encoding: str) -> list[str]:
-    """Return all texts of a file."""
-    head = read_head(file)
-    if head.startswith(b"PAR1"):
-        return list(_parquet_texts(file))
-    bom_encoding = marked_encoding(head)
+def _texts(file: str, encoding: str) -> Iterable[str]:
+    """Return all texts of a file, each once."""
+    bom_encoding = marked_encoding(read_head(file))
     if bom_encoding is None and encoding != "utf-8":
+        with suppress(DataError):  # if it is not UTF-8, the next attempt raises its own error
+            return dict.fromkeys(_decoded_texts(file, "utf-8"))
+    return dict.fromkeys(_decoded_texts(file, bom_encoding or encoding))
+
+
+def _decoded_texts(file: str, encoding: str) -> Iterator[str]:
+    """The strings in a file's records; of lines of text, what they may mean."""
+    reading = Reading(encoding=encoding, max_line_bytes=_MAX_BYTES)
+    format: DataFormat = "text"
+    with suppress(DataError):  # not a table: whatever its lines are, they are compared
+        format = detect_file_format(file, reading)
+    lines = partial(read_lines, file, reading)
+    if format == "json":
         try:
-            return _decoded_texts(file, "utf-8")
+            yield from _strings(parse_document(lines(), file, reading))
+            return
         except DataError:
-            return _decoded_texts(file, encoding)
-    return _decoded_texts(file, bom_encoding or "utf-8")
-
-
-def _decoded_texts(file: str, encoding: str) -> list[str]:
-    begin = read_head(file).decode(encoding, "replace").lstrip("\ufeff \t\r\n")[:1]
-    read = _json_texts if begin in ("{", "[") else _line_texts
-    return list(read(file, encoding))
-
-
-def _parquet_texts(file: str) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        for batch in pq.ParquetFile(file).iter_batches():
-            for row in batch.to_pylist():
-                yield from _strings(row)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot be read ({reason(error)})", where=file) from None
-
-
-def _json_texts(file: str, encoding: str) -> Iterator[str]:
-    """The strings of one JSON value, or of one per line.
-
-    Other content is an error if the file is named as JSON Lines, otherwise it is read as lines.
-    """
-    with open_stream(file, ReadCounts()) as stream:
-        raw = stream.read()
-    try:
-        content = raw.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        yield from _line_texts(file, encoding)  # says where the error is
+            if suffix_of(file) == ".json":
+                raise  # else it is text or a table that begins with a bracket
+    if format == "jsonl":
+        records = read_json_lines(lines(), file, reading)
+    elif format == "parquet":
+        records = read_parquet(file, reading)
+    else:
+        yield from _line_texts(lines())
         return
-    try:
-        yield from _strings(json.loads(content))
-        return
-    except (ValueError, RecursionError):
-        pass  # more than one value: one per line
-    for number, line in enumerate(content.split("\n"), start=1):
-        try:
-            value = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError) as error:
-            if detect_format(file) != "jsonl":  # text or a table that begins with a bracket
-                yield from _line_texts(file, encoding)
-                return
-            raise DataError(f"not JSON ({error})", where=f"{file}:{number}") from None
-        yield from _strings(value)
+    for record in records:
+        yield from _strings(record.values)
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -185,11 +164,11 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _line_texts(file: str, encoding: str) -> Iterator[str]:
+def _line_texts(all_lines: Lines) -> Iterator[str]:
     """The cells of each line, and the joined lines and columns up to the next empty line."""
     columns: list[list[str]] = []
     lines: list[str] = []
-    for _, line in chain(read_lines(file, Reading(encoding=encoding)), [(0, "")]):
+    for _, line in chain(all_lines, [(0, "")]):
         cells = line.rstrip("\r\n").split("\t")
         if not line.strip():
             yield from {" ".join(part) for part in (*columns, lines)}

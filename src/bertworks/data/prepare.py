@@ -26,7 +26,7 @@ from ..errors import BertworksError, DataError, OutputError, SettingsError
 from ..jobs import parallel
 from ..jobs.parts import Part
 from ..settings.keywords import PrepareKeywords
-from ..settings.literals import CorpusFormat
+from ..settings.literals import DataFormat
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
 from ..utils.directories import LOCK_NAME, is_empty_directory, new_directory
@@ -65,7 +65,7 @@ def prepare(
     out: str | os.PathLike[str],
     workers: int | None = 1,
     on: str | None = None,
-    format: CorpusFormat = "auto",
+    format: DataFormat = "auto",
     column: str | None = None,
     skip_bad: bool = False,
     drop_duplicates: bool = False,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from ..errors import DataError
 
@@ -48,16 +49,23 @@ class ReadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The options and counts that every format's reader gets."""
+    """The options and counts that every format's reader gets.
+
+    A reader passes bad input that concerns one line or record to `bad` or `skip`, and goes on after
+    it. A `DataError` that it raises concerns the rest of the file.
+    """
 
     counts: ReadCounts = field(default_factory=ReadCounts)  # the readers add to these
     skip_bad: bool = False  # whether bad input is skipped and counted, instead of raising an error
-    column: str | None = None  # the text column, if given
+    column: str | None = None  # the text column of documents, if given
     spans: bool = False  # whether to read spans too, in formats that support them
     # a longer document is split at the next paragraph (plain text and WikiExtractor)
     max_document_characters: int = 1 << 23
     encoding: str = "utf-8"  # of text; any of Python's names
     max_line_bytes: int = MAX_LINE_BYTES  # a longer line is bad
+    # whether a line `-DOCSTART-` of CoNLL with as many fields as a word's is a row of one word, as
+    # scorers count it
+    document_starts: bool = False
 
     def bad(self, kind: str, what: str, *, where: str, fix: str | None = None) -> None:
         """Count bad input as skipped.
@@ -65,8 +73,15 @@ class Reading:
         Raises:
             DataError: `skip_bad` is false.
         """
-        error = DataError(what, where=where, fix=fix)
+        self.skip(kind, DataError(what, where=where, fix=fix))
+
+    def skip(self, kind: str, error: DataError) -> None:
+        """Count bad input, which an error describes, as skipped; see `bad`."""
         if not self.skip_bad:
             raise error
         self.counts.num_skipped_by_kind[kind] += 1
         self.counts.first_skipped.setdefault(kind, str(error))
+
+    def with_other_counts(self) -> Self:
+        """Return the same options with other counts, for a look at the beginning of a file."""
+        return replace(self, counts=ReadCounts())

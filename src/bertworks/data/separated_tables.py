@@ -9,99 +9,106 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
 from ..errors import BertworksWarning, DataError, shorten_list
-from ..settings.literals import TableFormat
+from ..settings.literals import DataFormat
 from .headers import check_separator, classify_first_line
-from .lines import LINE_SIZE, Lines, too_long
+from .lines import LINE_SIZE, Lines, first_lines, too_long
+from .reading import Reading
 from .rows import LocatedRow, Rows, check_distinct, sample, sample_of
-from .table_detection import are_separated_by_tabs, first_lines, suffix_of
+from .streams import suffix_of
 
+_LINES = 400
 _MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
-
-SEPARATED_FORMATS = ("tsv", "csv")
-"""The formats whose lines are fields between separators."""
 
 Record: TypeAlias = tuple[int, list[str]]
 """The number of the line in which a record begins, and its fields."""
 
 
 def open_separated(
-    path: str,
-    read: Callable[[], Lines],
-    format: TableFormat,
-    column_names: Sequence[str],
+    name: str,
+    read: Callable[[Reading], Lines],
+    format: DataFormat,
+    split: Callable[[Lines, str, Reading], Iterator[Record]],
+    reading: Reading,
     *,
-    header: bool | None,
-    limit: int,
+    column_names: Sequence[str] = (),
+    header: bool | None = None,
 ) -> Rows:
     """Open the lines of a TSV or CSV file as a table.
 
     Args:
+        name: of the file.
         read: reads the lines, from the first one.
-        format: one of `SEPARATED_FORMATS`.
+        format: the name of the format.
+        split: splits lines into records.
         column_names: expected column names: a first line that contains one of them is a header.
         header: whether the first line has column names; detected if None.
-        limit: maximum characters of a record.
 
     Raises:
         DataError: the file is empty, or its fields seem to have another separator.
     """
-    if format == "csv" and are_separated_by_tabs(first_lines(read())):
+    glance = reading.with_other_counts()
+    if format == "csv" and _are_separated_by_tabs(first_lines(read(glance), _LINES)):
         raise DataError(
             "its fields are separated by tabs, not by commas",
-            where=path,
+            where=name,
             fix='--format tsv (format="tsv") reads them.',
         )
-
-    def records() -> Iterator[Record]:
-        return split_csv(read(), path, limit) if format == "csv" else split_tsv(read())
-
-    some = [fields for _, fields in sample(records(), lambda record: record[1])]
+    some = [fields for _, fields in sample(split(read(glance), name, glance), lambda one: one[1])]
     if not some:
-        raise DataError("the file is empty", where=path)
-    check_separator(path, some, column_names, format)
-    has_header = _has_header(path, some, column_names) if header is None else header
-    columns = _column_names(path, some[0], has_header)
+        raise DataError("the file is empty", where=name)
+    check_separator(name, some, column_names, format)
+    has_header = _has_header(name, some, column_names) if header is None else header
+    columns = _column_names(name, some[0], has_header)
 
-    def rows() -> Iterator[LocatedRow]:
-        for number, fields in _without_blank_end(islice(records(), int(has_header), None), columns):
-            if len(fields) != len(columns):
-                raise _wrong_number(f"{path}:{number}", fields, columns, has_header, format)
-            yield LocatedRow(f"{path}:{number}", dict(zip(columns, fields, strict=True)))
+    def rows(reading: Reading) -> Iterator[LocatedRow]:
+        records = islice(split(read(reading), name, reading), int(has_header), None)
+        for number, fields in _without_blank_end(records, columns):
+            where = f"{name}:{number}"
+            if len(fields) == len(columns):
+                yield LocatedRow(where, dict(zip(columns, fields, strict=True)))
+            else:
+                error = _wrong_number(where, fields, columns, has_header, format)
+                reading.skip("wrong number of fields", error)
 
-    return Rows(path, columns, has_header, sample_of(rows), rows)
+    first_rows = sample_of(partial(rows, glance))
+    return Rows(name, columns, has_header, first_rows, partial(rows, reading))
 
 
-def split_tsv(lines: Lines) -> Iterator[Record]:
+def split_tsv(lines: Lines, _name: str, _reading: Reading) -> Iterator[Record]:
     """Split lines at tabs. A quote is a character like any other; there is no escaping."""
     for number, line in lines:
         yield number, _without_end(line).split("\t")
 
 
-def split_csv(lines: Lines, name: str, limit: int) -> Iterator[Record]:
+def split_csv(lines: Lines, name: str, reading: Reading) -> Iterator[Record]:
     """Split lines at commas, by the rules of RFC 4180.
 
     A field that begins with a quote ends at the next single quote and may contain commas and line
     ends; two quotes in it stand for one. In other fields a quote is a character like any other, as
     in spreadsheet programs.
 
-    Args:
-        limit: maximum characters of a record; each line counts as at least 64.
-
     Raises:
         DataError: a quote is not closed, or there is text between a closing quote and the next
-            comma; or a record is too long.
+            comma; or a record has more characters than `max_line_bytes`, where each line counts as
+            at least 64.
     """
-    stream = iter(lines)
+    stream, limit = iter(lines), reading.max_line_bytes
     for number, line in stream:
         text = _without_end(line)
-        if '"' in text:
-            yield number, list(_quoted_fields(number, line, stream, name, limit))
-        else:
+        if '"' not in text:
             yield number, text.split(",")
+            continue
+        try:
+            fields = list(_quoted_fields(number, line, stream, name, limit))
+        except DataError as error:  # where the next record begins is unknown
+            reading.skip("broken quotes", error)
+            return
+        yield number, fields
 
 
 def _quoted_fields(
@@ -204,6 +211,13 @@ def _without_blank_end(records: Iterable[Record], columns: Sequence[str]) -> Ite
         yield from blank
         blank.clear()
         yield record
+
+
+def _are_separated_by_tabs(lines: Sequence[str]) -> bool:
+    """Whether the lines of a file that should have commas have tabs instead."""
+    tabs = {line.count("\t") for line in lines if line}
+    commas = {line.count(",") for line in lines if line}
+    return len(lines) > 1 and len(tabs) == 1 and tabs != {0} and (len(commas) > 1 or commas == {0})
 
 
 def _wrong_number(

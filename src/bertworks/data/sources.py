@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
-from ..errors import DataError
-from ..settings.literals import CorpusFormat
+from ..errors import DataError, import_optional
+from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files, size_of
+from .streams import reason
 
 _HUB = "hf:"
 MAX_WEIGHT = 1000.0
@@ -39,7 +40,7 @@ class CorpusSource:
     # reads a random half of them (by the seed); 1.5 reads each once, and a random half again
     weight: float = 1.0
     # the format of the files; "auto" detects it for each file
-    format: CorpusFormat = "auto"
+    format: DataFormat = "auto"
     # the text column in JSON Lines, Parquet and data sets. Default: `text`, otherwise the only
     # column with strings
     column: str | None = None
@@ -58,7 +59,7 @@ class CorpusSource:
                 where=self.path,
                 fix=_NAME_FIX,
             )
-        if self.format not in (formats := get_args(CorpusFormat)):
+        if self.format not in (formats := get_args(DataFormat)):
             raise DataError(
                 f"the format {self.format!r} is unknown",
                 where=self.path,
@@ -70,7 +71,7 @@ class CorpusSource:
         cls,
         source: str | os.PathLike[str] | CorpusSource,
         *,
-        format: CorpusFormat = "auto",
+        format: DataFormat = "auto",
         column: str | None = None,
     ) -> CorpusSource:
         """Parse `PATH` or `PATH@WEIGHT`; the name of an existing path, also remote, is not split.
@@ -176,7 +177,7 @@ def paths_of(sources: Sequence[CorpusSource]) -> list[str]:
 def parse_sources(
     sources: Sources,
     *,
-    format: CorpusFormat = "auto",
+    format: DataFormat = "auto",
     column: str | None = None,
 ) -> list[CorpusSource]:
     """Parse one or several sources.
@@ -189,6 +190,39 @@ def parse_sources(
     if not sources:
         raise DataError("no corpus is given", fix="Name a file, a folder or a glob.")
     return [CorpusSource.parse(source, format=format, column=column) for source in sources]
+
+
+def open_dataset(source: CorpusSource) -> Any:
+    """Open a split of a Hugging Face data set: the given one, else `train`, else the only one.
+
+    Raises:
+        BertworksError: the package `datasets` is not installed.
+        DataError: there is no such data set or split.
+    """
+    datasets: Any = import_optional("datasets", "data", "Reading a Hugging Face data set")
+    name, config, split = source.dataset
+    try:
+        if is_saved_dataset(Path(name)):
+            data = datasets.load_from_disk(name)
+        else:
+            data = datasets.load_dataset(name, config, streaming=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be loaded ({reason(error)})", where=source.path) from None
+    if isinstance(data, dict):
+        data = data[_choose_split(source, list(data), split)]
+    return data
+
+
+def _choose_split(source: CorpusSource, splits: list[str], split: str | None) -> str:
+    if split is None:
+        split = "train" if "train" in splits else splits[0] if len(splits) == 1 else None
+    if split not in splits:
+        raise DataError(
+            f"no split {split!r}" if split else "several splits, and none is chosen",
+            where=source.path,
+            fix=f"The splits are: {', '.join(splits)}. Add #SPLIT to the name.",
+        )
+    return split
 
 
 def is_saved_dataset(path: Path) -> bool:

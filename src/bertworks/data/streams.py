@@ -6,6 +6,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..errors import DataError
@@ -16,6 +17,7 @@ HEAD_BYTES = 1 << 16
 """The bytes that `read_head` reads."""
 
 _BUFFER = 1 << 20
+_PART = 1 << 16  # of a compressed file: what is left of a larger one is copied at each call
 _Codec: TypeAlias = Literal["gzip", "zstd"]
 _MAGIC: dict[bytes, _Codec] = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _SUFFIXES: dict[str, _Codec] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
@@ -91,6 +93,12 @@ def reason(error: Exception) -> str:
     return str(text).splitlines()[0]
 
 
+def suffix_of(path: str) -> str:
+    """Return the last suffix of a file's name, in lower case, that is not one of compression."""
+    suffixes = [part.lower() for part in ["", *Path(path).suffixes]]
+    return [part for part in suffixes if part not in COMPRESSION_SUFFIXES][-1]
+
+
 class _Readable(io.RawIOBase):
     def readable(self) -> bool:
         return True
@@ -120,7 +128,7 @@ class _Gzip(_Readable):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer will do
         part = b""
         while not part:
-            raw = self._rest or self._file.read1()
+            raw = self._rest or self._file.read1(_PART)
             if self._member.eof:
                 if not raw:
                     return 0

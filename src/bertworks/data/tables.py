@@ -1,8 +1,7 @@
 """Read labelled tables: TSV, CSV, JSON, Parquet, CoNLL, SQuAD, Hugging Face data sets.
 
 Each row has its place (`file:line`, or `file, row 12` in files without lines), so that later errors
-can name it. `table_detection` detects the format; `separated_tables` reads TSV and CSV,
-`table_formats` the formats whose rows name their columns.
+can name it. `formats` says which format a file has.
 """
 
 from __future__ import annotations
@@ -14,48 +13,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from pydantic import Field, field_validator
 
-from ..errors import BertworksWarning, DataError, check_path_name, shorten_list
+from ..errors import BertworksWarning, DataError, shorten_list
 from ..settings.base import Settings
-from ..settings.literals import TableFormat
-from ..utils.lazy_module import LazyModule
+from ..settings.keywords import TableKeywords
+from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
-from .document_tables import open_dataset, open_parquet, read_batches
+from .formats import FORMATS, detect_file_format, detect_format
 from .headers import names_word_columns
 from .lines import Lines, decode_lines, read_lines, text_encoding
+from .parquet import open_parquet_table
 from .questions import holds_questions, questions_of
 from .reading import MAX_LINE_BYTES, Reading
+from .record_formats import conll_fields
 from .rows import (
     NAME,
     BufferedIterator,
     LocatedRow,
     Rows,
-    check_distinct,
     row_of,
     rows_of_dataframe,
     sample_of,
     zip_inputs_and_labels,
 )
-from .separated_tables import SEPARATED_FORMATS, open_separated
-from .sources import CorpusSource
-from .streams import read_head, reason
-from .table_detection import (
-    SUFFIXES,
-    first_lines,
-    format_of_content,
-    holds_one_document,
-    suffix_of,
-)
-from .table_formats import READERS, Readers, conll_fields, read_conll
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-else:
-    pa = LazyModule("pyarrow")
+from .separated_tables import open_separated
+from .sources import CorpusSource, open_dataset
 
 
 class TableOptions(Settings):
@@ -64,7 +50,7 @@ class TableOptions(Settings):
     header: bool | None = Field(
         None, description="whether the first line has column names; detected if omitted"
     )
-    format: TableFormat = Field("auto", description="format of files whose name does not show it")
+    format: DataFormat = Field("auto", description="format of files whose name does not show it")
     encoding: str = Field("utf-8", description="text encoding, such as latin-1")
     max_line_bytes: int = Field(
         MAX_LINE_BYTES, ge=1, description="maximum bytes of a line; a longer one is an error"
@@ -100,13 +86,13 @@ def read_rows(
     *,
     columns: Sequence[str] = (),
     document_starts: bool = False,
-    **options: Any,
+    **options: Unpack[TableKeywords],
 ) -> Rows:
     """Open a table; its rows are read when they are iterated over.
 
     Args:
         columns: expected column names: a first line that contains one of them is a header.
-        document_starts: for CoNLL: whether `-DOCSTART-` lines are rows (see `read_conll`).
+        document_starts: for CoNLL: whether `-DOCSTART-` lines are rows (see `Reading`).
         options: those of `TableOptions`: `header`, `format`, `encoding`, `max_line_bytes`.
 
     Raises:
@@ -125,15 +111,17 @@ def read_rows(
         names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
         return rows_in_memory(zip_inputs_and_labels(rows_of_dataframe(table)), class_names=names)
     path = os.fspath(table)
-    readers = dict(READERS)
-    if document_starts:
-        readers["conll"] = partial(read_conll, document_starts=True)
+    reading = Reading(
+        encoding=settings.encoding,
+        max_line_bytes=settings.max_line_bytes,
+        document_starts=document_starts,
+    )
     if path == "-":
-        return _open_stdin(columns, settings, readers)
+        return _open_stdin(columns, settings, reading)
     source = CorpusSource(path)
     if source.is_dataset:
         return rows_in_memory(open_dataset(source), path)
-    return _open_file(path, columns, settings, readers)
+    return _open_file(path, columns, settings, reading)
 
 
 def reiterable(table: Table) -> Table:
@@ -141,71 +129,78 @@ def reiterable(table: Table) -> Table:
     return list(table) if isinstance(table, Iterator) else table
 
 
-def _open_file(path: str, columns: Sequence[str], options: TableOptions, readers: Readers) -> Rows:
+def _open_file(path: str, columns: Sequence[str], options: TableOptions, reading: Reading) -> Rows:
     if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
         problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
         if Path(path).is_fifo():
             problem = "a pipe, but tables are read more than once: write it to a file"
         raise DataError(problem, where=path)
-    format = options.format if options.format != "auto" else SUFFIXES.get(suffix_of(path))
-    if format == "parquet" or (format is None and read_head(path).startswith(b"PAR1")):
-        _check_no_header(path, options, "parquet")
-        return _open_parquet(path, options.max_line_bytes)
-    lines = partial(read_lines, path, _reading(options))
-    return _open_lines(path, lines, columns, options, format, readers)
+    format = detect_file_format(path, reading, options.format, header=options.header)
+    if format == "parquet":
+        _check_no_header(path, options.header, format)
+        return open_parquet_table(path, reading)
+    return _open_lines(path, partial(read_lines, path), format, columns, options.header, reading)
 
 
-def _check_no_header(path: str, options: TableOptions, format: str | None) -> None:
-    """Raise a DataError if `header` is set although the format has no header."""
-    if options.header is not None:
-        given = f"header={str(options.header).lower()}"
+def _open_stdin(column_names: Sequence[str], options: TableOptions, reading: Reading) -> Rows:
+    name = "standard input"
+    if options.format == "parquet":
+        raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
+    lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, reading), name)
+    format = detect_format(name, lines, options.format, header=options.header)
+    rows = _open_lines(name, lambda _: lines, format, column_names, options.header, reading)
+    lines.close()
+    return rows
+
+
+def _open_lines(
+    name: str,
+    read: Callable[[Reading], Lines],
+    format: DataFormat,
+    column_names: Sequence[str],
+    header: bool | None,
+    reading: Reading,
+) -> Rows:
+    readers = FORMATS[format]
+    if readers.fields is not None:
+        return open_separated(
+            name, read, format, readers.fields, reading, column_names=column_names, header=header
+        )
+    num_headers = 0
+    if format == "conll":
+        num_headers = int(_has_word_header(name, read(reading)) if header is None else header)
+    else:
+        _check_no_header(name, header, format)
+
+    def rows() -> Iterator[LocatedRow]:
+        lines = islice(read(reading), num_headers, None)
+        if readers.records is not None:
+            yield from readers.records(lines, name, reading)
+        else:
+            assert readers.documents is not None, f"the format {format!r} has no reader of lines"
+            for document in readers.documents(lines, name, reading):
+                yield LocatedRow(document.where, {"text": document.text})
+
+    return _of_rows(name, rows, "the file is empty")
+
+
+def _check_no_header(name: str, header: bool | None, format: DataFormat) -> None:
+    """Raise a DataError if `header` is given although the format has no header."""
+    if header is not None:
         raise DataError(
-            f"{given} is for tsv, csv and conll; {format} has no header line",
-            where=path,
+            f"header={str(header).lower()} is for tsv, csv and conll; {format} has no header line",
+            where=name,
             fix="Leave it out.",
         )
 
 
-def _reading(options: TableOptions) -> Reading:
-    return Reading(encoding=options.encoding, max_line_bytes=options.max_line_bytes)
-
-
-def _open_lines(
-    path: str,
-    read: Callable[[], Lines],
-    column_names: Sequence[str],
-    options: TableOptions,
-    format: TableFormat | None,
-    readers: Readers,
-) -> Rows:
-    assert format != "parquet", "Parquet has no lines"
-    header, limit = options.header, options.max_line_bytes
-    if options.format == "auto" and (header is None or format is None):
-        format = format_of_content(path, first_lines(read()), format)
-    if format == "json" and not holds_one_document(read()):
-        format = "jsonl"
-    if format in readers:
-        num_headers = 0
-        if format == "conll":
-            num_headers = int(_has_word_header(path, read) if header is None else header)
-        else:
-            _check_no_header(path, options, format)
-
-        def stream() -> Iterator[LocatedRow]:
-            return readers[format](islice(read(), num_headers, None), path, limit)
-
-        return _of_rows(path, stream, "the file is empty")
-    assert format in SEPARATED_FORMATS, f"the table format {format!r} has no reader"
-    return open_separated(path, read, format, column_names, header=header, limit=limit)
-
-
-def _has_word_header(path: str, read: Callable[[], Lines]) -> bool:
+def _has_word_header(name: str, lines: Lines) -> bool:
     """Return whether the first line of a CoNLL file names the columns; warn if it does."""
-    _, first = next(iter(read()), (1, ""))
+    _, first = next(iter(lines), (1, ""))
     fields = conll_fields(first.rstrip("\r\n"))
     if not names_word_columns(fields):
         return False
-    what = f"{path}:1: {shorten_list(fields)} are read as column names"
+    what = f"{name}:1: {shorten_list(fields)} are read as column names"
     fix = "If they are a word and its tags, give --no-header (header=false)"
     warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=4)
     return True
@@ -219,33 +214,6 @@ def _of_rows(
     if not sample:
         raise DataError(empty, where=name)
     return Rows(name, tuple(dict.fromkeys(chain(columns, *sample))), None, sample, rows)
-
-
-def _open_parquet(path: str, limit: int) -> Rows:
-    check_path_name(path)
-    try:
-        with open_parquet(path) as file:
-            columns = tuple(file.schema_arrow.names)
-            metadata = file.schema_arrow.metadata
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"cannot be read as Parquet ({reason(error)})", where=path) from None
-    check_distinct(columns, path)
-    names = names_in_metadata(metadata, path)
-
-    def rows() -> Iterator[LocatedRow]:
-        number = 0
-        try:
-            with open_parquet(path) as file:
-                for batch in read_batches(file, path, limit):
-                    for values in batch.to_pylist():
-                        number += 1
-                        where = f"{path}, row {number}"
-                        yield LocatedRow(where, name_classes(values, names, where))
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            what = f"cannot be read further ({reason(error)})"
-            raise DataError(what, where=f"{path}, row {number + 1}") from None
-
-    return Rows(path, columns, None, sample_of(rows), rows)
 
 
 def rows_in_memory(
@@ -283,14 +251,3 @@ def rows_in_memory(
     if isinstance(passes, BufferedIterator):
         passes.close()
     return table_rows
-
-
-def _open_stdin(column_names: Sequence[str], options: TableOptions, readers: Readers) -> Rows:
-    name = "standard input"
-    if options.format == "parquet":
-        raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
-    lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, _reading(options)), name)
-    format = None if options.format == "auto" else options.format
-    rows = _open_lines(name, lines.__iter__, column_names, options, format, readers)
-    lines.close()
-    return rows

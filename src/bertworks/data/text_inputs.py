@@ -7,15 +7,16 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Unpack
 
 from ..errors import BertworksWarning, DataError, truncate_repr
+from ..settings.keywords import TableKeywords
 from .headers import classify_first_line
 from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
 from .schema import find_columns, missing_column_error
+from .streams import suffix_of
 from .tables import Table, TableOptions, read_rows
 
-_LINES = (".txt", ".txt.gz", ".txt.zst", ".txt.zstd")
 _NOTHING = object()
 
 
@@ -48,7 +49,7 @@ def read_texts(
     *,
     column: str | None = None,
     name: str = "text",
-    **options: Any,
+    **options: Unpack[TableKeywords],
 ) -> Texts:
     """Open texts; they are read when they are iterated over.
 
@@ -56,7 +57,7 @@ def read_texts(
         data: a `.txt` file, in which each line is a text, even an empty line; a table that
             `read_rows` accepts; texts or rows in memory; or `Texts`, returned unchanged.
         column: the texts' column in a table, by name or number; detected if omitted.
-        called: the name of texts in memory, in errors; their number follows it.
+        name: the name of texts in memory, in errors; their number follows it.
 
     Raises:
         DataError: there is no such file or column, the column cannot be detected, or the table has
@@ -69,7 +70,7 @@ def read_texts(
     data = rows_of_dataframe(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
-        is_guess = settings.format == "auto" and path.endswith(_LINES)
+        is_guess = settings.format == "auto" and suffix_of(path) == ".txt"
         if is_guess:
             settings = settings.with_values(format="text")
         if settings.format == "text":

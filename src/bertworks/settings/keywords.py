@@ -14,7 +14,17 @@ class TableKeywords(TypedDict, total=False):
 
     header: bool | None
     format: Literal[
-        "auto", "tsv", "csv", "jsonl", "json", "parquet", "conll", "conllu", "label-text", "text"
+        "auto",
+        "text",
+        "tsv",
+        "csv",
+        "jsonl",
+        "json",
+        "parquet",
+        "conll",
+        "conllu",
+        "label-text",
+        "wiki",
     ]
     encoding: str
     max_line_bytes: int

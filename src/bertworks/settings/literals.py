@@ -24,8 +24,9 @@ inputs, with a scale for each output and each token; the rest is as with `auto`.
 SavedPrecision: TypeAlias = Literal["fp32", "bf16", "int8"]
 """Precision of the weights in a model's file."""
 
-TableFormat: TypeAlias = Literal[
+DataFormat: TypeAlias = Literal[
     "auto",
+    "text",
     "tsv",
     "csv",
     "jsonl",
@@ -34,11 +35,11 @@ TableFormat: TypeAlias = Literal[
     "conll",
     "conllu",
     "label-text",
-    "text",
+    "wiki",
 ]
-"""Format of a table's file. `json`: one document, an array of objects or SQuAD's; `label-text`: a
-label, a space and a text on each line; `text`: a text on each line; auto: by suffix, else by
-content."""
+"""Format of a file of data. `text`: in a table a text on each line, in a corpus with a blank line
+between documents; `json`: one document, an array of objects or SQuAD's; `label-text`: a label, a
+space and a text on each line; `wiki`: WikiExtractor's `<doc>`s; auto: see `data/formats.py`."""
 
 Objective: TypeAlias = Literal[
     "mlm",
@@ -55,9 +56,6 @@ in a random order, without (XLNet) or with [MASK]s at the positions of later one
 
 InitialAttention: TypeAlias = Literal["random", "neighbours"]
 """Initialisation of attention: random weights, or weights that attend to neighbouring tokens."""
-
-CorpusFormat: TypeAlias = Literal["auto", "text", "wiki", "jsonl", "parquet"]
-"""Format of the files of a corpus."""
 
 Sentences: TypeAlias = Literal["split", "lines"]
 """How paragraphs are split into sentences: by rules, or each line is a sentence."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ...data.record_formats import DOCUMENT_START
 from ...data.rows import Rows
 from ...data.schema import PREDICTION
 from ...data.streams import read_head
-from ...data.table_formats import DOCUMENT_START
 from ...data.tables import Table, read_rows
 from ...errors import DataError, shorten_list
 from ...tasks.evaluation import Evaluation

@@ -19,7 +19,7 @@ import torch
 
 from ...checkpoints.locate import local_directory
 from ...data.lines import read_lines
-from ...data.reading import ReadCounts, Reading
+from ...data.reading import Reading
 from ...data.separated_tables import split_tsv
 from ...errors import DataError, SettingsError, TrainingError
 from ...loading import load
@@ -267,7 +267,9 @@ def _whole(task: GlueTask, file: Path, out: Path, progress: Progress | None) -> 
     """
     if task.name != "QQP":
         return file
-    rows = [fields for _, fields in split_tsv(read_lines(str(file), Reading(ReadCounts())))]
+    reading = Reading()
+    numbered = read_lines(str(file), reading)
+    rows = [fields for _, fields in split_tsv(numbered, str(file), reading)]
     lines = ["\t".join(fields) for fields in rows if len(fields) == len(rows[0])]
     if len(lines) == len(rows):
         return file

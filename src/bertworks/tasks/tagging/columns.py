@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import Any
 
+from ...data.record_formats import DOCUMENT
 from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import Role, RoleColumns, Schema
-from ...data.table_formats import DOCUMENT
 from ...errors import DataError, truncate_repr
 from ...settings.base import Settings
 

@@ -1,4 +1,4 @@
-"""The formats whose rows name their columns: how lines become rows with their places.
+"""The formats whose records name their columns: how lines become rows with their places.
 
 CoNLL: one word per line; a sentence becomes a row of lists. Columns of CoNLL are named by their
 numbers, because the file does not name them; those of CoNLL-U as in its specification. One more
@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 from ..errors import DataError, truncate_repr
 from ..utils.json_files import parse_json
 from .lines import LINE_SIZE, Lines, too_long
 from .questions import holds_questions, questions_of
+from .reading import Reading
 from .rows import LocatedRow, WholeLabel
 
 DOCUMENT_START = "-DOCSTART-"
@@ -43,38 +44,33 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")  # a token of several words, or an empty no
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
-def read_conll(
-    lines: Lines, name: str, limit: int, *, document_starts: bool = False
-) -> Iterator[LocatedRow]:
+def read_conll(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
     """Read the sentences of a CoNLL file, whose fields are separated by tabs, otherwise by spaces.
 
-    Args:
-        limit: maximum characters of a sentence; each line counts as at least 64.
-        document_starts: whether a line `-DOCSTART-` with as many fields as a word's is a row of
-            one word, as scorers count it.
+    A sentence with a line of another number of fields than the first is bad.
 
     Raises:
-        DataError: a line has another number of fields than the first, or a sentence is too long.
+        DataError: a sentence is longer than `max_line_bytes`; each line counts as at least 64.
     """
     width: int | None = None
     document = 0
-    for first, sentence in _sentences(lines, name, limit):
+    for first, sentence in _sentences(lines, name, reading.max_line_bytes):
         columns: list[list[str]] = []
         for number, line in sentence:
             fields = conll_fields(line)
             if fields[0] == DOCUMENT_START:
                 document += 1
-                if document_starts and len(fields) > 1:
+                if reading.document_starts and len(fields) > 1:
                     values = {str(at): [field] for at, field in enumerate(fields, 1)}
                     yield LocatedRow(f"{name}:{number}", {**values, DOCUMENT: document})
                 continue
             if width is None:
                 width = len(fields)
             if len(fields) != width:
-                raise DataError(
-                    f"{len(fields)} field(s), where the first line has {width}",
-                    where=f"{name}:{number}",
-                )
+                what = f"{len(fields)} field(s), where the first line has {width}"
+                reading.bad("wrong number of fields", what, where=f"{name}:{number}")
+                columns = []
+                break
             columns = columns or [[] for _ in fields]
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
@@ -88,15 +84,16 @@ def conll_fields(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [*filter(None, line.split(" "))]
 
 
-def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
+def read_conllu(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
     """Read the sentences of a CoNLL-U file: syntactic words, not multi-word tokens or empty nodes.
 
+    A sentence is bad if a line does not have ten fields, or has an id that is not valid in CoNLL-U.
+
     Raises:
-        DataError: a line does not have ten fields, or has an id that is not valid in CoNLL-U; or a
-            sentence is too long (see `read_conll`).
+        DataError: a sentence is too long (see `read_conll`).
     """
     document = 0
-    for first, sentence in _sentences(lines, name, limit):
+    for first, sentence in _sentences(lines, name, reading.max_line_bytes):
         words = []
         for number, line in sentence:
             if line.startswith("#"):
@@ -104,17 +101,17 @@ def read_conllu(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
                 continue
             fields = line.split("\t")
             if len(fields) != len(CONLLU_COLUMNS):
-                raise DataError(
-                    f"{len(fields)} field(s), where CoNLL-U has {len(CONLLU_COLUMNS)}",
-                    where=f"{name}:{number}",
-                )
-            if fields[0].isdecimal():
+                what = f"{len(fields)} field(s), where CoNLL-U has {len(CONLLU_COLUMNS)}"
+            elif fields[0].isdecimal():
                 words.append(fields)
-            elif not _NO_WORD.fullmatch(fields[0]):
-                raise DataError(
-                    f"the id {truncate_repr(fields[0])} is not the id of a word",
-                    where=f"{name}:{number}",
-                )
+                continue
+            elif _NO_WORD.fullmatch(fields[0]):
+                continue
+            else:
+                what = f"the id {truncate_repr(fields[0])} is not the id of a word"
+            reading.bad("not CoNLL-U", what, where=f"{name}:{number}")
+            words = []
+            break
         if words:
             columns = map(list, zip(*words, strict=True))
             values = dict(zip(CONLLU_COLUMNS, columns, strict=True))
@@ -139,27 +136,14 @@ def _sentences(lines: Lines, name: str, limit: int) -> Iterator[tuple[int, list[
         yield sentence[0][0], sentence
 
 
-def read_document(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
-    """Read the rows of a file that is one JSON document.
-
-    Args:
-        limit: maximum characters of the document, which is loaded into memory.
+def read_json_document(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
+    """Read the rows of a file that is one JSON document, which is loaded into memory.
 
     Raises:
-        DataError: the file is not JSON, has neither of the two forms, or is too long.
+        DataError: the file is not JSON, has neither of the two forms, or has more characters than
+            `max_line_bytes`.
     """
-    parts, size = [], 0
-    for _, line in lines:
-        parts.append(line)
-        size += len(line)
-        if size > limit:
-            raise too_long("document", limit, name)
-    try:
-        document = parse_json("".join(parts))
-    except json.JSONDecodeError as error:
-        raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
-    except ValueError as error:
-        raise DataError(f"JSON that cannot be read: {error}", where=name) from None
+    document = parse_document(lines, name, reading)
     rows = document.get("data", document) if isinstance(document, dict) else document
     if isinstance(rows, dict) and holds_questions(rows):
         rows = [rows]
@@ -171,31 +155,52 @@ def read_document(lines: Lines, name: str, limit: int) -> Iterator[LocatedRow]:
             yield from questions_of(row, name, number)
             continue
         where = f"{name}, row {number}"
-        if not isinstance(row, dict):
-            raise DataError(f"a JSON {type(row).__name__}, not an object", where=where)
-        yield LocatedRow(where, row)
+        if isinstance(row, dict):
+            yield LocatedRow(where, row)
+        else:
+            reading.bad("bad JSON", f"a JSON {type(row).__name__}, not an object", where=where)
+
+
+def parse_document(lines: Lines, name: str, reading: Reading) -> Any:
+    """Return the value of a file that is one JSON document; see `read_json_document`."""
+    parts, size, limit = [], 0, reading.max_line_bytes
+    for _, line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > limit:
+            raise too_long("document", limit, name)
+    try:
+        return parse_json("".join(parts))
+    except json.JSONDecodeError as error:
+        raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
+    except ValueError as error:
+        raise DataError(f"JSON that cannot be read: {error}", where=name) from None
 
 
 FASTTEXT_PREFIX = "__label__"
 """The prefix of labels in fastText's files."""
 _BLANKS = re.compile(r"[ \t]+")
-_ONE_A_LINE = 'Each line must hold one object, like {"text": …, "label": …}.'
+_ONE_A_LINE = (
+    'Each line must hold one object, like {"text": …, "label": …}; --format json (format="json") '
+    "reads one document."
+)
 
 
-def read_json_lines(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
-    """Read a JSON object from each line that is not blank, or questions as in SQuAD.
-
-    Raises:
-        DataError: a line holds something else.
-    """
+def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
+    """Read a JSON object from each line that is not blank, or questions as in SQuAD."""
     for number, line in lines:
-        if line.strip():
-            where = f"{name}:{number}"
+        if line.isspace():
+            continue
+        where = f"{name}:{number}"
+        try:
             value = _json_object(line, where)
-            if holds_questions(value):
-                yield from questions_of(value, name, number)
-            else:
-                yield LocatedRow(where, value)
+        except DataError as error:
+            reading.skip("bad JSON", error)
+            continue
+        if holds_questions(value):
+            yield from questions_of(value, name, number)
+        else:
+            yield LocatedRow(where, value)
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -217,7 +222,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
+def read_label_text(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
     """Read lines of a label, blanks and a text; labels may have fastText's prefix."""
     for number, line in lines:
         label, text = _first_word(line.strip())
@@ -228,8 +233,9 @@ def read_label_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow
             label, text = _first_word(text)
             labels.append(label)
         if not text.strip():
-            where = f"{name}:{number}"
-            raise DataError(f"there is no text after the label {truncate_repr(label)}", where=where)
+            what = f"there is no text after the label {truncate_repr(label)}"
+            reading.bad("no text", what, where=f"{name}:{number}")
+            continue
         names = [
             WholeLabel(one.removeprefix(FASTTEXT_PREFIX))
             if one.startswith(FASTTEXT_PREFIX)
@@ -246,20 +252,7 @@ def _first_word(text: str) -> tuple[str, str]:
     return word, "".join(rest)
 
 
-def read_text(lines: Lines, name: str, _limit: int) -> Iterator[LocatedRow]:
+def read_texts(lines: Lines, name: str, _reading: Reading) -> Iterator[LocatedRow]:
     """Read a text from each line."""
     for number, line in lines:
         yield LocatedRow(f"{name}:{number}", {"text": line.rstrip("\r\n")})
-
-
-Readers: TypeAlias = Mapping[str | None, Callable[[Lines, str, int], Iterator[LocatedRow]]]
-"""For each format whose rows name their columns: the function that reads its lines."""
-
-READERS: Readers = {
-    "jsonl": read_json_lines,
-    "json": read_document,
-    "conll": read_conll,
-    "conllu": read_conllu,
-    "label-text": read_label_text,
-    "text": read_text,
-}
