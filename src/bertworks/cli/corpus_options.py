@@ -39,7 +39,7 @@ def _reading(
 
     Args:
         format: File format; auto detects it for each file.
-        column (NAME): Text column (JSON Lines, Parquet, hf:).
+        column (NAME): Text column, in formats that have columns.
         skip_bad: Skip and count unreadable input.
     """
     return {"format": format, "column": column, "skip_bad": skip_bad, **lines}
