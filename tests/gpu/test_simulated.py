@@ -14,6 +14,7 @@ from bertworks.errors import SettingsError
 from bertworks.model import Model
 from bertworks.nn import varlen_attention
 from bertworks.nn.attention import attention
+from bertworks.nn.losses import _chunk_and_group, linear_cross_entropy
 from bertworks.packed import Layout
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training import fit
@@ -240,3 +241,14 @@ def test_a_network_is_sharded_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     network = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES)).network
     copy = shard(network, torch.device("meta"), 2)
     assert modules == [*copy.encoder.layers, copy]
+
+
+def test_the_loss_of_a_vocabulary_is_one_product_on_a_gpu(gpu: Counts) -> None:
+    """On the CPU it is computed in chunks, which stay in its caches."""
+    weight = torch.randn(30_000, 8).to("cuda:0")
+    labels = torch.arange(3000).to("cuda:0")
+    gpu.clear()
+    loss = linear_cross_entropy(torch.randn(3000, 8).to("cuda:0"), weight, None, labels)
+    assert gpu.operators["aten.mm.out"] == 1
+    assert 8 < float(loss) / 3000 < 20
+    assert _chunk_and_group(torch.empty(3000, 8), torch.empty(30_000, 8)) == (128, 128)

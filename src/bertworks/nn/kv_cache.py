@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..packed import Layout, Packed
+from ..packed import Layout, Packed, to_tensor
 
 
 class KeyValueCache:
@@ -71,8 +71,8 @@ class KeyValueCache:
         numbers = np.arange(packed.num_sequences)
         sequences = np.repeat(np.tile(numbers, 2), np.concatenate([lengths, packed.lengths]))
         device = packed.input_ids.device
-        index = torch.from_numpy(np.argsort(sequences, kind="stable"))
-        self._index = index.to(device) if lengths.any() else None
+        index = np.argsort(sequences, kind="stable")
+        self._index = to_tensor(index, device) if lengths.any() else None
         self.layout = Layout.from_lengths(lengths + packed.lengths).to(device)
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,6 +89,6 @@ class KeyValueCache:
         edges = np.append(0, np.cumsum(self.lengths))
         rows = [np.arange(edges[number], edges[number + 1]) for number in sequences]
         key, _ = next(iter(self._layers.values()))
-        index = torch.from_numpy(np.concatenate(rows)).to(key.device)
+        index = to_tensor(np.concatenate(rows), key.device)
         self._layers = {layer: (k[index], v[index]) for layer, (k, v) in self._layers.items()}
         self.layout = Layout.from_lengths(self.lengths[list(sequences)]).to(key.device)

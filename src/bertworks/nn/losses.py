@@ -20,6 +20,7 @@ from .layers import promote_to_float32
 
 _CHUNK = 2**24  # logits processed at a time
 _GROUP = 2**25  # the most logits in memory
+_GPU_GROUP = 2**27  # on a GPU, where large products are faster and memory is filled by activations
 
 
 def cross_entropy_sum(
@@ -99,8 +100,12 @@ def _chunk_and_group(x: Tensor, weight: Tensor) -> tuple[int, int]:
     """Return how many positions' logits to compute at a time, and how many per product with `x`.
 
     A product in the weights' dtype is added directly to their gradient. In another dtype it must
-    first be cast, which needs one more pass over the whole gradient.
+    first be cast, which needs one more pass over the whole gradient. On a GPU both numbers are the
+    same.
     """
+    if not x.is_cpu:
+        rows = max(1, _GPU_GROUP // len(weight))
+        return rows, rows
     rows, most = (1 << max(0, (size // len(weight)).bit_length() - 1) for size in (_CHUNK, _GROUP))
     few = max(1, rows // 4)
     return (few, few) if x.dtype == weight.dtype else (rows, max(rows, most))
