@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -29,8 +30,6 @@ SMALL = (
 
 CPU = ("--device", "cpu", "--threads", 1)
 
-Bertworks = Callable[..., Result]
-
 
 @dataclass(frozen=True)
 class World:
@@ -45,9 +44,43 @@ class World:
     dev: Path
 
 
-def invoke(*words: object, stdin: str | bytes | None = None) -> Result:
+def bertworks(*words: object, stdin: str | bytes | None = None) -> Result:
     """Run a command line, at 80 columns and on one thread."""
     return CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(word) for word in words], input=stdin)
+
+
+def succeeds(*words: object, stdin: str | bytes | None = None) -> Result:
+    """Run a command line, which must succeed."""
+    result = bertworks(*words, stdin=stdin)
+    assert result.exit_code == 0, (words, result.output, result.exception)
+    return result
+
+
+def json_lines_of(*words: object, stdin: str | None = None) -> list[Any]:
+    """The documents that a command line prints with `--json`."""
+    lines = succeeds(*words, "--json", stdin=stdin).stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def json_of(*words: object, stdin: str | None = None) -> Any:
+    """The one document that a command line prints with `--json`."""
+    (document,) = json_lines_of(*words, stdin=stdin)
+    return document
+
+
+def fails(*words: object, says: str, status: int = 1, stdin: str | bytes | None = None) -> Result:
+    """Run a command line, which must print one line of error, and nothing else.
+
+    Args:
+        says: is in the line.
+    """
+    result = bertworks(*words, stdin=stdin)
+    assert result.exit_code == status, (words, result.output, result.exception)
+    assert result.stdout == "", (words, result.stdout)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: "), (words, line)
+    assert says in line, (words, line)
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,11 +89,6 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture
-def bertworks() -> Bertworks:
-    return invoke
 
 
 @pytest.fixture(scope="session")
@@ -112,5 +140,4 @@ def make_world(root: Path) -> None:
             *("--dev", world.dev, "--out", world.classifier, *CPU, "epochs=1", "max_seq_length=32"),
         ),
     ):
-        result = invoke(*words)
-        assert result.exit_code == 0, (words, result.output, result.exception)
+        succeeds(*words)

@@ -14,21 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CPU, SMALL, Bertworks, World
-
-
-def _fails(bertworks: Bertworks, *words: object, says: str, status: int = 1) -> None:
-    result = bertworks(*words)
-    assert result.exit_code == status, (result.output, result.exception)
-    assert "Traceback" not in result.output
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    assert says in result.stderr, result.stderr
+from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
 
 
 @pytest.mark.parametrize(("name", "title"), [("fill-mask", "Example:"), ("search", "Examples:")])
-def test_help_ends_with_examples(bertworks: Bertworks, name: str, title: str) -> None:
+def test_help_ends_with_examples(name: str, title: str) -> None:
     lines = bertworks(name, "--help").stdout.rstrip().splitlines()
     (start,) = (at for at, line in enumerate(lines) if line.strip() in ("Example:", "Examples:"))
     assert lines[start].strip() == title
@@ -59,10 +49,8 @@ def test_help_ends_with_examples(bertworks: Bertworks, name: str, title: str) ->
         (["demo", "now"], "unexpected extra argument"),
     ],
 )
-def test_mistyped_command_lines_are_refused(
-    bertworks: Bertworks, words: list[str], says: str
-) -> None:
-    _fails(bertworks, *words, says=says, status=2)
+def test_mistyped_command_lines_are_refused(words: list[str], says: str) -> None:
+    fails(*words, says=says, status=2)
     assert "--help" in bertworks(*words).stderr
 
 
@@ -74,9 +62,7 @@ def test_mistyped_command_lines_are_refused(
         ("embed", ["Required: --out FILE", "", "Example: bertworks embed sentence-transformers"]),
     ],
 )
-def test_a_verb_alone_says_its_usage_and_an_example(
-    bertworks: Bertworks, verb: str, lines: list[str]
-) -> None:
+def test_a_verb_alone_says_its_usage_and_an_example(verb: str, lines: list[str]) -> None:
     result = bertworks(verb)
     assert (result.exit_code, result.stdout) == (2, "")
     usage, *rest = result.stderr.splitlines()
@@ -88,7 +74,7 @@ def test_a_verb_alone_says_its_usage_and_an_example(
 
 
 @pytest.mark.long
-def test_bad_corpora_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_corpora_are_refused(world: World, tmp_path: Path) -> None:
     out = tmp_path / "v"
     (tmp_path / "empty.txt").touch()
     (tmp_path / "utf16.txt").write_bytes("text".encode("utf-16"))
@@ -100,28 +86,26 @@ def test_bad_corpora_are_refused(bertworks: Bertworks, world: World, tmp_path: P
         ("utf16.txt", "utf16.txt:1: not UTF-8"),
         ("open.txt", "open.txt:1"),
     ):
-        _fails(bertworks, "vocab", tmp_path / name, "--out", out, says=says)
-    _fails(bertworks, "vocab", world.corpus, "--out", out, "--size", 50, says="size=50")
-    _fails(
-        *(bertworks, "vocab", world.corpus, "--out", out, "--size", "many"),
+        fails("vocab", tmp_path / name, "--out", out, says=says)
+    fails("vocab", world.corpus, "--out", out, "--size", 50, says="size=50")
+    fails(
+        *("vocab", world.corpus, "--out", out, "--size", "many"),
         says="size='many': input should be a valid integer",
     )
-    _fails(bertworks, "vocab", world.train, "--out", out, "--column", "txt", says="'txt'")
-    _fails(
-        *(bertworks, "vocab", world.corpus, "--out", out, "--column", "text"),
+    fails("vocab", world.train, "--out", out, "--column", "txt", says="'txt'")
+    fails(
+        *("vocab", world.corpus, "--out", out, "--column", "text"),
         says="plain text has no column 'text'",
     )
     (tmp_path / "long.txt").write_text("short\n" + "x" * 100)
-    _fails(
-        *(bertworks, "vocab", tmp_path / "long.txt", "--out", out, "--max-line-bytes", 50),
+    fails(
+        *("vocab", tmp_path / "long.txt", "--out", out, "--max-line-bytes", 50),
         says="long.txt:2: the line is longer than 50 bytes",
     )
     assert not out.exists()
 
 
-def test_encoding_and_format_are_options_of_every_verb(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_encoding_and_format_are_options_of_every_verb(world: World, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_bytes("text\tlabel\nGrüße\tdry\nDas Öl\twet\n".encode("latin-1"))
     out = tmp_path / "out"
@@ -135,61 +119,51 @@ def test_encoding_and_format_are_options_of_every_verb(
         ("probe", "--model", world.classifier, "--train", table, "--dev", table),
     ):
         out.mkdir(exist_ok=True)
-        _fails(bertworks, *words, says="--encoding latin-1")
-        result = bertworks(*words, *options)
-        assert result.exit_code == 0, result.output
+        fails(*words, says="--encoding latin-1")
+        succeeds(*words, *options)
     assert "Grüße,dry,".encode() in (out / "a.csv").read_bytes()
-    _fails(bertworks, *words, "--encoding", "latin-17", says="nearest valid name")
-    _fails(
-        *(bertworks, "predict", world.classifier, "--data", world.dev),
-        *("--out", tmp_path / "a.xlsx"),
+    fails(*words, "--encoding", "latin-17", says="nearest valid name")
+    fails(
+        *(*("predict", world.classifier, "--data", world.dev), *("--out", tmp_path / "a.xlsx")),
         says="cannot be written as .xlsx. Name it .tsv, .csv or .jsonl",
     )
 
 
-def test_existing_outputs_and_inputs_are_not_overwritten(
-    bertworks: Bertworks, world: World
-) -> None:
+def test_existing_outputs_and_inputs_are_not_overwritten(world: World) -> None:
     for out in (world.vocab, world.pretrained / "model"):
-        _fails(bertworks, "vocab", world.corpus, "--out", out, says="already")
-    _fails(bertworks, "vocab", world.corpus, "--out", world.corpus, says="is an input")
-    _fails(
-        bertworks, "vocab", world.corpus, "--out", world.train, says="is a file, not a directory"
-    )
+        fails("vocab", world.corpus, "--out", out, says="already")
+    fails("vocab", world.corpus, "--out", world.corpus, says="is an input")
+    fails("vocab", world.corpus, "--out", world.train, says="is a file, not a directory")
     words = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out")
-    _fails(bertworks, *words, world.vocab, says="is an input")
-    _fails(bertworks, *words, world.classifier, says="not empty")
+    fails(*words, world.vocab, says="is an input")
+    fails(*words, world.classifier, says="not empty")
     words = ("pretrain", "tiny", f"data={world.data}", *SMALL, *CPU, "--out")
-    _fails(bertworks, *words, world.vocab, says="not empty and holds no run")
-    _fails(bertworks, *words, world.pretrained, "seed=9", says="seed=0, not 9")
+    fails(*words, world.vocab, says="not empty and holds no run")
+    fails(*words, world.pretrained, "seed=9", says="seed=0, not 9")
 
 
-def test_bad_preparations_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_bad_preparations_are_refused(world: World, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "p")
-    _fails(bertworks, "prepare", world.corpus, "--tokenizer", tmp_path, *out, says="tokenizer.json")
-    _fails(bertworks, "prepare", world.vocab, "--tokenizer", world.corpus, *out, says="corpus.txt")
+    fails("prepare", world.corpus, "--tokenizer", tmp_path, *out, says="tokenizer.json")
+    fails("prepare", world.vocab, "--tokenizer", world.corpus, *out, says="corpus.txt")
 
 
-def test_bad_pretraining_settings_are_refused(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_bad_pretraining_settings_are_refused(world: World, tmp_path: Path) -> None:
     end = (*SMALL, *CPU, "--out", tmp_path / "run")
     data = f"data={world.data}"
-    _fails(bertworks, "pretrain", "tini", data, *end, says="'tiny'")
-    _fails(bertworks, "pretrain", tmp_path / "my.yaml", data, *end, says="my.yaml")
-    _fails(bertworks, "pretrain", "tiny", *end, says="data=VALUE")
-    _fails(bertworks, "pretrain", "tiny", world.data, *end, says="key=value")
-    _fails(bertworks, "pretrain", "tiny", f"data={world.vocab}", *end, says="bertworks prepare")
-    _fails(bertworks, "pretrain", "tiny", data, *end, "stesp=5", says="'steps'")
-    _fails(bertworks, "pretrain", "tiny", data, *end, "learning_rate=fast", says="learning_rate")
-    _fails(bertworks, "pretrain", "tiny", data, *end, "model.hidden_size=15", says="hidden_size")
+    fails("pretrain", "tini", data, *end, says="'tiny'")
+    fails("pretrain", tmp_path / "my.yaml", data, *end, says="my.yaml")
+    fails("pretrain", "tiny", *end, says="data=VALUE")
+    fails("pretrain", "tiny", world.data, *end, says="key=value")
+    fails("pretrain", "tiny", f"data={world.vocab}", *end, says="bertworks prepare")
+    fails("pretrain", "tiny", data, *end, "stesp=5", says="'steps'")
+    fails("pretrain", "tiny", data, *end, "learning_rate=fast", says="learning_rate")
+    fails("pretrain", "tiny", data, *end, "model.hidden_size=15", says="hidden_size")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long
-def test_bad_finetuning_settings_are_refused(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_bad_finetuning_settings_are_refused(world: World, tmp_path: Path) -> None:
     files = {
         "fields.tsv": "text\tlabel\na\tx\nb\n",
         "empty.tsv": "text\tlabel\na\tx\nb\t\n",
@@ -200,135 +174,124 @@ def test_bad_finetuning_settings_are_refused(
         (tmp_path / name).write_text(content)
     start = ("finetune", "classification", *CPU, "--out", tmp_path / "run")
     model = ("--model", world.pretrained, "max_seq_length=32")
-    _fails(bertworks, *start, *model, "--train", tmp_path / "no.tsv", says="no such file")
-    _fails(bertworks, *start, *model, "--train", tmp_path / "fields.tsv", says="fields.tsv:3")
-    _fails(bertworks, *start, *model, "--train", tmp_path / "empty.tsv", says="empty.tsv:3")
+    fails(*start, *model, "--train", tmp_path / "no.tsv", says="no such file")
+    fails(*start, *model, "--train", tmp_path / "fields.tsv", says="fields.tsv:3")
+    fails(*start, *model, "--train", tmp_path / "empty.tsv", says="empty.tsv:3")
     dev = ("--train", world.train, "--dev", tmp_path / "unseen.tsv")
-    _fails(bertworks, *start, *model, *dev, says="unseen.tsv:2: the label 'wett'")
+    fails(*start, *model, *dev, says="unseen.tsv:2: the label 'wett'")
     train = ("--train", world.train)
-    _fails(bertworks, *start, *model, *train, "label_column=lable", says="'lable'")
-    _fails(bertworks, *start, *model, *train, "learning_rat=1", says="'learning_rate'")
-    _fails(bertworks, *start, *model, *train, "epochs", says="key=value")
-    _fails(bertworks, *start, "--model", world.vocab, *train, says="config.json")
-    _fails(bertworks, *start, "--model", world.train, *train, says="is a file")
+    fails(*start, *model, *train, "label_column=lable", says="'lable'")
+    fails(*start, *model, *train, "learning_rat=1", says="'learning_rate'")
+    fails(*start, *model, *train, "epochs", says="key=value")
+    fails(*start, "--model", world.vocab, *train, says="config.json")
+    fails(*start, "--model", world.train, *train, says="is a file")
     paper = (*start, *model, *train, "--grid", "paper")
-    _fails(bertworks, *paper, says="a grid needs --dev")
+    fails(*paper, says="a grid needs --dev")
     assert "--dev 0.1" in bertworks(*paper).stderr
     early = (*start, *model, *train, "early_stopping=2")
-    _fails(bertworks, *early, says="Give dev: a table, or a share of the training rows (--dev 0.1)")
-    _fails(bertworks, *start, *model, *train, "--dev", "10", says="dev=10.0: a share")
-    _fails(bertworks, *start, *model, *train, "seed=1", "seed=2", says="seed is given twice")
-    _fails(bertworks, *start, *model, *train, "patience=2", says="called 'early_stopping'")
-    _fails(bertworks, *start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
-    _fails(
-        bertworks,
+    fails(*early, says="Give dev: a table, or a share of the training rows (--dev 0.1)")
+    fails(*start, *model, *train, "--dev", "10", says="dev=10.0: a share")
+    fails(*start, *model, *train, "seed=1", "seed=2", says="seed is given twice")
+    fails(*start, *model, *train, "patience=2", says="called 'early_stopping'")
+    fails(*start, *model, *train, "output_dir=x", says="as --out (in Python: out=)")
+    fails(
         *(*start, *model, *train, "multi_label=true"),
         says="The task multilabel is for rows with any number of labels",
     )
     late = ("epochs=2", "unfreeze_epochs=3")
-    _fails(bertworks, *start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
+    fails(*start, *model, *train, *late, says="unfreeze_epochs=3 is more than epochs=2")
     grid = (*start, *model, *train, "--dev", world.dev)
-    _fails(bertworks, *grid, "--seeds", "two", says="seeds=two: not numbers")
-    _fails(bertworks, *grid, "--seeds", "", says="seeds=: not numbers")
-    _fails(bertworks, *grid, "--seeds", "2", "seed=1", says="Give seeds")
+    fails(*grid, "--seeds", "two", says="seeds=two: not numbers")
+    fails(*grid, "--seeds", "", says="seeds=: not numbers")
+    fails(*grid, "--seeds", "2", "seed=1", says="Give seeds")
     lab = ("lab", "run", "order", "--out", tmp_path / "run")
     for command in (grid, lab):
-        _fails(bertworks, *command, "--seeds", "0", says="seeds=0: one seed at least is needed")
+        fails(*command, "--seeds", "0", says="seeds=0: one seed at least is needed")
     twice = ("--grid", "epochs=1", "--grid", "epochs=2")
-    _fails(bertworks, *grid, *twice, says="epochs is given twice in the grid")
-    _fails(bertworks, *grid, "--grid", "learning_rat=1", says="'learning_rate'")
-    _fails(bertworks, *grid, "--grid", "bigger", says="unknown grid 'bigger'")
+    fails(*grid, *twice, says="epochs is given twice in the grid")
+    fails(*grid, "--grid", "learning_rat=1", says="'learning_rate'")
+    fails(*grid, "--grid", "bigger", says="unknown grid 'bigger'")
     glue = ("glue", *model, "--data", tmp_path, "--out", tmp_path / "run")
-    _fails(bertworks, *glue, says="no GLUE task found")
-    _fails(bertworks, *glue, "--tasks", "colla", says="'cola'")
-    _fails(bertworks, *glue, "--tasks", "", says="GLUE has no task ''")
+    fails(*glue, says="no GLUE task found")
+    fails(*glue, "--tasks", "colla", says="'cola'")
+    fails(*glue, "--tasks", "", says="GLUE has no task ''")
     sst2 = ("finetune", "sst2", *CPU, "--out", tmp_path / "run", *model, *train)
-    _fails(bertworks, *sst2, says="classification")
+    fails(*sst2, says="classification")
     assert not (tmp_path / "run").exists()
 
 
-def test_models_that_are_none_or_of_another_task(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_models_that_are_none_or_of_another_task(world: World, tmp_path: Path) -> None:
     missing_path = tmp_path / "gone"
-    _fails(bertworks, "predict", missing_path, "text", says="no such directory")
-    _fails(bertworks, "predict", "the text first", world.classifier, says="no such directory")
-    _fails(bertworks, "evaluate", world.dev, "--data", world.classifier, says="is a file")
+    fails("predict", missing_path, "text", says="no such directory")
+    fails("predict", "the text first", world.classifier, says="no such directory")
+    fails("evaluate", world.dev, "--data", world.classifier, says="is a file")
     missing = world.dev.parent / "missing" / "page.html"
-    _fails(
-        *(bertworks, "evaluate", world.classifier, "--data", world.dev, "--report", missing),
+    fails(
+        *("evaluate", world.classifier, "--data", world.dev, "--report", missing),
         says="page.html: cannot be written (No such file or directory)",
     )
     sheet = world.dev.parent / "page.xlsx"
-    _fails(
-        *(bertworks, "evaluate", world.classifier, "--data", world.dev, "--report", sheet),
+    fails(
+        *("evaluate", world.classifier, "--data", world.dev, "--report", sheet),
         says="page.xlsx: a report is an HTML page. Name it .html.",
     )
     assert not sheet.exists()
     bare = tmp_path / "noext"
-    _fails(
-        *(bertworks, "explain", world.classifier, "the river", "--out", bare),
+    fails(
+        *("explain", world.classifier, "the river", "--out", bare),
         says="noext: a report is an HTML page. Name it .html.",
     )
     assert not bare.exists()
-    _fails(bertworks, "fill-mask", world.classifier, "a [MASK]", says="trained for classification")
-    _fails(bertworks, "next-sentence", world.classifier, "a", "b", says="classification")
-    _fails(bertworks, "tokenize", missing_path, "text", says="no such directory")
+    fails("fill-mask", world.classifier, "a [MASK]", says="trained for classification")
+    fails("next-sentence", world.classifier, "a", "b", says="classification")
+    fails("tokenize", missing_path, "text", says="no such directory")
     weights = tmp_path / "damaged" / "model.safetensors"
     weights.parent.mkdir()
     for file in (world.classifier / "model").iterdir():
         (weights.parent / file.name).write_bytes(file.read_bytes())
     weights.write_bytes(weights.read_bytes()[:-100])
-    _fails(bertworks, "predict", weights.parent, "text", says="damaged")
+    fails("predict", weights.parent, "text", says="damaged")
 
 
-def test_a_recipe_says_what_it_needs(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_a_recipe_says_what_it_needs(world: World, tmp_path: Path) -> None:
     words = ("pretrain", "adapt", f"data={world.data}", *CPU, "--out", tmp_path / "run")
-    _fails(bertworks, *words, says="the setting 'init_checkpoint' (model to start from")
-    _fails(bertworks, *words, says="Give it as init_checkpoint=VALUE")
+    fails(*words, says="the setting 'init_checkpoint' (model to start from")
+    fails(*words, says="Give it as init_checkpoint=VALUE")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_of_pre_training_predicts_nothing(bertworks: Bertworks, world: World) -> None:
+def test_a_model_of_pre_training_predicts_nothing(world: World) -> None:
     says = "Use fill-mask, next-sentence or embed; or train it with finetune"
-    _fails(bertworks, "predict", world.pretrained, "a door", says=says)
-    _fails(bertworks, "predict", world.pretrained, "--data", world.dev, says=says)
+    fails("predict", world.pretrained, "a door", says=says)
+    fails("predict", world.pretrained, "--data", world.dev, says=says)
 
 
-def test_a_model_of_pre_training_is_measured_on_a_corpus(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_a_model_of_pre_training_is_measured_on_a_corpus(world: World, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("the river\nthe door\n")
     says = ": the model is only pre-trained, and is evaluated on the output of `bertworks prepare`"
     for data in (texts, world.dev):
-        _fails(bertworks, "evaluate", world.pretrained, "--data", data, says=f"{data}{says}")
+        fails("evaluate", world.pretrained, "--data", data, says=f"{data}{says}")
 
 
-def test_a_mistake_on_the_command_line_is_not_the_recipe_s(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_a_mistake_on_the_command_line_is_not_the_recipe_s(world: World, tmp_path: Path) -> None:
     start = ("pretrain", "tiny", *CPU, "--out", tmp_path / "run")
     data = f"data={world.data}"
-    _fails(bertworks, *start, data, "step=3", says="error: unknown setting 'step'")
-    _fails(bertworks, *start, data, "steps=0", says="error: steps=0")
-    _fails(bertworks, *start, data, "model.hiden_size=3", says="error: unknown setting 'model.hid")
-    _fails(bertworks, *start, says="error: the setting 'data' is missing. Give it as data=VALUE")
+    fails(*start, data, "step=3", says="error: unknown setting 'step'")
+    fails(*start, data, "steps=0", says="error: steps=0")
+    fails(*start, data, "model.hiden_size=3", says="error: unknown setting 'model.hid")
+    fails(*start, says="error: the setting 'data' is missing. Give it as data=VALUE")
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("step: 3\nsteps: 3\n")
-    _fails(
-        bertworks, "pretrain", recipe, data, *start[2:], says="mine.yaml: unknown setting 'step'"
-    )
+    fails("pretrain", recipe, data, *start[2:], says="mine.yaml: unknown setting 'step'")
 
 
-def test_a_rate_beyond_measure_is_refused(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_a_rate_beyond_measure_is_refused(world: World, tmp_path: Path) -> None:
     start = ("finetune", "classification", "--model", world.pretrained, "--train", world.train)
     words = (*start, *CPU, "max_seq_length=32", "epochs=0.1", "warmup=0")
     for rate in ("inf", "nan", "1e999", ".inf", "1e+38"):
         says = "learning_rate=" + rate.replace("1e999", "inf").removeprefix(".")
-        _fails(bertworks, *words, f"learning_rate={rate}", "--out", tmp_path / "a", says=says)
+        fails(*words, f"learning_rate={rate}", "--out", tmp_path / "a", says=says)
     assert not (tmp_path / "a").exists()
 
 
@@ -336,7 +299,7 @@ ODD_NAME = "x\udcff"  # the byte 0xff, as Python has it
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there all names are UTF-8")
-def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(world: World, tmp_path: Path) -> None:
     """They are refused where libraries could not use them; otherwise they are read, and shown."""
     folder = tmp_path / f"corpus{ODD_NAME}"
     folder.mkdir()
@@ -345,13 +308,13 @@ def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: 
     table.write_bytes(world.dev.read_bytes())
     out = tmp_path / ODD_NAME
     says = "x\\udcff: the name is not UTF-8"
-    _fails(bertworks, "predict", out, "text", says=says)
-    _fails(bertworks, "prepare", folder, "--tokenizer", world.vocab, "--out", out, says=says)
+    fails("predict", out, "text", says=says)
+    fails("prepare", folder, "--tokenizer", world.vocab, "--out", out, says=says)
     model = ("--model", world.classifier, "--train", table, "--dev", table, "max_seq_length=32")
-    _fails(bertworks, "finetune", "classification", *model, *CPU, "--out", out, says=says)
-    _fails(bertworks, "convert", world.classifier, out, says=says)
+    fails("finetune", "classification", *model, *CPU, "--out", out, says=says)
+    fails("convert", world.classifier, out, says=says)
     words = ("embed", world.classifier, "text", *CPU, "--out", f"{out}.parquet")
-    _fails(bertworks, *words, says="x\\udcff.parquet: the name is not UTF-8")
+    fails(*words, says="x\\udcff.parquet: the name is not UTF-8")
     assert not out.exists()
 
     for words in (
@@ -360,27 +323,24 @@ def test_names_that_are_not_utf_8(bertworks: Bertworks, world: World, tmp_path: 
         ("evaluate", world.classifier, "--data", table, "--report", f"{out}.html", *CPU),
         ("finetune", "classification", *model, *CPU, "epochs=0.1", "--out", tmp_path / "run"),
     ):
-        result = bertworks(*words)
-        assert result.exit_code == 0, (words, result.output, result.exception)
+        succeeds(*words)
     assert "x\\udcff" in (tmp_path / "run" / "data.json").read_text(encoding="utf-8")
     assert "x\\udcff" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert Path(f"{out}.html").is_file()
 
 
-def test_bad_texts_are_refused(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    _fails(bertworks, "predict", world.classifier, " ", says="empty text")
-    _fails(bertworks, "predict", world.classifier, "a", "--pair", "b", says="single texts")
-    _fails(bertworks, "predict", world.classifier, "\udcff", says="surrogate")
-    _fails(bertworks, "fill-mask", world.pretrained, "", says="empty text")
-    _fails(bertworks, "fill-mask", world.pretrained, "no mask", says="no [MASK] in the text")
+def test_bad_texts_are_refused(world: World, tmp_path: Path) -> None:
+    fails("predict", world.classifier, " ", says="empty text")
+    fails("predict", world.classifier, "a", "--pair", "b", says="single texts")
+    fails("predict", world.classifier, "\udcff", says="surrogate")
+    fails("fill-mask", world.pretrained, "", says="empty text")
+    fails("fill-mask", world.pretrained, "no mask", says="no [MASK] in the text")
     long = "door " * 100
-    _fails(bertworks, "fill-mask", world.pretrained, f"{long} [MASK]", says="64")
-    _fails(bertworks, "next-sentence", world.pretrained, "a", "", says="empty text")
+    fails("fill-mask", world.pretrained, f"{long} [MASK]", says="64")
+    fails("next-sentence", world.pretrained, "a", "", says="empty text")
     table = ("predict", world.classifier, "--data", world.dev)
-    _fails(bertworks, *table, "--out", tmp_path / "no" / "out.tsv", says="out.tsv")
-    result = bertworks("predict", world.classifier, "-", stdin=b"fine\n\xff\n")
-    assert result.exit_code == 1
-    assert "standard input:2" in result.stderr
+    fails(*table, "--out", tmp_path / "no" / "out.tsv", says="out.tsv")
+    fails("predict", world.classifier, "-", stdin=b"fine\n\xff\n", says="standard input:2")
 
 
 def _start(*words: object, **options: object) -> subprocess.Popen[str]:
@@ -453,9 +413,7 @@ def test_a_full_disk_is_one_line(world: World) -> None:
     assert errors.strip() == "error: No space left on device"
 
 
-def test_little_memory_gives_a_warning(
-    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_memory_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "warning" not in bertworks("settings", "vocab").output
     monkeypatch.setattr("bertworks.utils.memory.is_little_left", lambda: True)
     says = bertworks("settings", "vocab").stderr
@@ -479,10 +437,10 @@ PanicException = type("PanicException", (BaseException,), {})  # as Rust's libra
     ],
 )
 def test_out_of_memory_is_an_error_of_one_line(
-    bertworks: Bertworks, monkeypatch: pytest.MonkeyPatch, error: BaseException, says: str
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, says: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("bertworks.loading.load", fail)
-    _fails(bertworks, "fill-mask", "mini", "a [MASK]", says=says)
+    fails("fill-mask", "mini", "a [MASK]", says=says)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,17 +13,17 @@ from typer.testing import Result
 import bertworks as bw
 
 from ..crashes import contents
-from .conftest import Bertworks, World
+from .conftest import World, bertworks, fails, json_of, succeeds
 
 
-def test_inspect_shows_the_model_and_its_tensors(bertworks: Bertworks, world: World) -> None:
+def test_inspect_shows_the_model_and_its_tensors(world: World) -> None:
     text = bertworks("inspect", world.classifier).stdout
     assert "family      bert" in text
     assert "task        classification" in text
     assert "heads       pooler, classifier" in text
     assert "16 wide, 2 heads" in text
     assert max(map(len, text.splitlines())) <= 80
-    values = json.loads(bertworks("inspect", world.pretrained, "--json").stdout)
+    values = json_of("inspect", world.pretrained)
     model = bw.load(world.pretrained, device="cpu")
     assert values["parameters"]["total"] == sum(p.numel() for p in model.network.parameters())
     assert values["vocabulary"]["size"] == model.tokenizer.vocab_size
@@ -34,17 +33,14 @@ def test_inspect_shows_the_model_and_its_tensors(bertworks: Bertworks, world: Wo
 
 
 @pytest.mark.parametrize("layout", ["hf", "safetensors", "tensorflow"])
-def test_convert_keeps_every_weight(
-    bertworks: Bertworks, world: World, tmp_path, layout: str
-) -> None:
-    result = bertworks("convert", world.pretrained, tmp_path / "m", "--to", layout)
-    assert result.exit_code == 0, result.output
+def test_convert_keeps_every_weight(world: World, tmp_path, layout: str) -> None:
+    succeeds("convert", world.pretrained, tmp_path / "m", "--to", layout)
     one, two = (bw.load(path, device="cpu") for path in (world.pretrained, tmp_path / "m"))
     for name, tensor in one.network.state_dict().items():
         assert tensor.equal(two.network.state_dict()[name]), name
 
 
-def test_add_tokens_uses_unused_entries(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_add_tokens_uses_unused_entries(world: World, tmp_path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("Zyzzyva\n\nzyzzyvas\n", encoding="utf-8")
     result = bertworks("add-tokens", world.pretrained, words, "--out", tmp_path / "m")
@@ -54,29 +50,26 @@ def test_add_tokens_uses_unused_entries(bertworks: Bertworks, world: World, tmp_
     assert {"zyzzyva", "zyzzyvas"} <= set(model.tokenizer.tokens(ids))
 
 
-def test_add_tokens_reads_tables(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_add_tokens_reads_tables(world: World, tmp_path) -> None:
     table = tmp_path / "words.csv"
     table.write_text("word,count\nzyzzyva,3\n机器学习,2\n", encoding="utf-8")
     out = tmp_path / "m"
-    result = bertworks(
-        "add-tokens", world.pretrained, table, "--column", "word", "--header", "--out", out
-    )
-    assert result.exit_code == 0, result.output
+    succeeds("add-tokens", world.pretrained, table, "--column", "word", "--header", "--out", out)
     tokenizer = bw.load(out, device="cpu").tokenizer
     assert {"zyzzyva", "机器学习"} <= set(tokenizer.pieces)
     assert "3" not in tokenizer.pieces[-2:]
     text = tmp_path / "table.txt"
     text.write_text("zyzzyva\t3\nquux\t4\n", encoding="utf-8")
-    result = bertworks("add-tokens", world.pretrained, text, "--out", tmp_path / "n")
-    assert result.exit_code == 1
-    assert "table.txt:1: 'zyzzyva\\t3' has a tab. Read it as a table" in result.output
+    fails(
+        *("add-tokens", world.pretrained, text, "--out", tmp_path / "n"),
+        says="table.txt:1: 'zyzzyva\\t3' has a tab. Read it as a table",
+    )
 
 
-def test_shrink_keeps_the_vectors_of_the_text(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_shrink_keeps_the_vectors_of_the_text(world: World, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The door was opened.\n\nA river.\n", encoding="utf-8")
-    result = bertworks("shrink", world.pretrained, text, "--out", tmp_path / "m")
-    assert result.exit_code == 0, result.output
+    result = succeeds("shrink", world.pretrained, text, "--out", tmp_path / "m")
     large, small = (bw.load(path, device="cpu") for path in (world.pretrained, tmp_path / "m"))
     assert small.tokenizer.vocab_size < large.tokenizer.vocab_size
     assert f"{small.tokenizer.vocab_size} of {large.tokenizer.vocab_size}" in result.stdout
@@ -85,11 +78,8 @@ def test_shrink_keeps_the_vectors_of_the_text(bertworks: Bertworks, world: World
     assert np.array_equal(before, after)
 
 
-def test_extend_adds_positions_and_keeps_vectors(
-    bertworks: Bertworks, world: World, tmp_path
-) -> None:
-    result = bertworks("extend", world.pretrained, "--positions", 100, "--out", tmp_path / "m")
-    assert result.exit_code == 0, result.output
+def test_extend_adds_positions_and_keeps_vectors(world: World, tmp_path) -> None:
+    result = succeeds("extend", world.pretrained, "--positions", 100, "--out", tmp_path / "m")
     assert "100, before 64" in result.stdout
     model = bw.load(tmp_path / "m", device="cpu")
     assert model.encoder.config.max_seqlen == 100
@@ -101,14 +91,11 @@ def test_extend_adds_positions_and_keeps_vectors(
 
 
 @pytest.mark.parametrize("is_calibrated", [False, True])
-def test_quantize_changes_vectors_little(
-    bertworks: Bertworks, world: World, is_calibrated: bool, tmp_path
-) -> None:
+def test_quantize_changes_vectors_little(world: World, is_calibrated: bool, tmp_path) -> None:
     (tmp_path / "some.txt").write_text("The door was opened.\nA river\n")
     words = ["quantize", world.classifier, "--out", tmp_path / "m"]
     words += ["--calibrate", tmp_path / "some.txt"] * is_calibrated
-    result = bertworks(*words, "--texts", tmp_path / "some.txt", "--data", world.dev)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, "--texts", tmp_path / "some.txt", "--data", world.dev)
     worst = re.search(r"cosine +(\S+) at worst, (\S+) on average", result.stdout)
     assert worst is not None and 0.9 < float(worst[1]) <= float(worst[2]) <= 1
     was = bw.load(world.classifier, device="cpu").evaluate(world.dev, precision="fp32").metrics
@@ -123,7 +110,7 @@ def test_quantize_changes_vectors_little(
     ) == (is_calibrated)
 
 
-def test_invalid_arguments_are_refused(bertworks: Bertworks, world: World, tmp_path) -> None:
+def test_invalid_arguments_are_refused(world: World, tmp_path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
     (tmp_path / "pieces.txt").write_text("fine\n\n##ing\n")
@@ -157,7 +144,7 @@ def test_invalid_arguments_are_refused(bertworks: Bertworks, world: World, tmp_p
 
 
 def test_distil_computes_its_teachers_vectors_once(
-    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def distil(name: str, *more: object) -> Result:
         out = tmp_path / name
@@ -198,7 +185,7 @@ def test_distil_computes_its_teachers_vectors_once(
     ],
 )
 def test_distil_names_what_does_not_fit_together(
-    bertworks: Bertworks, world: World, tmp_path: Path, words: tuple[str, ...], message: str
+    world: World, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     result = bertworks(
         "distil", "static", world.pretrained, "--out", tmp_path / "m", *words, stdin="a door\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, fails, succeeds
 
 TEXTS = ["The river was opened, slowly.", "the door was painted", "a letter: forgot it"]
 HEADERS = ["comment", "text", "Customer Feedback", "tweet_text", None]
@@ -26,27 +26,24 @@ def table(header: str | None, form: str) -> bytes:
 @pytest.mark.parametrize("form", ["plain", "quoted", "crlf", "bom", "utf-16", "tsv"])
 @pytest.mark.parametrize("header", HEADERS)
 def test_texts_are_counted_alike(
-    bertworks: Bertworks, world: World, tmp_path: Path, header: str | None, form: str
+    world: World, tmp_path: Path, header: str | None, form: str
 ) -> None:
     file = tmp_path / ("texts.tsv" if form == "tsv" else "texts.csv")
     file.write_bytes(table(header, form))
     options = ("--encoding", "utf-16") if form == "utf-16" else ()
     messages = []
     vectors = tmp_path / "vectors.npy"
-    result = bertworks("embed", world.pretrained, "--data", file, "--out", vectors, *CPU, *options)
-    assert result.exit_code == 0, result.output
+    result = succeeds("embed", world.pretrained, "--data", file, "--out", vectors, *CPU, *options)
     assert len(np.load(vectors)) == len(TEXTS)
     messages.append(result.stderr)
-    result = bertworks("search", world.pretrained, file, "a river", "--json", *CPU, *options)
-    assert result.exit_code == 0, result.output
+    result = succeeds("search", world.pretrained, file, "a river", "--json", *CPU, *options)
     hits = json.loads(result.stdout)["hits"]
     assert {hit["text"] for hit in hits} == set(TEXTS)
     messages.append(result.stderr)
     predicted = tmp_path / "predicted.jsonl"
-    result = bertworks(
+    result = succeeds(
         "predict", world.classifier, "--data", file, "--out", predicted, *CPU, *options
     )
-    assert result.exit_code == 0, result.output
     assert len(predicted.read_text().splitlines()) == len(TEXTS)
     messages.append(result.stderr)
     is_clear = header != "Customer Feedback"  # a text might say that
@@ -58,27 +55,23 @@ def test_texts_are_counted_alike(
     "names", [("text", "label"), ("Comment", "y_true"), ("review_body", "gold label"), None]
 )
 def test_labelled_rows_are_counted_alike(
-    bertworks: Bertworks, world: World, tmp_path: Path, names: tuple[str, str] | None
+    world: World, tmp_path: Path, names: tuple[str, str] | None
 ) -> None:
     rows = [json.loads(line) for line in world.train.read_text().splitlines()]
     lines = [f"{row['text']}, slowly\t{row['label']}" for row in rows]
     file = tmp_path / "rows.tsv"
     file.write_text("\n".join([*([] if names is None else ["\t".join(names)]), *lines]) + "\n")
-    result = bertworks("evaluate", world.classifier, "--data", file, "--json", *CPU)
-    assert result.exit_code == 0, result.output
+    result = succeeds("evaluate", world.classifier, "--data", file, "--json", *CPU)
     assert json.loads(result.stdout)["rows"] == len(rows)
     assert "header" not in result.stderr
     run = tmp_path / "run"
     words = ("--model", world.pretrained, "--train", file, "--out", run, *CPU)
     settings = ("epochs=0.1", "max_seq_length=32")
-    result = bertworks("finetune", "classification", *words, *settings)
-    assert result.exit_code == 0, result.output
+    result = succeeds("finetune", "classification", *words, *settings)
     assert json.loads((run / "data.json").read_text())["train"]["rows"] == len(rows)
 
 
-def test_rows_without_labels_are_left_out_by_every_verb(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_rows_without_labels_are_left_out_by_every_verb(world: World, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("text,label,prediction\na,wet,wet\nb,,wet\nc,dry,wet\nd, ,dry\n")
     words = (
@@ -90,11 +83,6 @@ def test_rows_without_labels_are_left_out_by_every_verb(
         ),
     )
     for verb in words:
-        result = bertworks(*verb)
-        assert result.exit_code == 1
-        assert "is empty, as in 2 of 4 rows. Leave such rows out with --drop-unlabelled" in (
-            " ".join(result.stderr.split())
-        )
-        result = bertworks(*verb, "--drop-unlabelled")
-        assert result.exit_code == 0, result.output
+        fails(*verb, says="is empty, as in 2 of 4 rows. Leave such rows out with --drop-unlabelled")
+        result = succeeds(*verb, "--drop-unlabelled")
         assert "2 of 4 rows have no label, and are left out" in " ".join(result.stderr.split())

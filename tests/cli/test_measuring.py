@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, bertworks, fails, json_of, succeeds
 
 
-def test_probe_shows_the_accuracy(bertworks: Bertworks, world: World) -> None:
+def test_probe_shows_the_accuracy(world: World) -> None:
     words = ("probe", "--model", world.pretrained, "--train", world.train, "--dev", world.dev, *CPU)
-    result = bertworks(*words, "pooling=cls", "layers=[0,-1]")
-    assert result.exit_code == 0, result.output
-    values = json.loads(bertworks(*words, "pooling=cls", "layers=[0,-1]", "--json").stdout)
+    result = succeeds(*words, "pooling=cls", "layers=[0,-1]")
+    values = json_of(*words, "pooling=cls", "layers=[0,-1]")
     assert values["width"] == 32
     assert f"{values['accuracy']:.4f}" in result.stdout
-    wrong = bertworks(*words, "poling=cls")
-    assert wrong.exit_code == 1
-    assert "The nearest valid name is 'pooling'" in " ".join(wrong.stderr.split())
+    fails(*words, "poling=cls", says="The nearest valid name is 'pooling'")
 
 
 @pytest.fixture
@@ -36,14 +33,13 @@ def tagging_file(world: World, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_ablate_features_writes_a_table_and_resumes(
-    bertworks: Bertworks, world: World, tagging_file: Path, tmp_path: Path, monkeypatch
+    world: World, tagging_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("ablate", "features", "--model", world.pretrained, "--train", tagging_file)
     words += ("--dev", tagging_file)
     more = ("max_seq_length=32", "probe.lstm_hidden_size=4", "probe.epochs=1", "finetune.epochs=1")
-    result = bertworks(*words, *more, *CPU, "--out", "out")
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, *more, *CPU, "--out", "out")
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "paper, CoNLL-2003" in lines[0]
@@ -56,13 +52,9 @@ def test_ablate_features_writes_a_table_and_resumes(
     again = bertworks(*words, *more, *CPU, "--out", "out")
     assert again.stdout == result.stdout
     changed = [word.replace("probe.epochs=1", "probe.epochs=2") for word in more]
-    other = bertworks(*words, *changed, *CPU, "--out", "out")
-    assert other.exit_code == 1
-    assert "started with probe.epochs=1.0, not 2.0" in " ".join(other.stderr.split())
+    fails(*words, *changed, *CPU, "--out", "out", says="started with probe.epochs=1.0, not 2.0")
 
 
-def test_unknown_claim_is_refused(bertworks: Bertworks) -> None:
+def test_unknown_claim_is_refused() -> None:
     words = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
-    result = bertworks("ablate", "fetures", *words)
-    assert result.exit_code == 2
-    assert "'features'" in result.stderr
+    fails("ablate", "fetures", *words, says="'features'", status=2)

@@ -17,7 +17,7 @@ from bertworks.errors import OutputError
 from bertworks.lab.demo import cycle
 
 from ..crashes import contents
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, bertworks, fails, succeeds
 from .test_outputs import VERBS, Words, same_bytes
 
 OUTPUTS = {"out", "report", "index", "target"}
@@ -67,9 +67,7 @@ def test_every_verb_with_an_output_is_tested(world: World) -> None:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_output_of_others_is_refused(
-    bertworks: Bertworks, world: World, tmp_path: Path, title: str
-) -> None:
+def test_output_of_others_is_refused(world: World, tmp_path: Path, title: str) -> None:
     out = output_of(title, tmp_path)
     if is_file(title):
         out.write_bytes(b"precious")
@@ -93,12 +91,11 @@ def test_output_of_others_is_refused(
     [pytest.param(title, marks=[pytest.mark.slow] * ("onnx" in title)) for title in VERBS],
 )
 def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
-    bertworks: Bertworks, world: World, tmp_path: Path, title: str
+    world: World, tmp_path: Path, title: str
 ) -> None:
     fresh = tmp_path / "fresh"
     fresh.mkdir()
-    result = bertworks(*command(title, world, output_of(title, fresh)))
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeeds(*command(title, world, output_of(title, fresh)))
     folder = tmp_path / "again"
     folder.mkdir()
     out = output_of(title, folder)
@@ -109,12 +106,10 @@ def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
     assert result.exit_code == 1, (result.output, result.exception)
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert contents(folder) == files_before
-    result = bertworks(*words, "--overwrite")
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeeds(*words, "--overwrite")
     new_files = same_bytes(folder)
     assert new_files == same_bytes(fresh)
-    result = bertworks(*words)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeeds(*words)
     assert same_bytes(folder) == new_files
     if VERBS[title][1] != "directory":
         changed_file = out if is_file(title) else min(one for one in out.iterdir() if one.is_file())
@@ -125,21 +120,18 @@ def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
 
 
 @pytest.mark.parametrize("title", ["predict", "convert", "vocab", "merge", "merge of vectors"])
-def test_finished_command_is_not_repeated(
-    bertworks: Bertworks, world: World, tmp_path: Path, title: str
-) -> None:
+def test_finished_command_is_not_repeated(world: World, tmp_path: Path, title: str) -> None:
     words = command(title, world, output_of(title, tmp_path))
-    assert bertworks(*words).exit_code == 0
+    succeeds(*words)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    result = bertworks(*words)
-    assert result.exit_code == 0, (result.output, result.exception)
+    result = succeeds(*words)
     assert "nothing to do: already finished" in result.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
-def test_neighbours_of_a_bundled_model_are_written(bertworks: Bertworks, tmp_path: Path) -> None:
+def test_neighbours_of_a_bundled_model_are_written(tmp_path: Path) -> None:
     words = ("neighbours", "mini", "--out", tmp_path / "n.txt")
-    assert bertworks(*words).exit_code == 0
+    succeeds(*words)
     assert "already finished" in bertworks(*words).stdout
     result = bertworks(*words[:2], "river", *words[2:], "--layout", "glove", "--overwrite")
     assert "stream" in result.stdout or "sea" in result.stdout or "lake" in result.stdout
@@ -147,22 +139,18 @@ def test_neighbours_of_a_bundled_model_are_written(bertworks: Bertworks, tmp_pat
     assert again.stdout == result.stdout
 
 
-def test_changed_input_makes_another_command(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_changed_input_makes_another_command(world: World, tmp_path: Path) -> None:
     table = tmp_path / "table.tsv"
     table.write_text("text\na river\n")
     words = ("predict", world.classifier, "--data", table, "--out", tmp_path / "a.tsv", *CPU)
-    assert bertworks(*words).exit_code == 0
-    assert bertworks(*words).exit_code == 0
+    succeeds(*words)
+    succeeds(*words)
     table.write_text("text\na door\n")
-    result = bertworks(*words)
-    assert result.exit_code == 1
-    assert "a.tsv: already exists" in result.stderr
+    fails(*words, says="a.tsv: already exists")
 
 
 def test_vocabulary_does_not_go_into_the_parent_directory(
-    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -172,7 +160,7 @@ def test_vocabulary_does_not_go_into_the_parent_directory(
 
 
 def test_overwriting_empties_the_demo_and_the_lab(
-    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class StopError(Exception):
         pass
@@ -216,7 +204,7 @@ def test_model_is_saved_over_its_own_files_only_with_overwrite(
 
 
 def test_a_run_is_not_overwritten_by_several_processes(
-    bertworks: Bertworks, world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     from bertworks.runs.run_directory import RunDirectory
@@ -226,7 +214,7 @@ def test_a_run_is_not_overwritten_by_several_processes(
 
 
 def test_foreign_directories_are_refused_before_they_are_listed(
-    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign, out = tmp_path / "foreign", tmp_path / "out.tsv"
     (foreign / "folder").mkdir(parents=True)
@@ -244,9 +232,7 @@ def test_foreign_directories_are_refused_before_they_are_listed(
         (("predict", world.classifier, "--data", foreign, "--out", out), "a folder, not a table"),
         (("extend", world.pretrained, "--positions", 64, "--out", foreign), "already exists"),
     ]:
-        result = bertworks(*words)
-        assert result.exit_code == 1, (result.output, result.exception)
-        assert message in result.stderr
+        fails(*words, says=message)
 
 
 def test_overwrite_is_false_by_default() -> None:

@@ -2,101 +2,87 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ..crashes import contents
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, bertworks, fails, json_lines_of, json_of, succeeds
+
+MERGES: dict[str, tuple[Callable[[World], tuple[object, ...]], int, str]] = {
+    "corpus": (
+        lambda w: ("prepare", w.corpus, "--tokenizer", w.vocab, "shard_bytes=500"),
+        2,
+        "documents   12",
+    ),
+    "vectors.parquet": (
+        lambda w: ("embed", w.pretrained, "--data", w.dev, *CPU, "window_rows=3"),
+        2,
+        "texts       10",
+    ),
+    "predictions.tsv": (
+        lambda w: ("predict", w.classifier, "--data", w.dev, *CPU, "window_rows=3"),
+        3,
+        "rows        10",
+    ),
+}
+"""For each name of an output: the command, the number of parts, and what `merge` shows."""
 
 
 @pytest.mark.long
-def test_parts_are_merged(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    words = (*("prepare", world.corpus, "--tokenizer", world.vocab), "shard_bytes=500")
-    whole, merged_corpus = tmp_path / "whole", tmp_path / "merged"
-    parts = [tmp_path / f"part{number}" for number in (1, 2)]
-    assert bertworks(*words, "--out", whole, "--workers", 1).exit_code == 0
-    assert len(list(whole.glob("*.arrow"))) > 4
+@pytest.mark.parametrize("name", MERGES)
+def test_parts_are_merged(world: World, tmp_path: Path, name: str) -> None:
+    command, count, shown_text = MERGES[name]
+    words = command(world)
+    parts = [tmp_path / f"{number}-{name}" for number in range(1, count + 1)]
+    whole, joint_output = tmp_path / name, tmp_path / f"merged-{name}"
     for number, part in enumerate(parts, 1):
-        made = bertworks(*words, "--out", part, "--part", f"{number}/2", "--workers", number)
-        assert made.exit_code == 0, made.output
-    missing = bertworks("merge", parts[0], "--out", merged_corpus)
-    assert missing.exit_code == 1
-    assert "error: of 2 parts, these are missing: '2/2'" in missing.stderr
-    result = bertworks("merge", *parts, "--out", merged_corpus)
-    assert result.exit_code == 0, result.output
-    assert "documents   12" in result.stdout
-    assert contents(merged_corpus) == contents(whole)
+        succeeds(*words, "--out", part, "--part", f"{number}/{count}", "--workers", number)
+    succeeds(*words, "--out", whole, "--workers", 1)
+    says = f"error: of {count} parts, these are missing: '2/{count}'"
+    fails("merge", *parts[:1], *parts[2:], "--out", joint_output, says=says)
+    assert shown_text in succeeds("merge", *parts, "--out", joint_output).stdout
+    read = contents if whole.is_dir() else Path.read_bytes
+    assert read(joint_output) == read(whole)
+    extra = ("--out", tmp_path / f"no-{name}", "--part", f"{count + 1}/{count}")
+    fails(*words, *extra, says=f"part='{count + 1}/{count}' is not valid")
 
 
-def test_parts_of_vectors_are_merged(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
-    words = ("embed", world.pretrained, "--data", world.dev, *CPU, "window_rows=3")
-    parts = [tmp_path / f"part{number}.parquet" for number in (1, 2)]
-    for number, part in enumerate(parts, 1):
-        made = bertworks(*words, "--out", part, "--part", f"{number}/2")
-        assert made.exit_code == 0, made.output
-    assert bertworks(*words, "--out", tmp_path / "whole.parquet").exit_code == 0
-    result = bertworks("merge", *parts, "--out", tmp_path / "merged.parquet")
-    assert result.exit_code == 0, result.output
-    assert "texts       10" in result.stdout
-    merged, whole = (tmp_path / f"{name}.parquet" for name in ("merged", "whole"))
-    assert merged.read_bytes() == whole.read_bytes()
-    wrong = bertworks(*words, "--out", tmp_path / "no.npy", "--part", "3/2")
-    assert "error: part='3/2' is not valid" in wrong.stderr
+def test_parts_are_made_of_tables(world: World) -> None:
+    says = "--part, --workers and --on need --data FILE --out FILE."
+    fails("predict", world.classifier, "a door", "--part", "1/2", says=says, status=2)
 
 
-def test_parts_of_predictions_are_merged(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
-    words = ("predict", world.classifier, "--data", world.dev, *CPU, "window_rows=3")
-    parts = [tmp_path / f"part{number}.tsv" for number in (1, 2, 3)]
-    for number, part in enumerate(parts, 1):
-        made = bertworks(*words, "--out", part, "--part", f"{number}/3")
-        assert made.exit_code == 0, made.output
-    assert bertworks(*words, "--out", tmp_path / "whole.tsv").exit_code == 0
-    missing = bertworks("merge", parts[0], parts[2], "--out", tmp_path / "merged.tsv")
-    assert missing.exit_code == 1
-    assert "error: of 3 parts, these are missing: '2/3'" in missing.stderr
-    result = bertworks("merge", *parts, "--out", tmp_path / "merged.tsv")
-    assert result.exit_code == 0, result.output
-    assert "rows        10" in result.stdout
-    assert (tmp_path / "merged.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
-    alone = bertworks("predict", world.classifier, "a door", "--part", "1/2")
-    assert alone.exit_code == 2
-    assert "--part, --workers and --on need --data FILE --out FILE." in alone.stderr
-
-
-def test_several_files_are_measured(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_several_files_are_measured(world: World, tmp_path: Path) -> None:
     words = ("evaluate", world.classifier, "--data", world.dev, *CPU)
-    one = json.loads(bertworks(*words, "--json").stdout)
-    both = bertworks(*words, "--data", world.train, "--json")
-    first, second = map(json.loads, both.stdout.splitlines())
+    one = json_of(*words)
+    first, second = json_lines_of(*words, "--data", world.train)
     assert first == {"data": str(world.dev), **one}
     assert second["data"] == str(world.train)
     assert second["rows"] != one["rows"]
-    shown = bertworks(*words, "--data", world.train)
-    assert shown.exit_code == 0, shown.output
+    shown = succeeds(*words, "--data", world.train)
     assert f"{one['accuracy']:.4f}" in shown.stdout
     page = tmp_path / "page.html"
-    alone = bertworks(*words, "--workers", 1, "--json", "--report", page)
-    assert json.loads(alone.stdout) == one, "workers change nothing of what is printed"
+    alone = json_of(*words, "--workers", 1, "--report", page)
+    assert alone == one, "workers change nothing of what is printed"
     assert page.is_file()
-    refused = bertworks(*words, "--data", world.train, "--report", page)
-    assert refused.exit_code == 2
-    assert "--report needs a single --data FILE." in refused.stderr
+    fails(
+        *(*words, "--data", world.train, "--report", page),
+        says="--report needs a single --data FILE.",
+        status=2,
+    )
 
 
 @pytest.mark.long
-def test_estimate_shows_whether_a_run_fits(bertworks: Bertworks) -> None:
+def test_estimate_shows_whether_a_run_fits() -> None:
     words = ("estimate", "tiny", "model.vocab_size=300", "--machine", "h100x2")
-    result = bertworks(*words)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words)
     assert "(40% of the peak, assumed)" in result.stdout
     said = " ".join(result.stdout.split())
     assert "BERT-Large as published" in said
     assert "4 days on 16 TPU chips" in said and "4 days on 64 TPU chips" in said  # §A.2
-    found = json.loads(bertworks(*words, "--json").stdout)
+    found = json_of(*words)
     assert f"{found['parameters']:,}, " in result.stdout
     assert found["machine"]["devices"] == 2
     assert "does not fit" not in result.stdout

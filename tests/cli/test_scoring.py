@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, bertworks, fails, json_of, succeeds
 
 
 @pytest.fixture
@@ -31,37 +31,30 @@ def squad(tmp_path: Path) -> Path:
     return file
 
 
-def test_answers_are_scored_with_and_without_probabilities(
-    bertworks: Bertworks, squad: Path, tmp_path: Path
-) -> None:
+def test_answers_are_scored_with_and_without_probabilities(squad: Path, tmp_path: Path) -> None:
     answers, chances = tmp_path / "answers.json", tmp_path / "chances.json"
     answers.write_text(json.dumps({"q0": "a black cat", "q1": "cat"}))
     chances.write_text(json.dumps({"q0": 0.1, "q1": 0.9}))
     words = ("score", "answering", "--data", squad, "--predictions", answers)
     page = tmp_path / "errors.html"
-    result = bertworks(*words, "--report", page)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, "--report", page)
     assert "0.3333" in result.stdout  # two words, one of them right: 2/3, and 0
     text = page.read_text()
     assert "Who came? | Now the cat came." in text, "the passage holds no black cat to mark"
     assert "Who left? | Now the <mark>cat</mark> came." in text
     assert "Mistakes" in text
     assert "confident" not in text
-    values = json.loads(bertworks(*words, "--no-answer-probs", chances, "--json").stdout)
+    values = json_of(*words, "--no-answer-probs", chances)
     assert values["rows"] == 2
     assert values["best_f1"] == pytest.approx((2 / 3 + 1) / 2)
     assert values["best_null_threshold"] == 0.1
     answers.write_text(json.dumps({"q1": ""}))
-    result = bertworks(*words)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words)
     assert "1 of 2 questions have no prediction; they score 0" in result.stdout
     answers.write_text(json.dumps({"q2": ""}))
-    result = bertworks(*words)
-    assert result.exit_code == 1
-    assert "none of its 1 ids is that of a question in" in " ".join(result.stderr.split())
+    fails(*words, says="none of its 1 ids is that of a question in")
     answers.write_text(json.dumps({"q1": "", "q2": "", "q3": ""}))
-    result = bertworks(*words)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words)
     assert "2 of 3 ids are not those of a question in" in " ".join(result.stderr.split())
 
 
@@ -84,25 +77,19 @@ assert "torch" not in sys.modules
     assert page.is_file()
 
 
-def test_the_predictions_of_a_model_score_as_it_evaluates(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
-    metrics = json.loads(
-        bertworks("evaluate", world.classifier, "--data", world.dev, *CPU, "--json").stdout
-    )
+def test_the_predictions_of_a_model_score_as_it_evaluates(world: World, tmp_path: Path) -> None:
+    metrics = json_of("evaluate", world.classifier, "--data", world.dev, *CPU)
     for name in ("out.tsv", "out.jsonl"):
         out = tmp_path / name
-        result = bertworks("predict", world.classifier, "--data", world.dev, "--out", out, *CPU)
-        assert result.exit_code == 0, result.output
-        scored = json.loads(bertworks("score", "classification", "--data", out, "--json").stdout)
+        succeeds("predict", world.classifier, "--data", world.dev, "--out", out, *CPU)
+        scored = json_of("score", "classification", "--data", out)
         assert scored == {key: value for key, value in metrics.items() if key != "loss"}
 
 
-def test_tags_and_values_are_scored(bertworks: Bertworks, tmp_path: Path) -> None:
+def test_tags_and_values_are_scored(tmp_path: Path) -> None:
     tags = tmp_path / "predicted.conll"
     tags.write_text("Ann B-PER B-PER\nleft O O\n\nBonn B-LOC B-PER\n")
-    result = bertworks("score", "tagging", "--data", tags)
-    assert result.exit_code == 0, result.output
+    result = succeeds("score", "tagging", "--data", tags)
     assert "LOC: precision 0.0%, recall 0.0%, F1 0.0%, 1 span" in result.stdout
     values = tmp_path / "values.tsv"
     values.write_text("text\tscore\tguess\na\t1\t1\nb\t2\t3\nc\t3\t5\n")
@@ -123,7 +110,6 @@ def test_tags_and_values_are_scored(bertworks: Bertworks, tmp_path: Path) -> Non
     ],
 )
 def test_invalid_arguments_are_refused(
-    bertworks: Bertworks,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
@@ -131,6 +117,4 @@ def test_invalid_arguments_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").touch()
-    result = bertworks("score", *words)
-    assert result.exit_code == 1
-    assert says in " ".join(result.stderr.split())
+    fails("score", *words, says=says)

@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bertworks.cli.verb_names import SETTINGS_VERBS
 from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
+from bertworks.settings.verbs import VERB_SETTINGS
 
-from .conftest import Bertworks
+from .conftest import bertworks, fails, succeeds
 
 OPTIONS = {"--out": True, "--json": False}
 
 
-@pytest.mark.parametrize("verb", SETTINGS_VERBS)
-def test_settings_are_listed_and_written_as_yaml(bertworks: Bertworks, verb: str) -> None:
-    listed = bertworks("settings", verb)
-    assert listed.exit_code == 0, listed.output
+@pytest.mark.parametrize("verb", VERB_SETTINGS)
+def test_settings_are_listed_and_written_as_yaml(verb: str) -> None:
+    listed = succeeds("settings", verb)
     assert max(map(len, listed.stdout.splitlines())) <= 80
     written = bertworks("settings", verb, "--yaml")
     assert yaml.safe_load(written.stdout) is None, "all of it is comments"
@@ -28,7 +27,7 @@ def test_settings_are_listed_and_written_as_yaml(bertworks: Bertworks, verb: str
     assert "Settings, given as KEY=VALUE" in shown
 
 
-def test_settings_of_a_task_are_listed(bertworks: Bertworks) -> None:
+def test_settings_of_a_task_are_listed() -> None:
     plain, tagging = (bertworks("settings", "finetune", *task).stdout for task in ([], ["tagging"]))
     assert "learning_rate=2.0e-05" in plain
     assert "learning_rate=2.0e-05" in tagging
@@ -50,13 +49,11 @@ def test_settings_of_a_task_are_listed(bertworks: Bertworks) -> None:
         (["finetune", "taging"], "The nearest valid name is 'tagging'"),
     ],
 )
-def test_mistakes_are_named(bertworks: Bertworks, words: list[str], says: str) -> None:
-    result = bertworks("settings", *words)
-    assert result.exit_code == 1
-    assert says in result.stderr
+def test_mistakes_are_named(words: list[str], says: str) -> None:
+    fails("settings", *words, says=says)
 
 
-def test_help_says_what_each_option_is_for(bertworks: Bertworks) -> None:
+def test_help_says_what_each_option_is_for() -> None:
     serve = " ".join(bertworks("serve", "--help").stdout.split())
     for what in ("private key (PEM file)", "certificate (PEM file)", "Address to", "Port"):
         assert serve.count(what) == 1, what
@@ -64,12 +61,12 @@ def test_help_says_what_each_option_is_for(bertworks: Bertworks) -> None:
     assert added in " ".join(bertworks("add-tokens", "--help").stdout.split())
 
 
-def test_finetune_s_help_is_under_two_screens(bertworks: Bertworks) -> None:
+def test_finetune_s_help_is_under_two_screens() -> None:
     assert len(bertworks("finetune", "--help").stdout.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("verb", [verb for verb in SETTINGS_VERBS if verb != "pretrain"])
-def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", [verb for verb in VERB_SETTINGS if verb != "pretrain"])
+def test_settings_are_read_from_a_file(verb: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("no_such_setting: 1")
     arguments = {
@@ -87,9 +84,7 @@ def test_settings_are_read_from_a_file(bertworks: Bertworks, verb: str, tmp_path
     }.get(verb, ["m", "a text"])
     writes = verb in ("embed", "features", "vocab", "prepare", "distil")
     out = ["--out", tmp_path / "out.npy"] if writes else []
-    result = bertworks(verb, *arguments, *out, "--settings", file)
-    assert result.exit_code == 1
-    assert "unknown setting 'no_such_setting'" in result.stderr
+    fails(verb, *arguments, *out, "--settings", file, says="unknown setting 'no_such_setting'")
 
 
 @pytest.mark.parametrize(
@@ -160,10 +155,8 @@ def test_names_of_models_are_no_settings() -> None:
         split_settings("serve", ["m", "max_text=3"], OPTIONS, takes_texts=True)
 
 
-def test_a_misspelt_option_is_a_usage_error(bertworks: Bertworks) -> None:
-    result = bertworks("embed", "m", "a text", "--poolin", "cls", "--out", "x.npy")
-    assert result.exit_code == 2
-    assert "'--pooling'" in result.stderr
+def test_a_misspelt_option_is_a_usage_error() -> None:
+    fails("embed", "m", "a text", "--poolin", "cls", "--out", "x.npy", says="'--pooling'", status=2)
 
 
 COMPUTING = {
@@ -180,19 +173,22 @@ COMPUTING = {
 
 
 @pytest.mark.parametrize("verb", COMPUTING)
-def test_every_verb_that_computes_takes_a_precision(bertworks: Bertworks, verb: str) -> None:
+def test_every_verb_that_computes_takes_a_precision(verb: str) -> None:
     for word in ("precision=fp33", "--precision=fp33"):
-        result = bertworks(verb, *COMPUTING[verb], word)
-        assert result.exit_code == 1, result.output
-        assert "precision='fp33': input should be 'auto', 'fp32', 'bf16' or 'int8'" in result.stderr
+        fails(
+            *(verb, *COMPUTING[verb], word),
+            says="precision='fp33': input should be 'auto', 'fp32', 'bf16' or 'int8'",
+        )
     result = bertworks(verb, *COMPUTING[verb], "precison=fp32")
     assert "The nearest valid name is 'precision'" in result.stderr
 
 
-def test_option_given_as_a_setting_is_named(bertworks: Bertworks) -> None:
-    result = bertworks("fill-mask", "mini", "a [MASK]", "top_k=3")
-    assert result.exit_code == 2
-    assert "unknown setting 'top_k=3'. It is an option: --top-k. To pass it" in result.stderr
+def test_option_given_as_a_setting_is_named() -> None:
+    fails(
+        *("fill-mask", "mini", "a [MASK]", "top_k=3"),
+        says="unknown setting 'top_k=3'. It is an option: --top-k. To pass it",
+        status=2,
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,14 +200,14 @@ def test_option_given_as_a_setting_is_named(bertworks: Bertworks) -> None:
         ("demo", "seed=1"),
     ],
 )
-def test_verb_without_settings_says_so(bertworks: Bertworks, words: tuple[str, ...]) -> None:
+def test_verb_without_settings_says_so(words: tuple[str, ...]) -> None:
     result = bertworks(*words)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"error: {words[0]} takes no settings, but got {words[-1]}. Try: ")
 
 
-def test_masked_words_follow_the_precision(bertworks: Bertworks) -> None:
+def test_masked_words_follow_the_precision() -> None:
     words = ("fill-mask", "mini", "she opened the [MASK] .", "--json", "--device", "cpu")
     exact, quantized = (
         json.loads(bertworks(*words, f"precision={name}").stdout) for name in ("fp32", "int8")

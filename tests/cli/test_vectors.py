@@ -11,14 +11,13 @@ import pytest
 
 import bertworks as bw
 
-from .conftest import CPU, Bertworks, World
+from .conftest import CPU, World, bertworks, fails, succeeds
 
 
-def test_embed_writes_vectors_of_texts(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_embed_writes_vectors_of_texts(world: World, tmp_path: Path) -> None:
     out = tmp_path / "v.npy"
     words = ("embed", world.pretrained, "the door", "a river", *CPU, "--out", out)
-    result = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
     assert "texts       2" in result.stdout
     assert max(map(len, result.stdout.splitlines()[:-1])) <= 80
     expected = bw.load(world.pretrained, device="cpu").embed(
@@ -27,27 +26,26 @@ def test_embed_writes_vectors_of_texts(bertworks: Bertworks, world: World, tmp_p
     np.testing.assert_allclose(np.load(out), expected, atol=1e-6)
     again = bertworks(*words, "--layers", "-2,-1", "--pooling", "cls", "--normalize")
     assert "nothing to do" in again.stdout
-    other = bertworks(*words, "--layers", "-2,-1", "--pooling", "max", "--normalize")
-    assert (other.exit_code, other.stdout) == (1, "")
-    assert "pooling='cls', not 'max'" in other.stderr
-    assert len(other.stderr.splitlines()) == 1
+    fails(
+        *(*words, "--layers", "-2,-1", "--pooling", "max", "--normalize"),
+        says="pooling='cls', not 'max'",
+    )
 
 
-def test_embed_reads_lines_and_tables(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_embed_reads_lines_and_tables(world: World, tmp_path: Path) -> None:
     rows = [json.loads(line)["text"] for line in world.dev.read_text().splitlines()]
     expected = bw.load(world.classifier, device="cpu").embed(rows)
     one, two = tmp_path / "one.parquet", tmp_path / "two.npy"
-    result = bertworks("embed", world.classifier, "--data", world.dev, *CPU, "--out", one)
-    assert result.exit_code == 0, result.output
+    succeeds("embed", world.classifier, "--data", world.dev, *CPU, "--out", one)
     table = pq.read_table(one)
     assert table["text"].to_pylist() == rows
     np.testing.assert_allclose(np.stack(table["vector"].to_pylist()), expected, atol=1e-6)
     words = ("embed", world.classifier, "-", *CPU, "--out", two)
-    assert bertworks(*words, stdin="".join(f"{row}\n" for row in rows)).exit_code == 0
+    succeeds(*words, stdin="".join(f"{row}\n" for row in rows))
     np.testing.assert_allclose(np.load(two), expected, atol=1e-6)
 
 
-def test_truncated_texts_are_counted(bertworks: Bertworks, world: World, tmp_path: Path) -> None:
+def test_truncated_texts_are_counted(world: World, tmp_path: Path) -> None:
     result = bertworks(
         *("embed", world.pretrained, "door " * 9, "door", *CPU, "--max-seq-length", 8),
         *("--out", tmp_path / "v.npy"),
@@ -55,13 +53,10 @@ def test_truncated_texts_are_counted(bertworks: Bertworks, world: World, tmp_pat
     assert "1 texts were too long" in result.stdout
 
 
-def test_features_are_written_for_each_word(
-    bertworks: Bertworks, world: World, tmp_path: Path
-) -> None:
+def test_features_are_written_for_each_word(world: World, tmp_path: Path) -> None:
     out = tmp_path / "f.parquet"
     words = ("features", world.pretrained, "the doors", "a river", *CPU, "--out", out)
-    result = bertworks(*words, "--unit", "words", "--pieces", "mean", "--layers", "-2,-1")
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, "--unit", "words", "--pieces", "mean", "--layers", "-2,-1")
     assert "width       32" in result.stdout
     table = pq.read_table(out)
     assert table["word"].to_pylist() == ["the", "doors", "a", "river"]
@@ -86,10 +81,8 @@ def test_features_are_written_for_each_word(
     ],
 )
 def test_invalid_arguments_are_refused(
-    bertworks: Bertworks, world: World, tmp_path: Path, monkeypatch, words, status, says
+    world: World, tmp_path: Path, monkeypatch, words, status, says
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = bertworks("embed", world.pretrained, *words)
-    assert (result.exit_code, result.stdout) == (status, ""), result.output
-    assert says in " ".join(result.stderr.split())
+    fails("embed", world.pretrained, *words, says=says, status=status)
     assert not list(tmp_path.iterdir())

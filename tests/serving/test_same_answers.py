@@ -29,7 +29,7 @@ from bertworks.serving.client import Client
 from bertworks.serving.client_base import ServerError
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.texts import sigmoid
-from tests.cli.conftest import CPU, invoke
+from tests.cli.conftest import CPU, bertworks
 from tests.serving.conftest import WORDS, Running, running
 from tests.serving.forms import BOTH, KINDS, TASKS, Rows, text, texts
 from tests.serving.forms import models as models  # noqa: PLC0414 (a fixture)
@@ -206,7 +206,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def predict_by_command(directory: str, out: Path, *words: object) -> list[Any]:
-    result = invoke("predict", directory, *words, "--out", out, *CPU, "precision=fp32")
+    result = bertworks("predict", directory, *words, "--out", out, *CPU, "precision=fp32")
     assert result.exit_code == 0, result.output
     answers = [json.loads(line)["prediction"] for line in out.read_text().splitlines()]
     out.unlink()
@@ -334,9 +334,11 @@ def test_masks_and_next_sentences_are_the_same(
     assert server.ask("/fill-mask", body) == [{"masks": masks}, {"masks": masks}]
     (found,) = server.ask("/next-sentence", {"model": name, "inputs": [list(pair)]})
     assert found == {"next_sentence_probability": chance}
-    line = invoke("fill-mask", models[name], masked, "--top-k", top_k, "--json", "--device", "cpu")
+    line = bertworks(
+        "fill-mask", models[name], masked, "--top-k", top_k, "--json", "--device", "cpu"
+    )
     assert json.loads(line.stdout) == masks
-    line = invoke("next-sentence", models[name], *pair, "--json", "--device", "cpu")
+    line = bertworks("next-sentence", models[name], *pair, "--json", "--device", "cpu")
     assert json.loads(line.stdout) == {"next_sentence_probability": chance}
 
 

@@ -19,7 +19,7 @@ from bertworks.checkpoints.weights import read_weights
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
 from tests.checkpoints.test_store import tiny
-from tests.cli.conftest import invoke
+from tests.cli.conftest import bertworks
 from tests.conftest import ROOT
 
 EXAMPLE = ROOT / "examples" / "own_task.py"
@@ -86,24 +86,26 @@ def test_command_line_runs_a_user_s_task(table: Path, tmp_path: Path) -> None:
     tiny().save(tmp_path / "model")
     words = [f"{key}={value}" for key, value in SETTINGS.items()]
     out = tmp_path / "run"
-    finetuning = invoke(
+    finetuning = bertworks(
         *("finetune", SPEC, "--model", tmp_path / "model", "--train", table, "--dev", table),
         *("--out", out, "--device", "cpu", *words),
     )
     assert finetuning.exit_code == 0, finetuning.output
     tasks._USER_TASKS.clear()  # as in another process
-    error_result = invoke("predict", out, "--data", table, "--device", "cpu")
+    error_result = bertworks("predict", out, "--data", table, "--device", "cpu")
     assert error_result.exit_code == 1
     assert "the task 'relation' is not one of this package" in error_result.output
     assert "--task FILE.py:CLASS" in " ".join(error_result.output.split())
-    measured = invoke("evaluate", out, "--data", table, "--task", SPEC, "--device", "cpu")
+    measured = bertworks("evaluate", out, "--data", table, "--task", SPEC, "--device", "cpu")
     assert measured.exit_code == 0, measured.output
     assert re.search(r"^accuracy +1\.0000$", measured.output, re.MULTILINE)
-    predicted = invoke("predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu")
+    predicted = bertworks(
+        "predict", out, "--data", table, "--task", SPEC, "--json", "--device", "cpu"
+    )
     labels = [json.loads(line)["prediction"]["label"] for line in predicted.output.splitlines()]
     assert labels == ["det", "nsubj", "amod", "obj"]
     tasks._USER_TASKS.clear()
-    seen = invoke("inspect", out)
+    seen = bertworks("inspect", out)
     assert "task        relation" in seen.output
     assert "heads       relation_head" in seen.output
 

@@ -17,7 +17,7 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource, split_held_out
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints.test_store import tiny
-from tests.cli.conftest import invoke
+from tests.cli.conftest import bertworks
 from tests.training.tiny_run import tiny_run
 
 FORMAT = f"format_version: {RUN_FORMAT}\n"
@@ -153,7 +153,7 @@ def test_accuracy_of_masked_tokens_is_counted(prepared_data: Path, run: Path) ->
 
 def test_command_line_shows_held_out_metrics(prepared_data: Path, run: Path) -> None:
     words = [f"{key}={value}" for key, value in HELD_OUT.items()]
-    found = invoke("evaluate", run, "--data", prepared_data, "--device", "cpu", *words)
+    found = bertworks("evaluate", run, "--data", prepared_data, "--device", "cpu", *words)
     assert found.exit_code == 0, found.output
     assert re.search(r"^mlm_mask_accuracy +0\.\d{4}$", found.output, re.MULTILINE)
 

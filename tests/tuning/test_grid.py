@@ -201,6 +201,17 @@ def test_mistakes_are_found_before_a_run_begins(
     assert not (tmp_path / "grid").exists()
 
 
+def point_result(epochs: int, *values: float | None, metric: str) -> PointResult:
+    """The runs of a point with these values of the metric; None: the run failed."""
+    runs = [
+        GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), error="it failed")
+        if value is None
+        else GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), {metric: value})
+        for seed, value in enumerate(values)
+    ]
+    return PointResult.from_runs(runs, metric)
+
+
 VALUES = st.floats(0, 1) | st.none()
 
 
@@ -211,21 +222,12 @@ VALUES = st.floats(0, 1) | st.none()
 def test_mean_spread_and_best_are_computed_over_seeds(
     table: list[list[float | None]], lower: bool
 ) -> None:
-    points = []
-    for number, values in enumerate(table):
-        runs = tuple(
-            GridRun({"epochs": number}, seed, Path(f"{number}-{seed}"), error="it failed")
-            if value is None
-            else GridRun({"epochs": number}, seed, Path(f"{number}-{seed}"), {"loss": value})
-            for seed, value in enumerate(values)
-        )
-        finite_values = tuple(value for value in values if value is not None)
-        points.append(PointResult({"epochs": number}, runs, finite_values))
-        array = np.array(finite_values)
-        assert points[-1].mean == (pytest.approx(array.mean()) if finite_values else None)
-        assert points[-1].spread == (
-            pytest.approx(array.std(ddof=1)) if len(finite_values) > 1 else None
-        )
+    points = [point_result(number, *values, metric="loss") for number, values in enumerate(table)]
+    for point, values in zip(points, table, strict=True):
+        array = np.array([value for value in values if value is not None])
+        assert point.mean == (pytest.approx(array.mean()) if len(array) else None)
+        spread = pytest.approx(array.std(ddof=1)) if len(array) > 1 else None
+        assert point.spread == spread
     result = GridResult(RunDirectory("out"), BestMetric("loss", lower), tuple(points))
     rows = result.rows()
     assert len(rows) == len(table)
@@ -239,15 +241,7 @@ def test_mean_spread_and_best_are_computed_over_seeds(
 
 
 def test_a_notebook_shows_the_points() -> None:
-    def point(epochs: int, *values: float | None) -> PointResult:
-        runs = [
-            GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), error="it failed")
-            if value is None
-            else GridRun({"epochs": epochs}, seed, Path(f"{epochs}-{seed}"), {"accuracy": value})
-            for seed, value in enumerate(values)
-        ]
-        return PointResult.from_runs(runs, "accuracy")
-
+    point = partial(point_result, metric="accuracy")
     points = point(1, 0.25, 0.5), point(2, 0.5, 0.75), point(3, None, None)
     result = GridResult(RunDirectory("out"), BestMetric("accuracy", False), points)
     assert repr(result) == "<GridResult out: 3 points, best 2-1: accuracy 0.75>"
@@ -345,20 +339,6 @@ def test_a_changed_digit_of_a_finished_run_is_named(run: Run, name: str, says: s
     run(grid=axes)
 
 
-class OffInStep(Progress):
-    """The machine is switched off in a step of the first run."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self._step = step
-
-    def train(self, step: int, total: int, **facts: Any) -> None:
-        if step == self._step:
-            raise RuntimeError("the machine was switched off")
-
-    def note(self, text: str) -> None: ...
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("pattern", ["checkpoints/*/optimizer.safetensors", "journal.jsonl"])
 def test_run_with_a_damaged_state_is_restarted(run: Run, pattern: str) -> None:
@@ -366,7 +346,7 @@ def test_run_with_a_damaged_state_is_restarted(run: Run, pattern: str) -> None:
     options = {"grid": {"learning_rate": [1e-2, 1e-6]}, "checkpoint_every": 1, "log_every": 1}
     whole = run("whole", **options).run.path
     with pytest.raises(RuntimeError, match="switched off"):
-        run("broken", progress=OffInStep(3), **options)
+        run("broken", progress=Lines(stop_after=3), **options)
     first = whole.with_name("broken") / "learning_rate=0.01,seed=0"
     files = list(first.glob(pattern))
     assert files
