@@ -71,18 +71,18 @@ import sys
 from typer.testing import CliRunner
 from bertworks.cli import app
 runner = CliRunner()
-from bertworks.cli.verb_names import SETTINGS_VERBS, VERBS
+from bertworks.settings.verbs import VERB_SETTINGS, VERBS
 verbs = [command.name for command in app.registered_commands]
 assert sorted(verbs) == sorted(VERBS), verbs
 def run(commands):
     for arguments in commands:
         result = runner.invoke(app, arguments)
         assert result.exit_code == 0, (arguments, result.output)
-others = [verb for verb in verbs if verb not in SETTINGS_VERBS]
+others = [verb for verb in verbs if verb not in VERB_SETTINGS]
 run([["--help"], ["--version"], *([verb, "--help"] for verb in others)])
 loaded = [name for name in {(*HEAVY, "numpy", "pyarrow", "tokenizers", "yaml")!r}
           if name in sys.modules]
-run([verb, "--help"] for verb in SETTINGS_VERBS if verb != "ablate")  # with their settings
+run([verb, "--help"] for verb in VERB_SETTINGS if verb != "ablate")  # with their settings
 print(loaded + [name for name in {HEAVY!r} if name in sys.modules])
 """
     assert _run(code) == "[]"

@@ -9,17 +9,16 @@ import pytest
 import yaml
 from pydantic import Field
 
-from bertworks.analysis.settings_help import commented_yaml, describe, help_text
-from bertworks.cli.verb_names import SETTINGS_VERBS
-from bertworks.cli.verb_settings import schema_of
+from bertworks.analysis.settings_help import commented_yaml, describe, help_text, settings_class
 from bertworks.settings.base import Settings
+from bertworks.settings.verbs import VERB_SETTINGS
 from bertworks.tasks import LABELLED_TASKS
 from bertworks.training.recipe import PretrainSettings
 
 TASKS = LABELLED_TASKS
 SCHEMAS: list[type[Settings]] = [
-    *(schema_of("finetune", task) for task in TASKS),
-    *(schema_of(verb) for verb in SETTINGS_VERBS if verb != "finetune"),
+    *(settings_class("finetune", task) for task in TASKS),
+    *(settings_class(verb) for verb in VERB_SETTINGS if verb != "finetune"),
 ]
 REQUIRED_VALUES = {PretrainSettings: {"data": "prepared", "steps": 10}}
 

@@ -173,13 +173,14 @@ def test_counting_in_parts_changes_nothing(monkeypatch):
         train_vocabulary([*TEXT[:3], "\udc80"], size=200, workers=2)
 
 
-def test_progress_reports_the_number_of_paragraphs(monkeypatch):
+def test_progress_reports_the_number_of_pieces():
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [f"{left}{right}" for left in letters for right in letters]
     reports = []
-    train_vocabulary(TEXT, size=200, progress=lambda stage, done: reports.append((stage, done)))
-    assert reports == [("paragraphs", len(TEXT))]
-    with pytest.raises(DataError, match="no words"):
-        train_vocabulary([], progress=lambda stage, done: reports.append((stage, done)))
-    assert reports[1:] == [("paragraphs", 0)]
+    train_vocabulary(
+        words * 2, size=700, progress=lambda done, total: reports.append((done, total))
+    )
+    assert reports == [(500, 700)]
 
 
 PROGRAM = """

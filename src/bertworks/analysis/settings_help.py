@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import SettingsError, closest_name, did_you_mean
 from ..settings.base import Settings, group_in
-from ..settings.literals import VERB_SETTINGS
+from ..settings.verbs import VERB_SETTINGS, VERBS
 
 _TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _WIDTH = 100
@@ -249,6 +249,10 @@ def describe_settings(verb: str, task: str | None = None) -> list[SettingHelp]:
 
 def settings_class(verb: str, task: str | None = None) -> type[Settings]:
     """Return the class of a verb's settings; for arguments and errors see `describe_settings`."""
+    if verb in VERBS and verb not in VERB_SETTINGS:
+        fix = f"Verbs with settings: {', '.join(VERB_SETTINGS)}; for options see: "
+        fix += f"bertworks {verb} --help."
+        raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
     if verb not in VERB_SETTINGS:
         valid = f"Verbs with settings: {', '.join(VERB_SETTINGS)}"
         fix = did_you_mean(verb, VERB_SETTINGS) if closest_name(verb, VERB_SETTINGS) else valid

@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import SettingsError
+from ..settings.verbs import VERB_SETTINGS, VERBS
 from ..utils.environment import check_environment
 from . import verb_settings
 from .errors import UsageError, errors_in_a_line, usage_errors_in_a_line, warn_about_little_memory
 from .option_groups import with_groups
 from .outputs import current_verb
-from .verb_names import SETTINGS_VERBS, VERBS
 
 
 class Verbs(TyperGroup):
@@ -82,7 +82,7 @@ class Verb(TyperCommand):
             ]
             typer.echo("\n".join(usage), err=True)
             ctx.exit(2)
-        if self.name in SETTINGS_VERBS:
+        if self.name in VERB_SETTINGS:
             args = self._without_settings(ctx, args)
             return super().parse_args(ctx, args)
         words = [arg for arg in args if verb_settings.is_assignment(arg)]
@@ -120,7 +120,7 @@ class Verb(TyperCommand):
         return others
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        if self.name in SETTINGS_VERBS:
+        if self.name in VERB_SETTINGS:
             from ..analysis.settings_help import help_text
 
             settings, num_others = verb_settings.settings_in_help(self.name, ctx.meta.get("task"))

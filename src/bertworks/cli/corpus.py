@@ -58,13 +58,10 @@ def vocab(
         stopwatch() as seconds,
     ):
         with Progress() as progress:
-            learning = progress.counter("learning", "pieces")
             tokenizer = train_vocabulary(
                 texts.paragraphs(progress.counter("reading", "MB")),
                 **workers,
-                progress=lambda stage, done: (
-                    learning(done, options.size) if stage == "pieces" else None
-                ),
+                progress=progress.counter("learning", "pieces"),
                 **options.model_dump(),
             )
         with new_directory(out, last="tokenizer.json", replace=True) as new:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from ..settings import literals
-from . import verb_settings
 from .option_groups import OptionGroup
 
 Recipe = Annotated[
@@ -38,8 +37,10 @@ def _read_settings(
     Raises:
         SettingsError: a key or value is not valid.
     """
+    from ..analysis.settings_help import settings_class
+
     verb = str(ctx.info_name)
-    schema = verb_settings.schema_of(verb, ctx.params["task"] if verb == "finetune" else None)
+    schema = settings_class(verb, ctx.params["task"] if verb == "finetune" else None)
     settings = schema.resolve(file, [*words, *ctx.meta["settings"]])
     return settings.model_dump(exclude_unset=True)
 

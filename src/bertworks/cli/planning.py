@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..settings.verbs import VERB_SETTINGS
 from ..utils.formatting import format_clock, format_number
 from .app import verb
 from .devices import Device
 from .display import JsonDisplay, TextDisplay
 from .options import Recipe
-from .verb_names import SETTINGS_VERBS
-from .verb_settings import schema_of
 
 if TYPE_CHECKING:
     from ..analysis.estimate import Estimate
 
 SettingsVerb = Annotated[
-    str, typer.Argument(metavar="VERB", help=f"One of {', '.join(SETTINGS_VERBS)}.")
+    str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERB_SETTINGS)}.")
 ]
 
 
@@ -108,7 +107,7 @@ def settings(
         task ([TASK]): With finetune: adds the settings of a task.
         yaml: Print YAML, for --settings or as a recipe.
     """
-    from ..analysis.settings_help import commented_yaml, describe, help_text
+    from ..analysis.settings_help import commented_yaml, describe, help_text, settings_class
 
-    schema = schema_of(verb_name, task)
+    schema = settings_class(verb_name, task)
     display.text(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))

@@ -8,31 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import SettingsError, did_you_mean, suggest_setting, truncate_repr
-from .verb_names import SETTINGS_VERBS, TEXT_VERBS, VERBS
+from ..settings.verbs import TEXT_VERBS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from ..analysis.settings_help import SettingHelp
-    from ..settings.base import Settings
-
-
-def schema_of(verb: str, task: str | None = None) -> type[Settings]:
-    """Return the class of a verb's settings.
-
-    Args:
-        task: for `finetune`: adds the settings of this task.
-
-    Raises:
-        SettingsError: the verb takes no settings, or there is no such task.
-    """
-    if verb in VERBS and verb not in SETTINGS_VERBS:
-        fix = f"Verbs with settings: {', '.join(SETTINGS_VERBS)}; for options see: "
-        fix += f"bertworks {verb} --help."
-        raise SettingsError(f"the verb {verb!r} takes no settings", fix=fix)
-    from ..analysis.settings_help import settings_class
-
-    return settings_class(verb, task)
 
 
 def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
@@ -40,9 +21,9 @@ def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHe
 
     If the class has common settings (`Settings.common`), only these are listed, briefly.
     """
-    from ..analysis.settings_help import declared_class, describe
+    from ..analysis.settings_help import declared_class, describe, settings_class
 
-    schema = declared_class(verb) if task is None else schema_of(verb, task)
+    schema = declared_class(verb) if task is None else settings_class(verb, task)
     every = describe(schema)
     if not schema.common:
         return every, 0
@@ -85,6 +66,8 @@ def split_settings(
     Raises:
         SettingsError: an option or setting is not known.
     """
+    from ..analysis.settings_help import settings_class
+
     others, words = list[str](), list[str]()
     left = list(args)
     task = task_argument(verb, args)
@@ -102,7 +85,7 @@ def split_settings(
                 others.append(left.pop(0))
             continue
         key = option.removeprefix("--").replace("-", "_")
-        schema = schema_of(verb, task)
+        schema = settings_class(verb, task)
         field = schema.field(key)
         if field is None and is_flag(schema.field(key.removeprefix("no_"))):
             words.append(f"{key.removeprefix('no_')}=false")
@@ -140,8 +123,10 @@ def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     """
     if not is_assignment(word):
         return False
+    from ..analysis.settings_help import settings_class
+
     key = word.partition("=")[0]
-    schema = schema_of(verb)
+    schema = settings_class(verb)
     if schema.field(key) is not None:
         return True
     names = list(schema.model_fields)

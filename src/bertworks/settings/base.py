@@ -8,7 +8,7 @@ valid name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, get_origin
 
@@ -64,30 +64,11 @@ class Settings(BaseModel):
             SettingsError: the file is missing or not a mapping, or a key or value is not valid, or
                 a setting that the file requires is not given.
         """
-        tree: dict[str, Any] = {}
-        if file is not None:
-            content = read_yaml(Path(file))
-            is_of_run = "format_version" in content
-            _merge(tree, without_format_version(content, Path(file)) if is_of_run else content)
+        where = None if file is None else str(file)
+        tree = {} if file is None else _read_settings(Path(file))
+        words = cls._tree_of(overrides)
         _merge(tree, values)
-        override_names: set[str] = set()
-        value_names = _names(values)
-        for word in overrides:
-            key, separator, value = word.partition("=")
-            if not separator or not key:
-                raise SettingsError(
-                    f"{word!r} is not of the form key=value", fix="For example: seed=1"
-                )
-            field = cls.field(key)
-            tree_of_word: Any = _parse_value(value, None if field is None else field.annotation)
-            for name in reversed(key.split(".")):
-                tree_of_word = {name: tree_of_word}
-            names = _names(tree_of_word)
-            if twice := sorted(override_names & names):
-                raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
-            override_names |= names
-            _merge(tree, tree_of_word)
-        where = str(file) if file is not None else None
+        _merge(tree, words)
         for key, field in _required(cls, tree):
             meaning = f" ({field.description})" if field.description else ""
             raise SettingsError(
@@ -98,8 +79,30 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            in_file = not _is_of(error.errors()[0], value_names | override_names)
-            raise _translate(cls, error, where if in_file else None) from None
+            is_in_file = not _is_of(error.errors()[0], _names(values) | _names(words))
+            raise _translate(cls, error, where if is_in_file else None) from None
+
+    @classmethod
+    def _tree_of(cls, words: Iterable[str]) -> dict[str, Any]:
+        """Return the nested mapping of `key=value` words.
+
+        Raises:
+            SettingsError: a word has another form, or two give the same setting.
+        """
+        tree: dict[str, Any] = {}
+        for word in words:
+            key, separator, text = word.partition("=")
+            if not separator or not key:
+                fix = "For example: seed=1"
+                raise SettingsError(f"{word!r} is not of the form key=value", fix=fix)
+            field = cls.field(key)
+            value = _parse_value(text, None if field is None else field.annotation)
+            for name in reversed(key.split(".")):
+                value = {name: value}
+            if twice := sorted(_names(tree) & _names(value)):
+                raise SettingsError(f"{twice[0]} is given twice", fix="Leave one out.")
+            _merge(tree, value)
+        return tree
 
     @classmethod
     def parse(cls, tree: Mapping[str, Any], *, where: str | None = None) -> Self:
@@ -138,22 +141,9 @@ class Settings(BaseModel):
         metadata = cls.model_fields[name].metadata
         return any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in metadata)
 
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the defaults of all settings that have one, as JSON-compatible values."""
-        optional = {name: info for name, info in cls.model_fields.items() if not info.is_required()}
-        values = {
-            name: info.get_default(call_default_factory=True) for name, info in optional.items()
-        }
-        return cls.model_construct(**values).model_dump(mode="json", include=set(values))
-
     def with_values(self, **values: Any) -> Self:
         """Return the same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})
-
-    def to_yaml(self) -> str:
-        """Return the settings as YAML, in the order in which they are declared."""
-        return dump_yaml(self.model_dump(mode="json"))
 
 
 def with_default(
@@ -244,6 +234,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise SettingsError("the file must hold `key: value` lines", where=str(path))
     return tree
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Read a settings file, which may be the `settings.yaml` of a run."""
+    tree = read_yaml(path)
+    return without_format_version(tree, path) if "format_version" in tree else tree
 
 
 def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:

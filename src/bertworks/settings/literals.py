@@ -108,25 +108,3 @@ product with a row of the second; their sum.
 
 MAX_POSITIONS = 1_000_000
 """Maximum number of positions that a model is extended to: their vectors take gigabytes."""
-
-VERB_SETTINGS = {
-    "vocab": "data.settings:VocabularySettings",
-    "prepare": "data.settings:PrepareSettings",
-    "pretrain": "training.recipe:PretrainSettings",
-    "finetune": "training.settings:FinetuneSettings",
-    "glue": "training.settings:FinetuneSettings",
-    "probe": "inference.settings:TextProbeSettings",
-    "lab": "inference.settings:TextProbeSettings",  # compare takes them
-    "ablate": "lab.features:FeatureAblationSettings",
-    "evaluate": "inference.settings:EvaluateSettings",
-    "predict": "inference.settings:EngineSettings",
-    "fill-mask": "inference.settings:EngineSettings",
-    "next-sentence": "inference.settings:EngineSettings",
-    "generate": "inference.settings:GenerateSettings",
-    "embed": "inference.settings:EmbeddingSettings",
-    "features": "inference.settings:FeatureSettings",
-    "search": "inference.settings:EngineSettings",
-    "serve": "serving.settings:ServeSettings",
-    "distil": "convert.static_settings:DistilSettings",
-}
-"""The class of the settings of each verb that has some."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, SettingsError
 from ..jobs import parallel
+from ..utils.progress import Update
 from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
 from .portions import portions
 from .tokenizer import Tokenizer
 
 _PART_CHARACTERS = 1 << 23  # of the texts that are counted together
-
-Progress = Callable[[str, int], None]
 
 
 def train_vocabulary(
@@ -41,7 +40,7 @@ def train_vocabulary(
     max_word_characters: int = MAX_WORD_CHARACTERS,
     workers: int | None = 1,
     on: str | None = None,
-    progress: Progress | None = None,
+    progress: Update | None = None,
 ) -> Tokenizer:
     """Train a vocabulary; the same texts give the same vocabulary, in any order.
 
@@ -61,7 +60,7 @@ def train_vocabulary(
             kept; words with other characters become `[UNK]`.
         max_word_characters: longer words are `[UNK]`, and are not used for training.
         workers, on: how many processes count words, and where; see `parallel.map`.
-        progress: called from time to time with a stage (`"paragraphs"`, `"pieces"`) and a count.
+        progress: called from time to time with the number of pieces, and `size`.
 
     Raises:
         DataError: there are no words, or a text has a lone surrogate.
@@ -74,7 +73,7 @@ def train_vocabulary(
         raise SettingsError(f"character_coverage={character_coverage} is not between 0 and 1")
     normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
     count = _WordCounter(normalization, max_word_characters)
-    counts = _count_words(_parts(texts, progress), count, workers, on)
+    counts = _count_words(_parts(texts), count, workers, on)
     alphabet = _alphabet(counts, character_coverage)
     if not alphabet:
         raise DataError("no words to train a vocabulary from", fix="Give texts that are not empty.")
@@ -97,7 +96,7 @@ def train_vocabulary(
         pieces,
         size=size,
         min_frequency=min_frequency,
-        progress=None if progress is None else lambda done: progress("pieces", done),
+        progress=progress,
     )
     return Tokenizer.from_vocabulary(
         vocabulary,
@@ -107,7 +106,7 @@ def train_vocabulary(
     )
 
 
-def _parts(texts: Iterable[str], progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
+def _parts(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield texts in lists, each with the number of its first text."""
     part: list[str] = []
     characters = number = 0
@@ -117,12 +116,8 @@ def _parts(texts: Iterable[str], progress: Progress | None) -> Iterator[tuple[in
         if characters >= _PART_CHARACTERS:
             yield number - len(part) + 1, part
             part, characters = [], 0
-        if progress is not None and number % 10_000 == 0:
-            progress("paragraphs", number)
     if part:
         yield number - len(part) + 1, part
-    if progress is not None:
-        progress("paragraphs", number)
 
 
 def _count_words(
@@ -199,7 +194,7 @@ def learn_pieces(
     *,
     size: int,
     min_frequency: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Update | None = None,
 ) -> list[str]:
     """Extend a list of pieces by merging, until it has `size` or no pair is frequent enough.
 
@@ -210,7 +205,7 @@ def learn_pieces(
         words, counts: distinct words, and how often each occurs.
         pieces: the initial pieces; must contain the first character of each word, and `##` with
             each later one.
-        progress: called with the number of pieces from time to time.
+        progress: called from time to time with the number of pieces, and `size`.
 
     Returns:
         `pieces`, followed by the new pieces in the order in which they were made.
@@ -228,7 +223,7 @@ def learn_pieces(
         if number == len(vocabulary):  # else another merge made the same piece
             vocabulary.append(piece)
             if progress is not None and len(vocabulary) % 500 == 0:
-                progress(len(vocabulary))
+                progress(len(vocabulary), size)
         chain.merge(left, right, number)
     return vocabulary
 

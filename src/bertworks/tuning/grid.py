@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -40,7 +40,7 @@ from ..training.precision import resolve_precision
 from ..training.settings import settings_of
 from ..utils.progress import Progress
 from ..utils.regular_files import sha256_of
-from .loop import GridLoop, slots
+from .loop import GridLoop, Slot, slots
 from .results import GridResult, GridRun, PointResult
 from .space import Grid, Space
 
@@ -105,6 +105,68 @@ def finetune_grid(
             resumes.
         DataError, BertworksError: as in `finetune`.
     """
+    kind = find_labelled_task(task)
+    space = Space.parse(grid, settings_of(kind), settings)
+    seed_numbers, computes_on = seed_list(seeds), pick_device(device)
+    places = slots(computes_on, jobs)
+    _check_arguments(model, dev, space, settings, places)
+    train, dev = reiterable(train), dev if isinstance(dev, float) else reiterable(dev)
+    description = _describe(model, kind, train, dev, settings, space)
+    folder = Path(out)
+    is_resumed = not overwrite and folder.is_dir()
+    is_begun = is_resumed and any(child.is_dir() for child in folder.iterdir())
+    # A resumed grid keeps the precision of its first run.
+    runs = sorted(file.parent for file in folder.glob("*/settings.yaml")) if is_resumed else []
+    precision = resolve_precision("auto", runs[0] if runs else None, computes_on)
+    settings = {"precision": precision, **settings}
+    with RunDirectory.open(
+        out,
+        description,
+        # Until the first run has started, all settings may still be corrected.
+        may_change=MAY_CHANGE if is_begun else frozenset(description),
+        inputs=[train, dev, None if isinstance(model, Model) else local_directory(model)],
+        overwrite=overwrite,
+    ) as run:
+        if not is_begun:
+            run.truncate_journal(0)
+        # With several GPUs, each process sees only its own.
+        place = computes_on if len(places) == 1 else computes_on.type
+        do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)
+        options = kind.options.model_fields
+        result = GridLoop(run, do, space, seed_numbers, options, places, progress).all()
+        result.save()
+        return result
+
+
+def _describe(
+    model: str | Path | Model,
+    kind: type[LabelledTask[Any]],
+    train: Table,
+    dev: Dev,
+    settings: Mapping[str, Any],
+    space: Space,
+) -> dict[str, Any]:
+    """What all runs share, which a resumed grid may not change; arguments as in `finetune_grid`."""
+    compared_settings = set(settings) - MAY_CHANGE
+    parsed_settings = settings_of(kind).parse(settings)
+    return {
+        "task": kind.name,
+        "model": describe_model(model),
+        "train": _describe_table(train),
+        "dev": {"share": dev} if isinstance(dev, float) else _describe_table(dev),
+        "settings": parsed_settings.model_dump(mode="json", include=compared_settings),
+        "search": space.describe() if space.trials is not None else None,
+    }
+
+
+def _check_arguments(
+    model: str | Path | Model,
+    dev: Dev,
+    space: Space,
+    settings: Mapping[str, Any],
+    places: Sequence[Slot],
+) -> None:
+    """Check what a grid cannot have, unlike a single run; arguments as in `finetune_grid`."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SettingsError(
             "a grid starts its own processes, but torchrun has already started some",
@@ -116,54 +178,15 @@ def finetune_grid(
             "evaluation rows of a grid cannot be read from standard input: each run reads them",
             fix="Give a file.",
         )
-    kind = find_labelled_task(task)
-    schema = settings_of(kind)
-    space = Space.parse(grid, schema, settings)
     if space.trials is not None:
         import_optional("optuna", "optuna", "A search")
     if "seed" in settings:
         raise SettingsError("a grid has seeds, not a seed", fix="Give seeds instead.")
-    numbers = seed_list(seeds)
-    computes_on = pick_device(device)
-    places = slots(computes_on, jobs)
     if len(places) > 1 and isinstance(model, Model):
         raise SettingsError(
             f"jobs={len(places)}: a model in memory cannot be shared among processes",
             fix="Save it, and give its directory.",
         )
-    train, dev = reiterable(train), dev if isinstance(dev, float) else reiterable(dev)
-    compared_settings = set(settings) - MAY_CHANGE
-    description = {
-        "task": kind.name,
-        "model": describe_model(model),
-        "train": _fingerprint(train),
-        "dev": {"share": dev} if isinstance(dev, float) else _fingerprint(dev),
-        "settings": schema.parse(settings).model_dump(mode="json", include=compared_settings),
-        "search": space.describe() if space.trials is not None else None,
-    }
-    # Until the first run has started, all settings may still be corrected.
-    folder = Path(out)
-    is_resumed = not overwrite and folder.is_dir()
-    is_begun = is_resumed and any(child.is_dir() for child in folder.iterdir())
-    may_change = MAY_CHANGE if is_begun else frozenset(description)
-    source = None if isinstance(model, Model) else local_directory(model)
-    inputs = [train, dev, source]
-    # A resumed grid keeps the precision of its first run.
-    runs = sorted(file.parent for file in folder.glob("*/settings.yaml")) if is_resumed else []
-    precision = resolve_precision("auto", runs[0] if runs else None, computes_on)
-    settings = {"precision": precision, **settings}
-    with RunDirectory.open(
-        out, description, may_change=may_change, inputs=inputs, overwrite=overwrite
-    ) as run:
-        if not is_begun:
-            run.truncate_journal(0)
-        # With several GPUs, each process sees only its own.
-        place = computes_on if len(places) == 1 else computes_on.type
-        do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)
-        options = kind.options.model_fields
-        result = GridLoop(run, do, space, numbers, options, places, progress).all()
-        result.save()
-        return result
 
 
 def describe_model(model: str | Path | Model) -> dict[str, str]:
@@ -191,7 +214,7 @@ def seed_list(seeds: int | Sequence[int]) -> list[int]:
     return numbers
 
 
-def _fingerprint(table: Table) -> dict[str, str]:
+def _describe_table(table: Table) -> dict[str, str]:
     """Return a table's name, and a digest of its content that identifies it."""
     if not isinstance(table, str | os.PathLike):
         digest = hashlib.sha256()
