@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bertworks.explorer.page import page as page_of
 from tests.explorer.browser import Visit, browsers
 from tests.serving.conftest import (
     Running,
@@ -48,12 +49,23 @@ def _tabs() -> Iterator[list[Visit]]:
 
 
 @pytest.fixture
-def visit(browser: Any, site: Running, _tabs: list[Visit]) -> Iterator[Callable[..., Visit]]:
-    """A tab on the server's page, or a file; what went wrong in it is known at the end."""
+def visit(
+    browser: Any, site: Running, _tabs: list[Visit], tmp_path: Path
+) -> Iterator[Callable[..., Visit]]:
+    """A tab on a server's page, or on a file with `data`; its faults are known at the end."""
     visits: list[Visit] = []
 
-    def begin(size: str = "desktop", *, file: Path | None = None, **more: Any) -> Visit:
-        url = f"{site.url}/" if file is None else file.as_uri()
+    def begin(
+        size: str = "desktop",
+        *,
+        server: Running = site,
+        data: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> Visit:
+        url, file = f"{server.url}/", tmp_path / f"page-{len(visits)}.html"
+        if data is not None:
+            file.write_text(page_of(data), encoding="utf-8")
+            url = file.as_uri()
         if _tabs:
             tab = _tabs.pop()
             tab.begin_again(url, size, **more)

@@ -41,6 +41,12 @@ def cells(table: Any) -> list[list[str]]:
     return texts
 
 
+def numbers_of(figure: Any) -> list[list[float]]:
+    """The numbers of a chart, which it also shows as a table."""
+    figure.get_by_text("As a table").click()
+    return [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
+
+
 def saved_as(page: Any, name: str, part: Any) -> bytes:
     """What a button of that name saves."""
     with page.expect_download() as waiting:
@@ -52,7 +58,7 @@ def percents(text: str) -> float:
     return float(re.sub(r"[^\d.]", "", text)) / 100
 
 
-def test_fill_shows_the_predictions_of_a_blank(visit, get_model, browser) -> None:
+def test_fill_shows_the_predictions_of_a_blank(visit, get_model) -> None:
     tab = visit()
     page = tab.open(f"#/fill?text={TEXT_IN_LINK}")
     page.get_by_role("button", name="open", exact=True).click()
@@ -95,7 +101,7 @@ def test_fill_shows_the_predictions_of_a_blank(visit, get_model, browser) -> Non
     ],
 )
 def test_another_models_words_are_those_of_the_same_characters(
-    browser, start, directories, name: str, text: str, number: int, note: str | None
+    visit, start, directories, name: str, text: str, number: int, note: str | None
 ) -> None:
     """Their numbers differ: it predicts another word."""
     other = load(FAMILIES / f"{name}-pretraining", device="cpu")
@@ -103,8 +109,9 @@ def test_another_models_words_are_those_of_the_same_characters(
     assert expected["pieces"]["words"][number]["text"].startswith("open")
     models = {"own": directories["pretrained"], name: str(FAMILIES / f"{name}-pretraining")}
     with start(models) as site:
-        tab = Visit(browser, f"{site.url}/")
-        page = tab.open(f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&compare={name}")
+        page = visit(server=site).open(
+            f"#/fill?text=[MASK]+it's+a+door,+was+open.&words=8&compare={name}"
+        )
         second = page.locator("main .cards > div").filter(
             has=page.get_by_role("heading", name=name)
         )
@@ -118,7 +125,6 @@ def test_another_models_words_are_those_of_the_same_characters(
         assert second.get_by_text("Its words have other borders").all_inner_texts() == (
             [] if note is None else [f"Its words have other borders: {note}."]
         )
-        tab.close()
 
 
 def test_guess_shows_the_layers_of_a_blank(visit, get_model) -> None:
@@ -142,7 +148,7 @@ def test_guess_shows_the_layers_of_a_blank(visit, get_model) -> None:
     )
 
 
-def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_path: Path) -> None:
+def test_guess_follows_the_checkpoint_of_a_run(visit, start, get_model, tmp_path: Path) -> None:
     own, run = get_model("pretrained"), tmp_path / "run"
     own.save(run / "model")
     for step in (20, 1000):
@@ -166,7 +172,7 @@ def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_pa
         ]
 
     with start({"run": str(run)}) as site:
-        tab = Visit(browser, f"{site.url}/")
+        tab = visit(server=site)
         page = tab.open(f"#/guess?text={TEXT_IN_LINK}&words=3&guess=deep&shown=1")
         slider = page.get_by_role("slider", name="Checkpoint")
         assert likeliest(page) == rows_of(expected[2]), "the model itself, first"
@@ -189,13 +195,11 @@ def test_guess_follows_the_checkpoint_of_a_run(browser, start, get_model, tmp_pa
             assert shown == pytest.approx(
                 [one["probability"] for one in probabilities], rel=1e-3
             ), number
-        other_visit = Visit(browser, f"{site.url}/")
+        other_visit = visit(server=site)
         other_page = other_visit.open(page.url.removeprefix(other_visit.url))
         other_page.get_by_text("step 1,000").wait_for()
         other_visit.settle()
         assert likeliest(other_page) == rows_of(expected[1])
-        other_visit.close()
-        tab.close()
 
 
 def test_next_word_is_predicted_from_left_and_both_sides(visit, get_model) -> None:
@@ -248,8 +252,7 @@ def test_attention_shows_weights_and_heads(visit, get_model) -> None:
     page.get_by_text("“the” attends to").wait_for()
     page.get_by_role("button", name="Matrix").click()
     matrix = page.get_by_role("figure", name="Layer 2, head 2: matrix")
-    matrix.get_by_text("As a table").click()
-    values = [[float(one) for one in row[1:]] for row in cells(matrix.locator("table"))]
+    values = numbers_of(matrix)
     data = np.frombuffer(__import__("base64").b64decode(answer["weights"]["base64"]), np.uint8)
     weights = data.reshape(2, 2, size, size) / answer["weights"]["scale"]
     np.testing.assert_allclose(values, weights[1, 1], atol=1e-4)
@@ -257,8 +260,7 @@ def test_attention_shows_weights_and_heads(visit, get_model) -> None:
     page.get_by_label("Merge pieces").check()
     page.get_by_label("Hide special").check()
     words = len(answer["pieces"]["words"])
-    matrix.get_by_text("As a table").click()
-    assert len(cells(matrix.locator("table"))) == words
+    assert len(numbers_of(matrix)) == words
     page.get_by_label("From").select_option("1")
     page.get_by_label("To", exact=True).select_option("2")
     page.get_by_role("figure", name="From “door” to “was” in every head").wait_for()
@@ -306,9 +308,7 @@ def test_minimal_pair_shows_changes_of_vectors(visit, get_model) -> None:
         get_model("pretrained"), "the [MASK] was open", "the [MASK] was deep"
     )
     figure = page.get_by_role("figure", name="Change of each vector")
-    figure.get_by_text("As a table").click()
-    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, 1 - np.array(result["vectors"]), atol=1e-4)
+    np.testing.assert_allclose(numbers_of(figure), 1 - np.array(result["vectors"]), atol=1e-4)
     assert page.get_by_text("5 pieces are the same, 1 differs.").is_visible()
     page.get_by_label("Second text").fill("the [MASK] was open in london")
     page.get_by_text("6 pieces are the same, 2 are added.").wait_for()
@@ -400,9 +400,7 @@ def test_word_in_context_shows_similarities(visit, get_model) -> None:
     )
     page.get_by_role("slider", name="After layer").press("ArrowLeft")
     figure = page.get_by_role("figure", name="After layer 1")
-    figure.get_by_text("As a table").click()
-    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, result["similarity"][1], atol=1e-3)
+    np.testing.assert_allclose(numbers_of(figure), result["similarity"][1], atol=1e-3)
     picture = ET.fromstring(saved_as(page, "SVG", page.get_by_role("figure", name="A map")))
     assert len(picture.findall(".//{*}circle")) == 3
     assert "var(" not in ET.tostring(picture, "unicode"), "the colours are its own"
@@ -457,9 +455,9 @@ def test_similarity_and_search_show_cosines(visit, get_model) -> None:
     tab.settle()
     figure = page.get_by_role("figure", name="Cosine similarity")
     page.get_by_text("3 the river w").wait_for()
-    figure.get_by_text("As a table").click()
-    shown = [[float(one) for one in row[1:]] for row in cells(figure.locator("table"))]
-    np.testing.assert_allclose(shown, get_model("encoder").similarity(texts, texts), atol=1e-3)
+    np.testing.assert_allclose(
+        numbers_of(figure), get_model("encoder").similarity(texts, texts), atol=1e-3
+    )
     page = tab.open("#/search?model=encoder&query=river")
     page.get_by_label("Texts to search").fill("\n".join(texts))
     page.get_by_text("The nearest of 3").wait_for()
@@ -614,11 +612,11 @@ def test_the_calls_that_one_copies_run_as_they_are(
 
 
 def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
-    browser, directories, start
+    visit, directories, start
 ) -> None:
     key = "0123456789abcdef"
     with start({"m": directories["pretrained"]}, keys=Keys({"me": key})) as keyed:
-        tab = Visit(browser, f"{keyed.url}/")
+        tab = visit(server=keyed)
         page = tab.page
         page.goto(f"{tab.url}#/fill?text={TEXT_IN_LINK}&words=1")
         page.get_by_label("Key").fill("a wrong one, alas")
@@ -633,4 +631,3 @@ def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
         assert "$KEY" in page.locator("pre").first.inner_text()
         page.reload()
         page.get_by_role("heading", name="The blank · was “door”").wait_for()
-        tab.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,16 @@ from bertworks.explorer.available_views import view_error
 from bertworks.explorer.explaining import MAX_NUMBERS
 from bertworks.explorer.inputs import as_floats, as_shorts, encode_input
 from bertworks.explorer.layers import layers_for_file
-from bertworks.explorer.page import page as page_of
 from bertworks.inference.activations import activations
 from bertworks.inference.layer_steps import layer_steps, matrices_of
 from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder
-from bertworks.tasks.pretraining.instances import InstanceSettings
-from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
-from tests.checkpoints.oracles import geometry, redraw
+from tests.checkpoints.oracles import geometry
 from tests.explorer.test_browser import TEXT as SENTENCE
 from tests.explorer.test_browser import TEXT_IN_LINK, cells
-from tests.serving.conftest import LIMIT, PIECES
+from tests.explorer.test_views import pretrained
+from tests.serving.conftest import PIECES
 
 TEXT = "the door was open in london and a river"
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -44,16 +41,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def model_of(variant: str) -> Model:
-    """A language model of a family with random weights."""
+    """A language model with random weights."""
     family, values = VARIANTS[variant]
-    config = geometry(family, vocab_size=len(PIECES), **values)
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
-    causal = config.attention == "causal"
-    instances = InstanceSettings(format="full-sentences")
-    task = PretrainingTask(tokenizer, instances, causal=causal, max_length=LIMIT)
-    network = task.network(config)
-    redraw(network)
-    return Model(tokenizer, task, network.eval())
+    return pretrained(family, **values)
 
 
 def test_layers_with_bottlenecks_have_no_steps() -> None:
@@ -316,11 +306,10 @@ def test_the_numbers_of_a_strip_are_read_with_arrow_keys(visit, get_model) -> No
 
 
 @pytest.mark.long
-def test_a_file_shows_layers_and_weights(visit, get_model, tmp_path: Path) -> None:
+def test_a_file_shows_layers_and_weights(visit, get_model) -> None:
     model = get_model("pretrained")
-    found = tmp_path / "page.html"
-    found.write_text(page_of(explorer.explain(model, SENTENCE)), encoding="utf-8")
-    page = visit(file=found).open("#/layer?layer=1&head=1&token=2")
+    tab = visit(data=explorer.explain(model, SENTENCE))
+    page = tab.open("#/layer?layer=1&head=1&token=2")
     assert page.locator(".status").inner_text() == "Layer 2 of 2, 9 pieces."
     steps = {name: step.numpy() for name, step in steps_of(model, SENTENCE, 1).items()}
     rows = cells(page.get_by_role("table", name="Scores"))

@@ -4,7 +4,6 @@ and, where something is missing, what to do."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,10 @@ import pytest
 from bertworks import explorer, load
 from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.explorer.available_views import REQUIREMENTS, view_error
-from bertworks.explorer.page import page as page_of
 from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
-from tests.explorer.browser import Visit
 from tests.explorer.test_browser import cells
 from tests.serving.conftest import PIECES, Running, config, running, tasks
 
@@ -92,12 +89,9 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", FIRST_VIEWS)
-def test_a_file_has_no_dead_end(visit, get_model, name: str, tmp_path: Path) -> None:
-    model = get_model(name)
+def test_a_file_has_no_dead_end(visit, get_model, name: str) -> None:
     pair = "the door was open" if name in ("answering", "reranker") else None
-    found = tmp_path / "page.html"
-    found.write_text(page_of(explorer.explain(model, "the door was open", pair)), encoding="utf-8")
-    tab = visit(file=found)
+    tab = visit(data=explorer.explain(get_model(name), "the door was open", pair))
     for title, link in titles(tab.open()).items():
         page = tab.show(link)
         assert page.locator("h1").inner_text() == title
@@ -109,7 +103,7 @@ def test_a_file_has_no_dead_end(visit, get_model, name: str, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
-    visit, get_model: Callable[[str], Model], tmp_path: Path
+    visit, get_model: Callable[[str], Model]
 ) -> None:
     model, text = get_model("pretrained"), "the door was open in london."
     data = explorer.explain(model, text)
@@ -124,8 +118,7 @@ def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
     assert word == max(gains, key=lambda one: gains[one])
     for view in ("steps", "attention", "heads", "occlusion"):
         assert data["masked"][view] == getattr(explorer, view)(model, text, words=[word])
-    (tmp_path / "page.html").write_text(page_of(data), encoding="utf-8")
-    tab = visit(file=tmp_path / "page.html")
+    tab = visit(data=data)
     page = tab.open("#/steps")
     assert page.get_by_role("heading", name="The answer: the blank").is_visible()
     page.get_by_role("button", name=name, exact=True).first.click()
@@ -181,7 +174,7 @@ def test_pieces_are_named_in_quotes(visit) -> None:
 
 
 @pytest.mark.long
-def test_a_model_that_compares_poorly_names_one_that_was_trained_to(visit, start, browser) -> None:
+def test_a_model_that_compares_poorly_names_one_that_was_trained_to(visit, start) -> None:
     # A lazy server knows what a model was trained for once it is loaded.
     visit().open("#/search?model=encoder&query=door&texts=door").get_by_text(
         "The nearest of"
@@ -193,11 +186,8 @@ def test_a_model_that_compares_poorly_names_one_that_was_trained_to(visit, start
     page.get_by_text("The nearest of").wait_for()
     assert page.locator(".notice").count() == 0
     with start({"mini": "mini"}) as alone:
-        tab = Visit(browser, f"{alone.url}/")
-        page = tab.open("#/search")
-        says = page.locator(".notice").inner_text()
+        says = visit(server=alone).open("#/search").locator(".notice").inner_text()
         assert says.endswith("Serve a model that was: bertworks serve mini mini-sentences")
-        tab.close()
 
 
 @pytest.mark.long

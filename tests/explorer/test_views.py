@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.next_sentence import NextSentenceTask
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
+from bertworks.tasks.task import Task
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import save_weights
 from tests.checkpoints.oracles import geometry, redraw
@@ -34,13 +36,22 @@ TEXT = "the door was [MASK] in london"
 GetModel = Callable[[str], Model]
 
 
-def pretrained(family: str, seed: int = 0, **values) -> Model:
-    """A masked language model of a family with random weights."""
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
-    task = PretrainingTask(tokenizer, InstanceSettings(format="full-sentences"), max_length=LIMIT)
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+SENTENCES = InstanceSettings(format="full-sentences")
+
+
+def model_of(task: Task[Any], family: str, seed: int = 0, **values: Any) -> Model:
+    """A model of a family with random weights."""
     network = task.network(geometry(family, vocab_size=len(PIECES), **values))
     redraw(network, seed)
-    return Model(tokenizer, task, network.eval())
+    return Model(TOKENIZER, task, network.eval())
+
+
+def pretrained(family: str, seed: int = 0, **values: Any) -> Model:
+    """A language model of a family; it predicts masked words, if the family is not causal."""
+    causal = geometry(family).attention == "causal"
+    task = PretrainingTask(TOKENIZER, SENTENCES, causal=causal, max_length=LIMIT)
+    return model_of(task, family, seed, **values)
 
 
 def tops(answer: dict) -> list[tuple[int, float]]:
@@ -132,15 +143,10 @@ def test_a_layers_answer_is_that_of_a_model_that_ends_there(family: str) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_is_explained(family: str) -> None:
-    if FAMILIES[family].read_config({}, where=family).attention == "causal":
-        tokenizer = Tokenizer.from_vocabulary(PIECES)
-        instances = InstanceSettings(format="full-sentences")
-        task = PretrainingTask(tokenizer, instances, causal=True, max_length=LIMIT)
-        network = task.network(geometry(family, vocab_size=len(PIECES)))
-        model = Model(tokenizer, task, network.eval())
+    model = pretrained(family)
+    if model.task.causal:
         assert explorer.explain(model, "the door")["fill"]["blanks"][0]["left"]["top"]
         return
-    model = pretrained(family)
     result = explorer.explain(model, TEXT)
     (expected,) = model.fill_mask(TEXT, top_k=10)
     answer = [(one["id"], one["probability"]) for one in expected]
@@ -329,11 +335,7 @@ def test_predictions_are_those_of_the_task(get_model: GetModel) -> None:
 
 
 def test_a_replaced_token_is_one_kind_of_prediction() -> None:
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
-    task = ReplacedTokensTask(tokenizer, max_length=LIMIT)
-    network = task.network(geometry("electra", vocab_size=len(PIECES)))
-    redraw(network)
-    model = Model(tokenizer, task, network.eval())
+    model = model_of(ReplacedTokensTask(TOKENIZER, max_length=LIMIT), "electra")
     (answer,) = model.predict(["the door was open"])
     probabilities = [token["probability"] for token in answer["tokens"]]
     prediction = explorer.predict(model, "the door was open")["prediction"]
@@ -347,11 +349,8 @@ def test_a_replaced_token_is_one_kind_of_prediction() -> None:
 
 
 def test_a_model_of_next_sentences_alone_has_one_prediction() -> None:
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
-    task = NextSentenceTask(tokenizer, InstanceSettings(format="segment-pair"), max_length=LIMIT)
-    network = task.network(geometry("bert", vocab_size=len(PIECES)))
-    redraw(network)
-    model = Model(tokenizer, task, network.eval())
+    instances = InstanceSettings(format="segment-pair")
+    model = model_of(NextSentenceTask(TOKENIZER, instances, max_length=LIMIT), "bert")
     prediction = explorer.predict(model, "the door", "a river")["prediction"]
     expected = model.next_sentence("the door", "a river", precision="fp32")
     assert prediction["probability"] == pytest.approx(expected, abs=1e-6)
@@ -443,9 +442,8 @@ def test_a_model_is_left_as_it_was(get_model: GetModel) -> None:
 
 
 def test_missing_heads_are_named_in_one_line() -> None:
-    tokenizer = Tokenizer.from_vocabulary(PIECES)
     bare = Model(
-        tokenizer, None, BareEncoder(Encoder(geometry("bert", num_hidden_layers=0), pooler=False))
+        TOKENIZER, None, BareEncoder(Encoder(geometry("bert", num_hidden_layers=0), pooler=False))
     )
     views = explorer.describe(bare)["views"]
     assert targets_of(bare) == []
