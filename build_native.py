@@ -2,9 +2,10 @@
 
     python build_native.py      # the library of a checkout again, after a change of a C file
 
-Without a compiler, or elsewhere than on Linux on x86-64, the package is built without it: then
-inference takes PyTorch's kernels alone (docs/performance.md). The library is chosen by the
-processor's instructions when it runs, so one build serves all processors.
+Without a compiler, or elsewhere than on Linux on x86-64 or ARM64, the package is built without it:
+then inference takes PyTorch's kernels alone (docs/performance.md). Kernels are compiled once for
+each instruction set, and those for the processor are chosen when they run, so one build serves all
+processors of a kind.
 """
 
 from __future__ import annotations
@@ -15,34 +16,93 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 NATIVE = Path(__file__).parent / "src/bertworks/native"
 LIBRARY = NATIVE / "native.so"
-FLAGS = ["-O3", "-fPIC", "-shared", "-fno-math-errno", "-Wall", "-Wextra"]
+FLAGS = ["-O3", "-fPIC", "-fno-math-errno", "-Wall", "-Wextra"]
+_AVX2 = ["-mavx2", "-mfma"]
+_AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"]
+_AVX512BF16 = [*_AVX512, "-mavx512vnni", "-mavx512bf16"]
+_SCALAR = ["-DSCALAR", "-ffp-contract=off"]
+ISAS = {
+    "x86_64": {
+        "scalar": _SCALAR,
+        "avx2": _AVX2,
+        "avxvnni": [*_AVX2, "-mavxvnni"],
+        "avx512": _AVX512,
+        "avx512vnni": [*_AVX512, "-mavx512vnni"],
+        "avx512bf16": _AVX512BF16,
+    },
+    "aarch64": {
+        "scalar": _SCALAR,
+        "neon": [],
+        "neondot": ["-march=armv8.2-a+dotprod"],
+        "neonbf16": ["-march=armv8.2-a+dotprod+bf16"],
+    },
+}
+"""The instruction sets of each machine, the best one last, and the compiler's flags for each."""
+KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer")
+TRAINING = ("attention", "norms_and_losses")
+COMMON = ("dispatch", "mean_of_rows", "wordpiece")
 
 
 def compile_native() -> str | None:
     """Compile the library in its place; returns why it was not compiled, if so."""
     LIBRARY.unlink(missing_ok=True)
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return "it is for Linux on x86-64"
+    if sys.platform != "linux" or platform.machine() not in ISAS:
+        return f"it is for Linux on {' and '.join(ISAS)}"
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler: {compiler[0]}"
     unfinished = LIBRARY.with_name(f".native-{os.getpid()}.so")
-    sources = sorted(NATIVE.glob("*.[ch]"))
-    checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
-    files = [str(source) for source in sources if source.suffix == ".c"]
-    command = [*compiler, *FLAGS, f"-DSOURCE={checksum}u", *files, "-lm", "-o", str(unfinished)]
+    why = link(compiler, platform.machine(), unfinished, ["-shared"])
+    if why is None:
+        unfinished.replace(LIBRARY)
+    unfinished.unlink(missing_ok=True)
+    return why
+
+
+def link(
+    compiler: list[str], machine: str, out: Path, flags: Sequence[str], *sources: Path
+) -> str | None:
+    """Compile and link all kernels for a machine; returns the compiler's message, if it fails.
+
+    Args:
+        compiler: the command, which may be of a cross compiler.
+        flags: further flags of the compiler and the linker.
+        sources: further files, such as a program that tests the kernels.
+    """
+    isas = ISAS[machine]
+    files = sorted(NATIVE.glob("*.[ch]"))
+    checksum = zlib.crc32(b"".join(file.read_bytes() for file in files))
+    names = " ".join(f"DO({isa})" for isa in isas)
+    common = [f"-DSOURCE={checksum}u", f"-DISAS={names}", f"-I{NATIVE}"]
+    parts = [(NATIVE / f"{name}.c", common) for name in COMMON]
+    parts += [(source, common) for source in sources]
+    for isa, isa_flags in isas.items():
+        parts += [(NATIVE / f"{name}.c", [f"-DISA={isa}", *isa_flags]) for name in KERNELS]
+    if machine == "x86_64":
+        parts += [(NATIVE / f"{name}.c", _AVX512BF16) for name in TRAINING]
+    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor() as pool:
+        objects = [f"{directory}/{number}.o" for number in range(len(parts))]
+        commands = [
+            [*compiler, *FLAGS, *flags, *part_flags, "-c", str(source), "-o", file]
+            for (source, part_flags), file in zip(parts, objects, strict=True)
+        ]
+        linking = [*compiler, *flags, *objects, "-lm", "-o", str(out)]
+        errors = [*filter(None, pool.map(_run, commands))]
+        return errors[0] if errors else _run(linking)
+
+
+def _run(command: list[str]) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        unfinished.unlink(missing_ok=True)
-        return f"{compiler[0]} says: {done.stderr.strip()}"
-    unfinished.replace(LIBRARY)
-    return None
+    return f"{command[0]} says: {done.stderr.strip()}" if done.returncode else None
 
 
 def _tag() -> str:

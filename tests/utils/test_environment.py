@@ -57,7 +57,7 @@ def test_a_mistyped_variable_is_an_error_that_names_the_nearest(name: str, valid
         check_environment({name: "x"})
 
 
-def test_a_switch_has_two_values() -> None:
+def test_a_switch_has_certain_values() -> None:
     with pytest.raises(SettingsError, match=r"BERTWORKS_NATIVE is 'off'\. Allowed values: 0, 1"):
         check_environment({"BERTWORKS_NATIVE": "off"})
 

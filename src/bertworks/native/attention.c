@@ -5,6 +5,8 @@
    random numbers are a function of a seed and a position, so they are the same in both passes.
    Source: Dao et al. (2022), "FlashAttention", appendix B. */
 
+#include "training.h"
+
 #include "attention.h"
 
 typedef struct {

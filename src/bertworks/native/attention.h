@@ -40,11 +40,11 @@ static inline int64_t attention_bytes(int64_t longest, int64_t size) {
 }
 
 /* The largest of a query's scores, times a factor. */
-INLINE __m512 largest(const float *scores, int64_t length, __m512 factor) {
-    __m512 most = _mm512_set1_ps(-__builtin_inff());
-    for (int64_t at = 0; at < length; at += 16)
-        most = _mm512_mask_max_ps(most, before(at, length), most, _mm512_load_ps(scores + at));
-    return _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(most)), factor);
+INLINE vfloat largest(const float *scores, int64_t length, vfloat factor) {
+    vfloat most = f_set(-__builtin_inff());
+    for (int64_t at = 0; at < length; at += LANES)
+        most = f_max_some(before(at, length), most, f_load(scores + at));
+    return f_mul(f_set(f_largest(most)), factor);
 }
 
 /* A score bias of the first query of a head, at the first key; null without a bias.
@@ -57,10 +57,10 @@ INLINE const float *bias_of(const float *numbers, int64_t length, int64_t head, 
 }
 
 /* Scale a query's scores, and add its bias. */
-INLINE void add_bias(float *scores, int64_t length, __m512 scale, const float *bias) {
-    for (int64_t at = 0; at < length; at += 16) {
-        __m512 term = _mm512_maskz_loadu_ps(before(at, length), bias + at);
-        _mm512_store_ps(scores + at, _mm512_fmadd_ps(_mm512_load_ps(scores + at), scale, term));
+INLINE void add_bias(float *scores, int64_t length, vfloat scale, const float *bias) {
+    for (int64_t at = 0; at < length; at += LANES) {
+        vfloat term = f_load_some(before(at, length), bias + at);
+        f_store(scores + at, f_fma(f_load(scores + at), scale, term));
     }
 }
 
@@ -73,48 +73,107 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
     const bf16 *key = query + width, *value = key + width;
     bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
     float *scores = (float *)(weights + MOST_ROWS * padded);
-    __m512 scale = _mm512_set1_ps(LOG2E / __builtin_sqrtf((float)size));
-    __m512 factor = bias ? _mm512_set1_ps(1) : scale; /* of scores that have no scale yet */
+    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)size));
+    vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
+#ifdef BERTWORKS_TRAINING
     uint32_t seed = trains ? seed_of(all, start, head) : 0;
+#endif
     pack(key, length, size / 2, stride * 2, keys);
     pack_values(value, length, size, stride, values);
     int64_t tiles = (length + MOST_ROWS - 1) / MOST_ROWS, row = 0;
     _Alignas(LINE) float sums[MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t end = length * (tile + 1) / tiles, rows = end - row;
-        __m512 inverse[MOST_ROWS];
+        vfloat inverse[MOST_ROWS];
         for (int64_t at = 0; at < padded; at += PANEL)
             tiles_bf16(rows, query + row * stride, stride * 2, keys + at * size, size / 2,
                        scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
             if (bias) add_bias(line, length, scale, bias - (row + r));
-            __m512 most = largest(line, length, factor), total = _mm512_setzero_ps();
-            for (int64_t at = 0; at < padded; at += 16) {
-                __m512 x = _mm512_fmsub_ps(_mm512_load_ps(line + at), factor, most);
-                __m512 p = _mm512_maskz_mov_ps(before(at, length), power_of_two(x));
-                total = _mm512_add_ps(total, p);
+            vfloat most = largest(line, length, factor), total = f_zero();
+            for (int64_t at = 0; at < padded; at += LANES) {
+                vfloat x = f_fms(f_load(line + at), factor, most);
+                vfloat p = f_keep(before(at, length), power_of_two(x));
+                total = f_add(total, p);
+#ifdef BERTWORKS_TRAINING
                 if (trains && all->below) {
                     __m512i place = _mm512_add_epi32(_mm512_set1_epi32((int)((row + r) << 16 | at)),
                                                      counted());
-                    p = _mm512_maskz_mov_ps(not_dropped(place, seed, all->below), p);
+                    p = f_keep(not_dropped(place, seed, all->below), p);
                 }
+#endif
                 store_bf16(weights + r * padded + at, p);
             }
-            float sum = _mm512_reduce_add_ps(total);
-            inverse[r] = _mm512_set1_ps((trains ? all->kept : 1) / sum);
+            float sum = f_sum(total);
+            inverse[r] = f_set((trains ? all->kept : 1) / sum);
             if (trains)
                 all->logs[head * all->tokens + start + row + r] =
-                    _mm512_cvtss_f32(most) + __builtin_log2f(sum);
+                    f_largest(most) + __builtin_log2f(sum);
         }
         for (int64_t column = 0; column < size; column += PANEL) {
             tiles_bf16(rows, weights, padded * 2, values + column * 2 * pairs, pairs, sums[0],
                        PANEL);
             for (int64_t r = 0; r < rows; r++)
-                for (int half = 0; half < PANEL; half += 16)
+                for (int half = 0; half < PANEL; half += LANES)
                     store_bf16(all->context + (start + row + r) * width + head * size + column +
                                    half,
-                               _mm512_mul_ps(_mm512_load_ps(&sums[r][half]), inverse[r]));
+                               f_mul(f_load(&sums[r][half]), inverse[r]));
+        }
+        row = end;
+    }
+}
+
+/* The same in float32, with queries, keys and values of any origin. */
+
+static inline int64_t attention_fp32_bytes(int64_t longest, int64_t size) {
+    int64_t padded = whole_panels(longest);
+    return (padded * size + longest * size + MOST_ROWS * padded) * 4;
+}
+
+SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head, char *scratch) {
+    int64_t size = of->size, start = of->edges[sequence], queries = of->edges[sequence + 1] - start;
+    int64_t first = of->key_edges[sequence], length = of->key_edges[sequence + 1] - first;
+    int64_t padded = whole_panels(length), width = of->heads * size;
+    const float *query = of->query + start * of->strides[0] + head * size;
+    const float *key = of->key + first * of->strides[1] + head * size;
+    const float *value = of->value + first * of->strides[2] + head * size;
+    float *context = of->context + start * width + head * size;
+    float *keys = (float *)scratch, *values = keys + padded * size, *scores = values + length * size;
+    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)size));
+    const float *bias = bias_of(of->bias, of->bias_length, head, length - queries);
+    vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
+    pack(key, length, size, of->strides[1] * 4, keys);
+    for (int64_t column = 0; column < size; column += PANEL)
+        for (int64_t at = 0; at < length; at++)
+            memcpy(values + column * length + at * PANEL, value + at * of->strides[2] + column,
+                   PANEL * sizeof(float));
+    int64_t tiles = (queries + MOST_ROWS - 1) / MOST_ROWS, row = 0;
+    _Alignas(LINE) float sums[MOST_ROWS][PANEL];
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        int64_t end = queries * (tile + 1) / tiles, rows = end - row;
+        vfloat inverse[MOST_ROWS];
+        for (int64_t at = 0; at < padded; at += PANEL)
+            tiles_fp32(rows, query + row * of->strides[0], of->strides[0] * 4, keys + at * size,
+                       size, scores + at, padded);
+        for (int64_t r = 0; r < rows; r++) {
+            float *line = scores + r * padded;
+            if (bias) add_bias(line, length, scale, bias - (row + r));
+            vfloat most = largest(line, length, factor), total = f_zero();
+            for (int64_t at = 0; at < length; at += LANES) {
+                vfloat x = f_fms(f_load(line + at), factor, most);
+                vfloat p = f_keep(before(at, length), power_of_two(x));
+                total = f_add(total, p);
+                f_store(line + at, p);
+            }
+            inverse[r] = f_set(1 / f_sum(total));
+        }
+        for (int64_t column = 0; column < size; column += PANEL) {
+            tiles_fp32(rows, scores, padded * 4, values + column * length, length, sums[0], PANEL);
+            for (int64_t r = 0; r < rows; r++)
+                for (int half = 0; half < PANEL; half += LANES)
+                    f_store(context + (row + r) * width + column + half,
+                                     f_mul(f_load(&sums[r][half]), inverse[r]));
         }
         row = end;
     }

@@ -5,24 +5,12 @@
 #define TOKENS_OF_ITEM 16
 #define FEW_TOKENS 256 /* for which waking other threads takes longer than the work */
 
-enum { WORD, POSITION, TYPE, TABLES };
-
-/* Python's `native/library.py` has the same structure. */
-typedef struct {
-    const float *tables[TABLES]; /* [entries, width]; null: the network has no such table */
-    const float *norm[2];        /* scale and shift */
-    int64_t entries[TABLES];
-    int64_t width;
-    int64_t offset; /* of positions */
-    float epsilon;
-} embeddings;
-
 typedef struct {
     team all;
     const embeddings *of;
     const int64_t *indices[TABLES];
     int64_t tokens;
-    bf16 *result;
+    void *result;
 } embeddings_job;
 
 static void embed_tokens(const void *given, int64_t item, char *scratch) {
@@ -40,13 +28,13 @@ static void embed_tokens(const void *given, int64_t item, char *scratch) {
             if (which == TYPE && of->entries[TYPE] == 1) index = 0; /* whatever the types are */
             rows[count++] = of->tables[which] + index * width;
         }
-        for (int64_t at = 0; at < width; at += 16) {
-            __m512 x = _mm512_loadu_ps(rows[0] + at);
+        for (int64_t at = 0; at < width; at += LANES) {
+            vfloat x = f_load(rows[0] + at);
             for (int which = 1; which < count; which++)
-                x = _mm512_add_ps(x, _mm512_loadu_ps(rows[which] + at));
-            _mm512_storeu_ps(sum + at, x);
+                x = f_add(x, f_load(rows[which] + at));
+            f_store(sum + at, x);
         }
-        norm(sum, width, of->norm, of->epsilon, all->result + token * width);
+        norm(sum, width, of->norm, of->epsilon, all->result, token * width, of->is_fp32);
     }
 }
 
@@ -67,11 +55,9 @@ static int are_within(const int64_t *indices, int64_t count, int64_t offset, int
     return least >= 0 && most < entries;
 }
 
-/* The normalised sums of tokens' embeddings, bfloat16 [tokens, width]. Returns 0; 1 if there is no
-   memory; 2 if a token, position or type is not in its table. */
-int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t *positions,
-                         const int64_t *types, int64_t tokens, bf16 *result, int64_t threads,
-                         parallel_fn parallel) {
+int OF_ISA(embeddings)(const embeddings *of, const int64_t *ids, const int64_t *positions,
+                       const int64_t *types, int64_t tokens, void *result, int64_t threads,
+                       parallel_fn parallel) {
     embeddings_job all = {.of = of, .indices = {ids, positions, types}, .tokens = tokens};
     for (int which = 0; which < TABLES; which++) {
         int is_used = of->tables[which] && (which != TYPE || of->entries[which] > 1);
@@ -85,44 +71,61 @@ int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t
 
 typedef struct {
     team all;
-    const bf16 *hidden;
+    const void *hidden;
     const int32_t *edges;
     float *means;
-    int64_t sequences, width, unit;
+    int64_t sequences, width, unit, is_fp32;
 } means_job;
 
-static void mean_of(const void *given, int64_t item, char *scratch) {
-    const means_job *all = given;
+INLINE void mean_of(const means_job *all, int64_t item, int is_fp32) {
     int64_t width = all->width, start = all->edges[item], end = all->edges[item + 1];
     float *mean = all->means + item * width;
-    __m512 squares = _mm512_setzero_ps();
-    (void)scratch;
-    for (int64_t at = 0; at < width; at += 16) {
-        __m512 sum = _mm512_setzero_ps();
+    vfloat squares = f_zero();
+    for (int64_t at = 0; at < width; at += LANES) {
+        vfloat sum = f_zero();
         for (int64_t token = start; token < end; token++)
-            sum = _mm512_add_ps(sum, load_bf16(all->hidden + token * width + at));
-        sum = _mm512_div_ps(sum, _mm512_set1_ps((float)(end - start)));
-        squares = _mm512_fmadd_ps(sum, sum, squares);
-        _mm512_storeu_ps(mean + at, sum);
+            sum = f_add(sum, load_number(all->hidden, token * width + at, is_fp32));
+        sum = f_div(sum, f_set((float)(end - start)));
+        squares = f_fma(sum, sum, squares);
+        f_store(mean + at, sum);
     }
     if (!all->unit) return;
-    float length = __builtin_sqrtf(_mm512_reduce_add_ps(squares));
-    __m512 inverse = _mm512_set1_ps(length < 1e-12f ? 1e-12f : length); /* NaN stays */
-    for (int64_t at = 0; at < width; at += 16)
-        _mm512_storeu_ps(mean + at, _mm512_div_ps(_mm512_loadu_ps(mean + at), inverse));
+    float length = __builtin_sqrtf(f_sum(squares));
+    vfloat inverse = f_set(length < 1e-12f ? 1e-12f : length); /* NaN stays */
+    for (int64_t at = 0; at < width; at += LANES)
+        f_store(mean + at, f_div(f_load(mean + at), inverse));
+}
+
+static void mean_item(const void *given, int64_t item, char *scratch) {
+    const means_job *all = given;
+    (void)scratch;
+    if (all->is_fp32)
+        mean_of(all, item, 1);
+    else
+        mean_of(all, item, 0);
 }
 
 static void means_work(void *given) {
     means_job *all = given;
-    together(&all->all, 0, all->sequences, mean_of, all, NULL);
+    together(&all->all, 0, all->sequences, mean_item, all, NULL);
 }
 
-/* The mean of each sequence's vectors, float32 [sequences, width]; with `unit`, of length 1. */
-void bertworks_means(const bf16 *hidden, const int32_t *edges, int64_t sequences, int64_t width,
-                     int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
-    means_job all = {.hidden = hidden, .edges = edges, .means = means, .sequences = sequences};
-    all.width = width;
-    all.unit = unit;
-    if (edges[sequences] - edges[0] < FEW_TOKENS) threads = 1;
-    run_team(&all.all, means_work, &all, threads, parallel);
+static void run_means(means_job *all, int64_t threads, parallel_fn parallel) {
+    if (all->edges[all->sequences] - all->edges[0] < FEW_TOKENS) threads = 1;
+    run_team(&all->all, means_work, all, threads, parallel);
+}
+
+void OF_ISA(means)(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
+                   int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
+    means_job all = {.hidden = hidden, .edges = edges, .means = means, .sequences = sequences,
+                     .width = width, .unit = unit};
+    run_means(&all, threads, parallel);
+}
+
+/* The same, of vectors in float32. */
+void OF_ISA(means_fp32)(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
+                        int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
+    means_job all = {.hidden = hidden, .edges = edges, .means = means, .sequences = sequences,
+                     .width = width, .unit = unit, .is_fp32 = 1};
+    run_means(&all, threads, parallel);
 }

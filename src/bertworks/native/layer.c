@@ -1,6 +1,6 @@
-/* A layer of BERT (attention, feed-forward, two norms) for processors with AVX-512.
+/* A layer of BERT (attention, feed-forward, two norms), for inference.
 
-   Products are of bfloat16 or of 8-bit integers; norms, softmax and activations are in float32.
+   Products are of float32, bfloat16 or 8-bit integers; norms, softmax and activations are in float32.
    Each output is summed over its inputs in a fixed order, whatever the other rows are, so a text's
    vectors have the same bits in any batch and with any number of threads.
 
@@ -8,30 +8,12 @@
    items of the previous phase are done. So any number of threads, even one, finishes the work. */
 
 #include "attention.h"
+#include "amx.h"
 
 #define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache */
 #define BATCH_BYTES 8388608 /* of the buffers of a batch: they stay in the level 3 cache */
 
 enum activation { GELU = 0, GELU_TANH = 1, RELU = 2 };
-
-/* A linear map. Python's `native/library.py` has the same structures. */
-typedef struct {
-    const void *packed;
-    const float *bias;
-    int64_t inputs, outputs;
-    /* for 8-bit weights, otherwise null: */
-    const float *scales;    /* of each output */
-    const int32_t *offsets; /* 128 times the sum of each output's codes */
-    const float *start, *slope; /* code of an input x: start + slope · x; null: by row's range */
-} matrix;
-
-typedef struct {
-    matrix query_key_value, output, inner, outer;
-    const float *norms[2][2]; /* scale and shift of each norm */
-    float epsilon[2];
-    int64_t heads, activation;
-    int64_t is_int8;
-} layer;
 
 typedef struct {
     team all;
@@ -40,23 +22,30 @@ typedef struct {
     int64_t sequences, rows, width;
     const float *bias; /* null, or the numbers of `bias_of` */
     int64_t bias_length;
-    const bf16 *hidden;
-    bf16 *result, *qkv, *context, *middle, *between;
+    const void *hidden; /* these have the numbers of `has_floats` */
+    void *result, *qkv, *context, *middle, *between;
     uint8_t *codes;
     float *ranges, *sums; /* of each row: the step of its codes; the input of a norm */
 } job;
 
+INLINE int has_codes(int precision) { return precision == INT8 || precision == INT8_IN_FP32; }
+
+INLINE int has_floats(int precision) { return precision >= FP32; }
+
+INLINE int64_t bytes_of_numbers(int precision) { return has_floats(precision) ? 4 : 2; }
+
 /* ------------------------------------------------------------------------------ linear maps */
 
-enum ending { TO_BF16, TO_ACTIVATION, TO_SUM };
+enum ending { TO_NUMBERS, TO_ACTIVATION, TO_SUM };
 
-static int64_t rows_of_block(const matrix *map, int is_int8) {
-    int64_t rows = BLOCK_BYTES / (map->inputs * (is_int8 ? 1 : 2));
-    return rows < MOST_ROWS ? MOST_ROWS : rows;
+/* How many bytes an input of a product has. */
+INLINE int64_t bytes_of_input(int precision) {
+    return has_codes(precision) ? 1 : bytes_of_numbers(precision);
 }
 
 static int64_t blocks_of(const job *all, const matrix *map) {
-    int64_t rows = rows_of_block(map, all->net->is_int8);
+    int64_t rows = BLOCK_BYTES / (map->inputs * bytes_of_input(all->net->precision));
+    if (rows < MOST_ROWS) rows = MOST_ROWS;
     return (all->rows + rows - 1) / rows;
 }
 
@@ -64,71 +53,99 @@ static int64_t items_of(const job *all, const matrix *map) {
     return blocks_of(all, map) * (map->outputs / PANEL);
 }
 
+INLINE vfloat activate(vfloat y, int activation, int is_exact) {
+    return activation == GELU        ? gelu(y, is_exact)
+           : activation == GELU_TANH ? gelu_tanh(y, is_exact)
+                                     : f_max(f_zero(), y); /* NaN stays */
+}
+
 /* Turn a tile's sums into outputs: add the bias, then apply the activation or add the residual. */
-INLINE void finish(const job *all, const matrix *map, int is_int8, enum ending ending,
+INLINE void finish(const job *all, const matrix *map, int precision, enum ending ending,
                    int activation, const float (*sums)[PANEL], int64_t row, int64_t rows,
-                   int64_t column, const bf16 *residual, void *to) {
-    const float *ranges = is_int8 && !map->slope ? all->ranges + row : NULL;
+                   int64_t column, const void *residual, void *to) {
+    const float *ranges = has_codes(precision) && !map->slope ? all->ranges + row : NULL;
     int64_t outputs = map->outputs;
-    for (int half = 0; half < PANEL; half += 16) {
+    int is_float = has_floats(precision);
+    for (int half = 0; half < PANEL; half += LANES) {
         int64_t at = column + half, place = row * outputs + at;
-        __m512 bias = _mm512_loadu_ps(map->bias + at), scale;
-        __m512i offset;
-        if (is_int8) {
-            scale = _mm512_loadu_ps(map->scales + at);
-            offset = _mm512_loadu_si512(map->offsets + at);
+        vfloat bias = f_load(map->bias + at), scale = f_zero();
+        vint offset = i_zero();
+        if (has_codes(precision)) {
+            scale = f_load(map->scales + at);
+            offset = i_load(map->offsets + at);
         }
         for (int64_t r = 0; r < rows; r++, place += outputs) {
-            __m512 y = _mm512_load_ps(&sums[r][half]);
-            if (is_int8) {
-                __m512i sum = _mm512_sub_epi32(_mm512_castps_si512(y), offset);
-                y = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
-                if (ranges) y = _mm512_mul_ps(y, _mm512_set1_ps(ranges[r]));
+            vfloat y = f_load(&sums[r][half]);
+            if (has_codes(precision)) {
+                vint sum = i_bits(y);
+                if (!SIGNED_CODES) sum = i_sub(sum, offset);
+                y = f_mul(f_from_ints(sum), scale);
+                if (ranges) y = f_mul(y, f_set(ranges[r]));
             }
-            y = _mm512_add_ps(y, bias);
+            y = f_add(y, bias);
             if (ending == TO_SUM) {
-                y = _mm512_add_ps(y, load_bf16(residual + place));
-                _mm512_storeu_ps((float *)to + place, y);
+                y = f_add(y, load_number(residual, place, is_float));
+                f_store((float *)to + place, y);
                 continue;
             }
-            if (ending == TO_ACTIVATION)
-                y = activation == GELU        ? gelu(y)
-                    : activation == GELU_TANH ? gelu_tanh(y)
-                                              : _mm512_max_ps(_mm512_setzero_ps(), y); /* NaN stays */
-            store_bf16((bf16 *)to + place, y);
+            if (ending == TO_ACTIVATION) y = activate(y, activation, is_float);
+            store_number(to, place, is_float, y);
         }
     }
 }
 
-/* One item of a linear map: a block of rows, and the outputs of a panel. */
-INLINE void multiply(const job *all, const matrix *map, int64_t item, const bf16 *x, enum ending ending,
-                     const bf16 *residual, void *to) {
-    int is_int8 = all->net->is_int8, activation = all->net->activation;
+/* Multiply rows by a panel, at most as many as `tile_rows` says. */
+INLINE void multiply_tile(int precision, int rows, const void *a, const matrix *map,
+                          const char *panel, float *sums) {
+    int64_t stride = map->inputs * bytes_of_input(precision), groups = stride / 4;
+    if (has_amx(precision, groups))
+        tiles_amx(precision, rows, a, stride, panel, groups, sums);
+    else if (has_codes(precision))
+        tiles_int8(rows, a, stride, panel, groups, sums, PANEL);
+    else if (precision == BF16)
+        tiles_bf16(rows, a, stride, panel, groups, sums, PANEL);
+    else
+        tiles_fp32(rows, a, stride, panel, groups, sums, PANEL);
+}
+
+INLINE int64_t tile_rows(int precision, const matrix *map) {
+    if (has_amx(precision, map->inputs * bytes_of_input(precision) / 4)) return AMX_ROWS;
+    return has_codes(precision) ? INT8_ROWS : MOST_ROWS;
+}
+
+INLINE void multiply_in(int precision, const job *all, const matrix *map, int64_t item,
+                        const void *x, enum ending ending, const void *residual, void *to) {
     int64_t panels = map->outputs / PANEL, blocks = blocks_of(all, map);
     int64_t block = item / panels, column = item % panels * PANEL;
     int64_t row = all->rows * block / blocks, end = all->rows * (block + 1) / blocks;
-    int64_t tiles = (end - row + MOST_ROWS - 1) / MOST_ROWS;
-    int64_t groups = map->inputs / (is_int8 ? 4 : 2), first = row, count = end - row;
-    const char *panel = (const char *)map->packed + column / PANEL * groups * 2 * LINE;
-    _Alignas(LINE) float sums[MOST_ROWS][PANEL];
+    int64_t most = tile_rows(precision, map), tiles = (end - row + most - 1) / most;
+    int64_t bytes = map->inputs * bytes_of_input(precision), first = row, count = end - row;
+    const char *panel = (const char *)map->packed + column * bytes;
+    const char *inputs = has_codes(precision) ? (const char *)all->codes : x;
+    _Alignas(LINE) float sums[AMX_ROWS > MOST_ROWS ? AMX_ROWS : MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++, row = end) {
         end = first + count * (tile + 1) / tiles;
-        int64_t rows = end - row;
-        if (is_int8) {
-            tiles_int8(rows, all->codes + row * map->inputs, map->inputs, panel, groups, sums[0],
-                       PANEL);
-            finish(all, map, 1, ending, activation, sums, row, rows, column, residual, to);
-        } else {
-            tiles_bf16(rows, x + row * map->inputs, map->inputs * 2, panel, groups, sums[0], PANEL);
-            finish(all, map, 0, ending, activation, sums, row, rows, column, residual, to);
-        }
+        multiply_tile(precision, (int)(end - row), inputs + row * bytes, map, panel, sums[0]);
+        finish(all, map, precision, ending, all->net->activation, sums, row, end - row, column,
+               residual, to);
+    }
+}
+
+/* One item of a linear map: a block of rows, and the outputs of a panel. */
+INLINE void multiply(const job *all, const matrix *map, int64_t item, const void *x,
+                     enum ending ending, const void *residual, void *to) {
+    switch (all->net->precision) {
+    case BF16: multiply_in(BF16, all, map, item, x, ending, residual, to); break;
+    case INT8: multiply_in(INT8, all, map, item, x, ending, residual, to); break;
+    case FP32: multiply_in(FP32, all, map, item, x, ending, residual, to); break;
+    default: multiply_in(INT8_IN_FP32, all, map, item, x, ending, residual, to);
     }
 }
 
 static void map_qkv(const void *given, int64_t item, char *scratch) {
     const job *all = given;
     (void)scratch;
-    multiply(all, &all->net->query_key_value, item, all->hidden, TO_BF16, NULL, all->qkv);
+    multiply(all, &all->net->query_key_value, item, all->hidden, TO_NUMBERS, NULL, all->qkv);
 }
 
 static void map_output(const void *given, int64_t item, char *scratch) {
@@ -156,10 +173,18 @@ static void attend_item(const void *given, int64_t item, char *scratch) {
     int64_t heads = all->net->heads, sequence = item / heads, head = item % heads;
     int64_t start = all->edges[sequence] - all->edges[0];
     int64_t length = all->edges[sequence + 1] - all->edges[sequence];
-    attention of = {.qkv = all->qkv, .context = all->context};
-    of.heads = heads;
-    of.size = all->width / heads;
-    attend(&of, start, length, head, 0, bias_of(all->bias, all->bias_length, head, 0), scratch);
+    int64_t width = all->width, size = width / heads;
+    if (has_floats(all->net->precision)) {
+        const float *qkv = all->qkv;
+        int32_t edges[2] = {(int32_t)start, (int32_t)(start + length)};
+        attention_fp32 of = {qkv, qkv + width, qkv + 2 * width, {3 * width, 3 * width, 3 * width},
+                             all->context, edges, edges, 1, heads, size, all->bias,
+                             all->bias_length};
+        attend_fp32(&of, 0, head, scratch);
+    } else {
+        attention of = {.qkv = all->qkv, .context = all->context, .heads = heads, .size = size};
+        attend(&of, start, length, head, 0, bias_of(all->bias, all->bias_length, head, 0), scratch);
+    }
 }
 
 /* --------------------------------------------------------------------------- rows: norms, codes */
@@ -168,11 +193,11 @@ static void attend_item(const void *given, int64_t item, char *scratch) {
 
 static int64_t row_items(const job *all) { return (all->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE; }
 
-INLINE void normalize(const job *all, int64_t item, int which, bf16 *to) {
+INLINE void normalize(const job *all, int64_t item, int which, void *to) {
     int64_t width = all->width, first = item * ROWS_AT_ONCE;
     for (int64_t r = first; r < first + ROWS_AT_ONCE && r < all->rows; r++)
-        norm(all->sums + r * width, width, all->net->norms[which], all->net->epsilon[which],
-             to + r * width);
+        norm(all->sums + r * width, width, all->net->norms[which], all->net->epsilon[which], to,
+             r * width, has_floats(all->net->precision));
 }
 
 static void norm_first(const void *given, int64_t item, char *scratch) {
@@ -187,36 +212,41 @@ static void norm_second(const void *given, int64_t item, char *scratch) {
     normalize(all, item, 1, all->result);
 }
 
-/* Compute the codes of some rows, from each row's range or each input's line. They are shifted by
-   128 to be unsigned. */
-INLINE void encode(const job *all, int64_t item, const matrix *map, const bf16 *x) {
+/* Compute the codes of some rows, from each row's range or each input's line. */
+INLINE void encode_rows(const job *all, int64_t item, const matrix *map, const void *x,
+                        int is_float) {
     int64_t inputs = map->inputs;
     for (int64_t r = item * ROWS_AT_ONCE; r < (item + 1) * ROWS_AT_ONCE && r < all->rows; r++) {
-        const bf16 *row = x + r * inputs;
-        __m512 slope = _mm512_setzero_ps(), start = _mm512_setzero_ps();
+        int64_t row = r * inputs;
+        vfloat slope = f_zero(), start = f_zero();
         if (!map->slope) {
-            __m512 nothing = _mm512_setzero_ps(); /* NaN if an input is not finite */
-            for (int64_t at = 0; at < inputs; at += 16) {
-                __m512 input = load_bf16(row + at);
-                slope = _mm512_max_ps(slope, _mm512_abs_ps(input));
-                nothing = _mm512_fmadd_ps(input, _mm512_setzero_ps(), nothing);
+            vfloat nothing = f_zero(); /* NaN if an input is not finite */
+            for (int64_t at = 0; at < inputs; at += LANES) {
+                vfloat input = load_number(x, row + at, is_float);
+                slope = f_max(slope, f_abs(input));
+                nothing = f_fma(input, f_zero(), nothing);
             }
-            float largest = _mm512_reduce_max_ps(slope);
+            float largest = f_largest(slope);
             all->ranges[r] = (largest < 1e-30f ? 1e-30f : largest) / 127;
-            slope = _mm512_set1_ps(1 / all->ranges[r]);
-            all->ranges[r] += _mm512_reduce_add_ps(nothing);
+            slope = f_set(1 / all->ranges[r]);
+            all->ranges[r] += f_sum(nothing);
         }
-        for (int64_t at = 0; at < inputs; at += 16) {
+        for (int64_t at = 0; at < inputs; at += LANES) {
             if (map->slope) {
-                slope = _mm512_loadu_ps(map->slope + at);
-                start = _mm512_loadu_ps(map->start + at);
+                slope = f_load(map->slope + at);
+                start = f_load(map->start + at);
             }
-            __m512 code = _mm512_fmadd_ps(load_bf16(row + at), slope, start);
-            __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(code)); /* to -128 … 127 */
-            bytes = _mm_xor_si128(bytes, _mm_set1_epi8((char)128));
-            _mm_storeu_si128((__m128i *)(all->codes + r * inputs + at), bytes);
+            store_codes(all->codes + row + at,
+                        f_fma(load_number(x, row + at, is_float), slope, start));
         }
     }
+}
+
+INLINE void encode(const job *all, int64_t item, const matrix *map, const void *x) {
+    if (has_floats(all->net->precision))
+        encode_rows(all, item, map, x, 1);
+    else
+        encode_rows(all, item, map, x, 0);
 }
 
 static void encode_hidden(const void *given, int64_t item, char *scratch) {
@@ -251,15 +281,16 @@ static void layer_work(void *given) {
     team *team = &all->all;
     char *scratch = join_team(team);
     int64_t rows = row_items(all);
-    if (net->is_int8) together(team, 0, rows, encode_hidden, all, scratch);
+    int is_coded = has_codes((int)net->precision);
+    if (is_coded) together(team, 0, rows, encode_hidden, all, scratch);
     together(team, 1, items_of(all, &net->query_key_value), map_qkv, all, scratch);
     together(team, 2, all->sequences * net->heads, attend_item, all, scratch);
-    if (net->is_int8) together(team, 3, rows, encode_context, all, scratch);
+    if (is_coded) together(team, 3, rows, encode_context, all, scratch);
     together(team, 4, items_of(all, &net->output), map_output, all, scratch);
     together(team, 5, rows, norm_first, all, scratch);
-    if (net->is_int8) together(team, 6, rows, encode_middle, all, scratch);
+    if (is_coded) together(team, 6, rows, encode_middle, all, scratch);
     together(team, 7, items_of(all, &net->inner), map_inner, all, scratch);
-    if (net->is_int8) together(team, 8, rows, encode_between, all, scratch);
+    if (is_coded) together(team, 8, rows, encode_between, all, scratch);
     together(team, 9, items_of(all, &net->outer), map_outer, all, scratch);
     together(team, 10, rows, norm_second, all, scratch);
 }
@@ -277,33 +308,29 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
     return end;
 }
 
-/* Run a stack of layers with the same geometry on `hidden`; `result` is the output of the last.
-   Both are [tokens, width], of packed sequences.
-
-   `edges` has the beginning of each sequence, and the end of the last. `bias` is null or the score
-   bias of all layers: the numbers of `bias_of`, for sequences of up to `bias_length` tokens.
-   `parallel` runs a function in at most `threads` threads, including the caller. Returns 0, or 1 if
-   there is no memory. */
-int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16 *result,
-                     const int32_t *edges, int64_t sequences, const float *bias,
-                     int64_t bias_length, int64_t threads, parallel_fn parallel) {
+int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *result,
+                   const int32_t *edges, int64_t sequences, const float *bias,
+                   int64_t bias_length, int64_t threads, parallel_fn parallel) {
     int64_t width = nets->output.outputs, inner = nets->inner.outputs, rows = 0, end;
-    int64_t widest = inner > width ? inner : width;
-    int64_t bytes_of_row = 2 * (3 * width + width + width + inner) + 4 * width + 4 + widest;
-    int64_t most = BATCH_BYTES / bytes_of_row;
+    int64_t widest = inner > width ? inner : width, number = bytes_of_numbers(nets->precision);
+    int64_t bytes_of_row = number * (3 * width + width + width + inner) + 4 * width + 4 + widest;
+    int64_t most = BATCH_BYTES / bytes_of_row, longest = longest_of(edges, sequences);
     for (int64_t first = 0; first < sequences; first = end) {
         end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
     job all = {.width = width, .bias = bias, .bias_length = bias_length};
-    all.all.scratch_bytes = attention_bytes(longest_of(edges, sequences), width / nets->heads);
+    all.all.scratch_bytes = has_floats(nets->precision)
+                                ? attention_fp32_bytes(longest, width / nets->heads)
+                                : attention_bytes(longest, width / nets->heads);
+    all.all.scratch_bytes = (all.all.scratch_bytes + LINE - 1) / LINE * LINE;
     int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;
     if (!memory) return 1;
-    all.qkv = (bf16 *)take(&free_from, rows * 3 * width * 2);
-    all.context = (bf16 *)take(&free_from, rows * width * 2);
-    all.middle = (bf16 *)take(&free_from, rows * width * 2);
-    all.between = (bf16 *)take(&free_from, rows * inner * 2);
+    all.qkv = take(&free_from, rows * 3 * width * number);
+    all.context = take(&free_from, rows * width * number);
+    all.middle = take(&free_from, rows * width * number);
+    all.between = take(&free_from, rows * inner * number);
     all.sums = (float *)take(&free_from, rows * width * 4);
     all.ranges = (float *)take(&free_from, rows * 4);
     all.codes = (uint8_t *)take(&free_from, rows * widest);
@@ -313,8 +340,8 @@ int bertworks_layers(const layer *nets, int64_t layers, const bf16 *hidden, bf16
         all.edges = edges + first;
         all.sequences = end - first;
         all.rows = edges[end] - edges[first];
-        all.hidden = hidden + edges[first] * width;
-        all.result = result + edges[first] * width;
+        all.hidden = (const char *)hidden + edges[first] * width * number;
+        all.result = (char *)result + edges[first] * width * number;
         for (all.net = nets; all.net < nets + layers; all.net++) {
             run_team(&all.all, layer_work, &all, threads, parallel);
             all.hidden = all.result; /* in place: written after all of it was read */
@@ -336,7 +363,7 @@ static void pack_panel(const void *given, int64_t item, char *scratch) {
     const packing *all = given;
     int64_t first = item * PANEL, rest = all->outputs - first, rows = rest < PANEL ? rest : PANEL;
     const char *from = all->from + first * all->stride;
-    char *to = all->to + item * all->groups * 2 * LINE;
+    char *to = all->to + item * all->groups * 4 * PANEL;
     (void)scratch;
     if (all->are_floats)
         pack_rows(from, rows, all->groups, all->stride, to, 1);
@@ -349,11 +376,17 @@ static void pack_work(void *given) {
     together(&all->all, 0, (all->outputs + PANEL - 1) / PANEL, pack_panel, all, NULL);
 }
 
-/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones as bfloat16; rows are
-   `stride` bytes apart. */
-void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride,
-                    int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
+void OF_ISA(pack)(const void *from, int64_t outputs, int64_t groups, int64_t stride,
+                  int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
     packing all = {.from = from, .to = to, .outputs = outputs, .groups = groups, .stride = stride};
     all.are_floats = are_floats;
     run_team(&all.all, pack_work, &all, threads, parallel);
+}
+
+void OF_ISA(function)(const float *x, int64_t count, int64_t function, int64_t is_exact,
+                      float *result) {
+    for (int64_t at = 0; at < count; at += LANES) {
+        vfloat y = f_load(x + at);
+        f_store(result + at, function == 3 ? power_of_two(y) : activate(y, function, is_exact));
+    }
 }

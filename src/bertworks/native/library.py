@@ -1,9 +1,10 @@
-"""Native code for processors with AVX-512: layers in one call, and parts of training.
+"""Native code: layers in one call, for each instruction set, and parts of training.
 
 For short texts, calling single operators takes longer than computing, and PyTorch needs about
-seventeen of them for attention's formula. Products are of bfloat16 or of 8-bit integers; all else
-is in float32. Native code is optional: without the library, or on another processor, PyTorch's
-kernels are used. The library is compiled when the package is built (`build_native.py`).
+seventeen of them for attention's formula. Products are of float32, bfloat16 or 8-bit integers; all
+else is in float32. Native code is optional: without the library PyTorch's kernels are used. The
+library is compiled when the package is built (`build_native.py`). It has kernels for several
+instruction sets, and takes the best ones that the processor supports.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ctypes import (
     c_char_p,
     c_float,
     c_int,
+    c_int32,
     c_int64,
     c_uint32,
     c_uint64,
@@ -26,50 +28,69 @@ from ctypes import (
 )
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from ..errors import SettingsError
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
 PANEL = 32  # outputs computed together: widths and head sizes are multiples of it
 
-_AVX512, _EIGHT_BITS = 1, 2  # the first includes bfloat16
 _LINE = 64  # bytes of a cache line
+_BITS = {"bf16": 1, "int8": 2, "fp32": 4, "training": 8}  # of `bertworks_kernels`
+_VARIABLE = "BERTWORKS_NATIVE"
 
 
 def is_enabled() -> bool:
     """Whether there is native code, for any processor, and the user has not disabled it."""
-    return os.environ.get("BERTWORKS_NATIVE") != "0" and library() is not None
+    return os.environ.get(_VARIABLE) != "0" and library() is not None
 
 
-Precision: TypeAlias = Literal["fp32", "bf16", "int8"]
-
-
-def can_compute(precision: Precision) -> bool:
-    """Whether there is native code for this processor.
-
-    The environment variable `BERTWORKS_NATIVE=0` disables native code.
-    """
-    required_bits = _EIGHT_BITS if precision == "int8" else _AVX512
-    code = library() if is_enabled() else None
-    return code is not None and bool(code.bertworks_kernels() & required_bits)
-
-
-def has_kernels(precision: Precision) -> bool:
+def has_kernels(kind: Literal["fp32", "bf16", "int8", "training"]) -> bool:
     """Whether there is native code that is faster than PyTorch on this processor.
 
     With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
-    of AVX-512.
+    of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code; the name of an
+    instruction set, such as `avx2`, chooses its kernels.
+
+    Args:
+        kind: the precision of layers; or "training", for attention, norms and losses in bfloat16.
     """
+    code = library() if is_enabled() else None
     torch = sys.modules.get("torch")
-    has_faster = torch is not None and precision != "fp32" and torch.cpu._is_amx_tile_supported()
-    return not has_faster and can_compute(precision)
+    has_faster = torch is not None and kind != "fp32" and torch.cpu._is_amx_tile_supported()
+    return code is not None and not has_faster and bool(code.bertworks_kernels() & _BITS[kind])
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets for which there are kernels, the best one last."""
+    names: list[str] = []
+    while name := library().bertworks_isa(len(names)):
+        names.append(name.decode())
+    return names
+
+
+def _choose(code: Any) -> None:
+    """Let a library use the instruction set that the environment variable names.
+
+    Raises:
+        SettingsError: the processor does not have it.
+    """
+    value = os.environ.get(_VARIABLE, "")
+    name = "" if value in ("0", "1") else value
+    if code.bertworks_choose(name.encode()):
+        raise SettingsError(
+            f"this processor has no kernels for {name}",
+            where=f"environment variable {_VARIABLE}",
+            fix="Unset it: the best ones are chosen.",
+        )
 
 
 class Map(Structure):
-    """The struct `matrix` of layer.c."""
+    """The struct `matrix` of native.h."""
 
     _fields_ = (
         ("packed", c_void_p),
@@ -84,7 +105,7 @@ class Map(Structure):
 
 
 class Layer(Structure):
-    """The struct `layer` of layer.c."""
+    """The struct `layer` of native.h."""
 
     _fields_ = (
         ("maps", Map * 4),
@@ -92,12 +113,12 @@ class Layer(Structure):
         ("epsilon", c_float * 2),
         ("heads", c_int64),
         ("activation", c_int64),
-        ("is_int8", c_int64),
+        ("precision", c_int64),
     )
 
 
 class EmbeddingTables(Structure):
-    """The struct `embeddings` of embeddings_and_pooling.c."""
+    """The struct `embeddings` of native.h."""
 
     _fields_ = (
         ("tables", c_void_p * 3),
@@ -106,6 +127,7 @@ class EmbeddingTables(Structure):
         ("width", c_int64),
         ("offset", c_int64),
         ("epsilon", c_float),
+        ("is_fp32", c_int32),
     )
 
 
@@ -126,7 +148,7 @@ class Attention(Structure):
 
 
 class AttentionFp32(Structure):
-    """The struct `attention_fp32` of attention_fp32.c."""
+    """The struct `attention_fp32` of native.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("query", "key", "value")),
@@ -197,6 +219,11 @@ def library() -> Any:
         what = f"{LIBRARY} was compiled from other source files, and is not used"
         warnings.warn(f"{what}. Run: python build_native.py", RuntimeWarning, stacklevel=2)
         return None
+    code.bertworks_choose.argtypes = (c_char_p,)
+    code.bertworks_choose.restype = c_int
+    code.bertworks_isa.argtypes = (c_int64,)
+    code.bertworks_isa.restype = c_char_p
+    _choose(code)
     code.bertworks_kernels.restype = c_int
     code.bertworks_pack.argtypes = (
         *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p),
@@ -213,24 +240,13 @@ def library() -> Any:
         *(c_int64, c_void_p),
     )
     code.bertworks_embeddings.restype = c_int
-    code.bertworks_means.argtypes = (
-        *(c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
-        *(c_int64, c_void_p),
-    )
-    code.bertworks_means.restype = None
-    code.bertworks_attention.argtypes = (
-        *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
-        *(c_int64, c_void_p),
-    )
-    code.bertworks_attention.restype = c_int
+    for means in (code.bertworks_means, code.bertworks_means_fp32):
+        means.argtypes = (c_void_p, c_void_p, *(c_int64,) * 3, c_void_p, c_int64, c_void_p)
+        means.restype = None
     code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64, c_void_p)
     code.bertworks_attention_fp32.restype = c_int
-    code.bertworks_add_and_norm_items.argtypes = (c_int64,)
-    code.bertworks_add_and_norm_items.restype = c_int64
-    code.bertworks_add_and_norm.argtypes = (POINTER(AddAndNorm), c_int64, c_void_p)
-    code.bertworks_add_and_norm.restype = None
-    code.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
-    code.bertworks_entropy.restype = None
+    code.bertworks_function.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
+    code.bertworks_function.restype = None
     code.bertworks_wordpiece_fill.argtypes = (POINTER(PiecesTable),)
     code.bertworks_wordpiece_fill.restype = None
     code.bertworks_wordpiece.argtypes = (
@@ -243,10 +259,26 @@ def library() -> Any:
         *(c_int64, c_void_p),
     )
     code.bertworks_mean_of_rows.restype = c_int
+    if hasattr(code, "bertworks_attention"):  # not compiled for ARM64
+        _declare_training(code)
+    return code
+
+
+def _declare_training(code: Any) -> None:
+    code.bertworks_attention.argtypes = (
+        *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    code.bertworks_attention.restype = c_int
+    code.bertworks_add_and_norm_items.argtypes = (c_int64,)
+    code.bertworks_add_and_norm_items.restype = c_int64
+    code.bertworks_add_and_norm.argtypes = (POINTER(AddAndNorm), c_int64, c_void_p)
+    code.bertworks_add_and_norm.restype = None
+    code.bertworks_entropy.argtypes = (POINTER(Entropy), c_int64, c_void_p)
+    code.bertworks_entropy.restype = None
     three = (c_void_p, c_void_p, c_void_p)
     code.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
     code.bertworks_gelu.restype = None
-    return code
 
 
 def num_threads() -> int:

@@ -21,7 +21,7 @@ typedef struct {
 } mean_job;
 
 /* Wider vectors where the processor has them. */
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define FOR_EACH_PROCESSOR

@@ -1,7 +1,7 @@
 /* Operations between the products of training, row by row: the norm of a residual plus values after
    dropout; GELU; and the cross-entropy of logits. Forward and backward are one pass each. */
 
-#include "kernels.h"
+#include "training.h"
 
 #define ROWS_OF_ITEM 16
 
@@ -131,7 +131,7 @@ static void gelu_item(const void *given, int64_t item, char *scratch) {
         if (all->gradient)
             y = _mm512_mul_ps(load_bf16(all->gradient + at), gelu_slope(x));
         else
-            y = gelu(x);
+            y = gelu(x, 0);
         store_bf16(all->result + at, y);
     }
 }

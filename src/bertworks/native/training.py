@@ -20,7 +20,7 @@ _MAX_TOKENS = 1 << 16  # of a sequence: dropout numbers tokens with 16 bits
 
 def can_attend(head_size: int, max_length: int) -> bool:
     """Whether `attention` supports heads of this size and sequences of this length."""
-    return head_size % PANEL == 0 and max_length < _MAX_TOKENS and has_kernels("bf16")
+    return head_size % PANEL == 0 and max_length < _MAX_TOKENS and has_kernels("training")
 
 
 def can_compute(x: Tensor) -> bool:
@@ -31,7 +31,7 @@ def can_compute(x: Tensor) -> bool:
         and x.is_contiguous()
         and x.dim() > 0
         and x.shape[-1] % _VECTOR_LENGTH == 0
-        and has_kernels("bf16")
+        and has_kernels("training")
     )
 
 
@@ -42,7 +42,7 @@ def can_take_logits(logits: Tensor, bias: Tensor | None) -> bool:
         and logits.is_cpu
         and logits.is_contiguous()
         and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
-        and has_kernels("bf16")
+        and has_kernels("training")
     )
 
 

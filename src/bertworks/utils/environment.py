@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from ..errors import SettingsError, did_you_mean, truncate_repr
 
 PREFIX = "BERTWORKS_"
+_X86 = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
+_ARM = ("neon", "neondot", "neonbf16")
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "BERTWORKS_API_KEYS": (),  # keys of `serve`, separated by commas
     "BERTWORKS_DATA": (),  # the data of tests and benchmarks
-    "BERTWORKS_NATIVE": ("", "0", "1"),  # 0: without native code
+    # 0: without native code; a name: with the kernels of that instruction set
+    "BERTWORKS_NATIVE": ("", "0", "1", *_X86, *_ARM),
 }
 """Each variable with its allowed values; any value if there are none."""
 

@@ -1,0 +1,153 @@
+/* The kernels of the best instruction set that the processor has, or of the one that is chosen.
+
+   `build_native.py` compiles the kernels for each instruction set of ISAS, the best one last. */
+
+#include "native.h"
+
+#include <string.h>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+/* The checksum of the compiled source files, so that an outdated library is not used. */
+unsigned bertworks_source(void) { return SOURCE; }
+
+#define JOINED(name, isa) name##_##isa
+#define DECLARE(name, isa) extern name##_fn JOINED(name, isa);
+#define POINTER(name, isa) name##_fn *name;
+#define ADDRESS(name, isa) JOINED(name, isa),
+
+#define DO(isa) FOR_EACH_FUNCTION(DECLARE, isa)
+ISAS
+#undef DO
+
+/* The kernels that are faster than PyTorch's. */
+enum { IN_BF16 = 1, IN_INT8 = 2, IN_FP32 = 4, IN_TRAINING = 8 };
+
+typedef struct {
+    const char *name;
+    FOR_EACH_FUNCTION(POINTER, )
+} instruction_set;
+
+#define DO(isa) {#isa, FOR_EACH_FUNCTION(ADDRESS, isa)},
+static const instruction_set all[] = {ISAS};
+#undef DO
+
+#define COUNT ((int)(sizeof all / sizeof all[0]))
+
+#if defined(__x86_64__)
+#define HAS(feature) !!__builtin_cpu_supports(feature)
+
+static int has_avx512(void) {
+    return HAS("avx512f") && HAS("avx512bw") && HAS("avx512vl") && HAS("avx512dq") && HAS("fma");
+}
+
+static int is_supported(const char *name) {
+    __builtin_cpu_init();
+    if (!strcmp(name, "avx2")) return HAS("avx2") && HAS("fma");
+    if (!strcmp(name, "avxvnni")) return HAS("avx2") && HAS("fma") && HAS("avxvnni");
+    if (!strcmp(name, "avx512")) return has_avx512();
+    if (!strcmp(name, "avx512vnni")) return has_avx512() && HAS("avx512vnni");
+    if (!strcmp(name, "avx512bf16"))
+        return has_avx512() && HAS("avx512vnni") && HAS("avx512bf16");
+    return !strcmp(name, "scalar");
+}
+#elif defined(__aarch64__) && defined(__linux__)
+static int is_supported(const char *name) {
+    if (!strcmp(name, "neondot")) return !!(getauxval(AT_HWCAP) & 1ul << 20);   /* ASIMDDP */
+    if (!strcmp(name, "neonbf16"))
+        return getauxval(AT_HWCAP) & 1ul << 20 && getauxval(AT_HWCAP2) & 1ul << 14; /* BF16 */
+    return 1;
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+static int has_feature(const char *name) {
+    int value = 0;
+    size_t size = sizeof value;
+    return !sysctlbyname(name, &value, &size, NULL, 0) && value;
+}
+
+static int is_supported(const char *name) {
+    if (!strcmp(name, "neondot")) return has_feature("hw.optional.arm.FEAT_DotProd");
+    if (!strcmp(name, "neonbf16"))
+        return has_feature("hw.optional.arm.FEAT_DotProd") && has_feature("hw.optional.arm.FEAT_BF16");
+    return 1;
+}
+#else
+static int is_supported(const char *name) { return !strcmp(name, "scalar") || !strcmp(name, "neon"); }
+#endif
+
+static const instruction_set *chosen;
+
+static const instruction_set *isa(void) {
+    for (int at = COUNT - 1; !chosen; at--)
+        if (is_supported(all[at].name)) chosen = &all[at]; /* the first is for every processor */
+    return chosen;
+}
+
+/* Choose an instruction set by its name; an empty name: the best one. Returns 0; 1 if there is none
+   of this name; 2 if the processor lacks it. */
+int bertworks_choose(const char *name) {
+    chosen = NULL;
+    if (!*name) return !isa();
+    for (int at = 0; at < COUNT; at++) {
+        if (strcmp(all[at].name, name)) continue;
+        if (!is_supported(name)) return 2;
+        chosen = &all[at];
+        return 0;
+    }
+    return 1;
+}
+
+/* The name of an instruction set: the chosen one, or, from 0 on, each that was compiled; null after
+   the last. */
+const char *bertworks_isa(int64_t number) {
+    return number < 0 ? isa()->name : number < COUNT ? all[number].name : NULL;
+}
+
+int bertworks_kernels(void) {
+    const char *name = isa()->name;
+    if (!strcmp(name, "scalar")) return 0;
+    if (!strcmp(name, "avx512bf16")) return IN_FP32 | IN_INT8 | IN_BF16 | IN_TRAINING;
+    return IN_FP32 | IN_INT8 | (!strcmp(name, "neonbf16") ? IN_BF16 : 0);
+}
+
+int bertworks_layers(const layer *nets, int64_t layers, const void *hidden, void *result,
+                     const int32_t *edges, int64_t sequences, const float *bias,
+                     int64_t bias_length, int64_t threads, parallel_fn parallel) {
+    return isa()->layers(nets, layers, hidden, result, edges, sequences, bias, bias_length, threads,
+                         parallel);
+}
+
+int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t *positions,
+                         const int64_t *types, int64_t tokens, void *result, int64_t threads,
+                         parallel_fn parallel) {
+    return isa()->embeddings(of, ids, positions, types, tokens, result, threads, parallel);
+}
+
+void bertworks_means(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
+                     int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
+    isa()->means(hidden, edges, sequences, width, unit, means, threads, parallel);
+}
+
+void bertworks_means_fp32(const void *hidden, const int32_t *edges, int64_t sequences,
+                          int64_t width, int64_t unit, float *means, int64_t threads,
+                          parallel_fn parallel) {
+    isa()->means_fp32(hidden, edges, sequences, width, unit, means, threads, parallel);
+}
+
+void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride,
+                    int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
+    isa()->pack(from, outputs, groups, stride, are_floats, to, threads, parallel);
+}
+
+int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads, parallel_fn parallel) {
+    return isa()->attention_fp32(of, threads, parallel);
+}
+
+void bertworks_function(const float *x, int64_t count, int64_t function, int64_t is_exact,
+                        float *result) {
+    isa()->function(x, count, function, is_exact, result);
+}

@@ -1,0 +1,96 @@
+/* The structures of calls from Python, and the functions that exist for each instruction set.
+
+   Python's `native/library.py` has the same structures. */
+
+#ifndef BERTWORKS_NATIVE
+#define BERTWORKS_NATIVE
+
+#include <stdint.h>
+
+typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
+
+/* The precision of a layer: of its products, and of the numbers between them. */
+enum precision { BF16 = 0, INT8 = 1, FP32 = 2, INT8_IN_FP32 = 3 };
+
+/* A linear map. */
+typedef struct {
+    const void *packed;
+    const float *bias;
+    int64_t inputs, outputs;
+    /* for 8-bit weights, otherwise null: */
+    const float *scales;    /* of each output */
+    const int32_t *offsets; /* 128 times the sum of each output's codes */
+    const float *start, *slope; /* code of an input x: start + slope · x; null: by row's range */
+} matrix;
+
+typedef struct {
+    matrix query_key_value, output, inner, outer;
+    const float *norms[2][2]; /* scale and shift of each norm */
+    float epsilon[2];
+    int64_t heads, activation;
+    int64_t precision;
+} layer;
+
+enum { WORD, POSITION, TYPE, TABLES };
+
+typedef struct {
+    const float *tables[TABLES]; /* [entries, width]; null: the network has no such table */
+    const float *norm[2];        /* scale and shift */
+    int64_t entries[TABLES];
+    int64_t width;
+    int64_t offset; /* of positions */
+    float epsilon;
+    int32_t is_fp32; /* the result's numbers, which else are bfloat16 */
+} embeddings;
+
+typedef struct {
+    const float *query, *key, *value; /* [tokens, heads, size]; queries may be of other tokens */
+    int64_t strides[3];               /* numbers from one token to the next, of each of them */
+    float *context;                   /* [queries, heads, size] */
+    const int32_t *edges, *key_edges; /* of sequences in the queries, and in the keys */
+    int64_t sequences, heads, size;
+    const float *bias; /* null, or the numbers of `bias_of` */
+    int64_t bias_length;
+} attention_fp32;
+
+/* Run a stack of layers with the same geometry and precision on `hidden`; `result` is the output of
+   the last. Both are [tokens, width], of packed sequences, float32 or bfloat16 as the precision says.
+
+   `edges` has the beginning of each sequence, and the end of the last. `bias` is null or the score
+   bias of all layers: the numbers of `bias_of`, for sequences of up to `bias_length` tokens.
+   `parallel` runs a function in at most `threads` threads, including the caller. Returns 0, or 1 if
+   there is no memory. */
+typedef int layers_fn(const layer *nets, int64_t layers, const void *hidden, void *result,
+                      const int32_t *edges, int64_t sequences, const float *bias,
+                      int64_t bias_length, int64_t threads, parallel_fn parallel);
+
+/* The normalised sums of tokens' embeddings, [tokens, width]. Returns 0; 1 if there is no memory; 2
+   if a token, position or type is not in its table. */
+typedef int embeddings_fn(const embeddings *of, const int64_t *ids, const int64_t *positions,
+                          const int64_t *types, int64_t tokens, void *result, int64_t threads,
+                          parallel_fn parallel);
+
+/* The mean of each sequence's vectors, float32 [sequences, width]; with `unit`, of length 1. */
+typedef void means_fn(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
+                      int64_t unit, float *means, int64_t threads, parallel_fn parallel);
+
+/* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones as bfloat16; rows are
+   `stride` bytes apart. */
+typedef void pack_fn(const void *from, int64_t outputs, int64_t groups, int64_t stride,
+                     int64_t are_floats, void *to, int64_t threads, parallel_fn parallel);
+
+/* softmax(Q Kᵀ / √d + bias) V in float32. Returns 0, or 1 if there is no memory. */
+typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads, parallel_fn parallel);
+
+/* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
+   activations; 3, 2 to the power of x. */
+typedef void function_fn(const float *x, int64_t count, int64_t function, int64_t is_exact,
+                         float *result);
+
+#define FOR_EACH_FUNCTION(DO, isa)                                                                 \
+    DO(layers, isa) DO(embeddings, isa) DO(means, isa) DO(means_fp32, isa) DO(pack, isa)           \
+    DO(attention_fp32, isa) DO(function, isa)
+
+typedef means_fn means_fp32_fn;
+
+#endif

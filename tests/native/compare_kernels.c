@@ -1,0 +1,251 @@
+/* Compares the kernels of all instruction sets with the scalar ones, on layers of random shapes.
+
+       compare_kernels SEED SHAPES
+
+   Prints the largest difference of each instruction set and precision, relative to the largest
+   number; and checks that a sequence alone and more threads change no bit. `build_native.link`
+   compiles it with the kernels, for this machine or another. */
+
+#include "native.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int bertworks_choose(const char *name);
+const char *bertworks_isa(int64_t number);
+layers_fn bertworks_layers;
+pack_fn bertworks_pack;
+embeddings_fn bertworks_embeddings;
+means_fn bertworks_means, bertworks_means_fp32;
+function_fn bertworks_function;
+
+static uint64_t state;
+
+static uint32_t random_bits(void) { /* Source: Steele et al. (2014), SplitMix64 */
+    uint64_t x = state += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (uint32_t)((x ^ (x >> 31)) >> 32);
+}
+
+static int64_t whole(int64_t least, int64_t most) {
+    return least + random_bits() % (uint32_t)(most - least + 1);
+}
+
+static float normal(float scale) { /* nearly */
+    float sum = 0;
+    for (int at = 0; at < 4; at++) sum += (float)random_bits() / 4294967296.0f - 0.5f;
+    return sum * 1.7f * scale;
+}
+
+static void *allocate(int64_t bytes) {
+    void *memory = malloc((size_t)bytes);
+    if (!memory) exit(2);
+    return memory;
+}
+
+static float *normals(int64_t count, float scale, float mean) {
+    float *numbers = allocate(count * 4);
+    for (int64_t at = 0; at < count; at++) numbers[at] = mean + normal(scale);
+    return numbers;
+}
+
+static matrix random_map(int64_t inputs, int64_t outputs, int precision, int has_line) {
+    float *weights = normals(inputs * outputs, 1.5f / sqrtf((float)inputs), 0);
+    int is_coded = precision == INT8 || precision == INT8_IN_FP32;
+    int64_t bytes = is_coded ? 1 : precision == BF16 ? 2 : 4;
+    void *packed = allocate(inputs * outputs * bytes);
+    matrix map = {packed, normals(outputs, 0.1f, 0), inputs, outputs, NULL, NULL, NULL, NULL};
+    if (!is_coded) {
+        bertworks_pack(weights, outputs, inputs * bytes / 4, inputs * 4, precision == BF16, packed, 1,
+                       NULL);
+    } else {
+        int8_t *codes = allocate(inputs * outputs);
+        float *scales = allocate(outputs * 4);
+        int32_t *offsets = allocate(outputs * 4);
+        for (int64_t row = 0; row < outputs; row++) {
+            float most = 1e-9f;
+            for (int64_t at = 0; at < inputs; at++)
+                most = fmaxf(most, fabsf(weights[row * inputs + at]));
+            scales[row] = most / 127;
+            offsets[row] = 0;
+            for (int64_t at = 0; at < inputs; at++) {
+                codes[row * inputs + at] = (int8_t)lrintf(weights[row * inputs + at] / scales[row]);
+                offsets[row] += 128 * codes[row * inputs + at];
+            }
+        }
+        bertworks_pack(codes, outputs, inputs / 4, inputs, 0, packed, 1, NULL);
+        free(codes);
+        map.scales = scales;
+        map.offsets = offsets;
+        if (has_line) {
+            map.start = normals(inputs, 3, 0);
+            map.slope = normals(inputs, 5, 30);
+            for (int64_t row = 0; row < outputs; row++) scales[row] /= 30;
+        }
+    }
+    free(weights);
+    return map;
+}
+
+static void free_map(matrix *map) {
+    free((void *)map->packed);
+    free((void *)map->bias);
+    free((void *)map->scales);
+    free((void *)map->offsets);
+    free((void *)map->start);
+    free((void *)map->slope);
+}
+
+typedef struct {
+    void (*work)(void *);
+    void *job;
+} call;
+
+static void *in_thread(void *given) {
+    call *it = given;
+    it->work(it->job);
+    return NULL;
+}
+
+static void in_threads(void (*work)(void *), void *job, unsigned threads, unsigned flags) {
+    pthread_t others[8];
+    call it = {work, job};
+    (void)flags;
+    for (unsigned at = 1; at < threads; at++) pthread_create(&others[at], NULL, in_thread, &it);
+    work(job);
+    for (unsigned at = 1; at < threads; at++) pthread_join(others[at], NULL);
+}
+
+static float number(const void *from, int64_t at, int is_float) {
+    if (is_float) return ((const float *)from)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)from)[at] << 16;
+    float result;
+    memcpy(&result, &bits, 4);
+    return result;
+}
+
+static const char *const precisions[] = {"bf16", "int8", "fp32", "int8 in fp32"};
+/* A code that is rounded otherwise is one of 255 steps; bfloat16 has 8 bits. */
+static const float tolerances[] = {0.03f, 0.06f, 1e-5f, 0.06f};
+static float worst[16][4];
+static int is_wrong;
+
+static void compare(int precision) {
+    int64_t heads = whole(1, 4), size = 32 * whole(1, 2), width = heads * size;
+    int64_t inner = 32 * whole(1, 9), sequences = whole(1, 4), is_float = precision >= FP32;
+    int64_t number_bytes = is_float ? 4 : 2;
+    int32_t edges[5] = {0};
+    for (int64_t at = 0; at < sequences; at++)
+        edges[at + 1] = edges[at] + (int32_t)(whole(0, 3) ? whole(1, 40) : whole(1, 512));
+    int64_t tokens = edges[sequences], has_bias = whole(0, 1), has_line = whole(0, 1);
+    layer nets[2];
+    for (int at = 0; at < 2; at++) {
+        nets[at].query_key_value = random_map(width, 3 * width, precision, (int)has_line);
+        nets[at].output = random_map(width, width, precision, (int)has_line);
+        nets[at].inner = random_map(width, inner, precision, (int)has_line);
+        nets[at].outer = random_map(inner, width, precision, (int)has_line);
+        for (int norm = 0; norm < 2; norm++) {
+            nets[at].norms[norm][0] = normals(width, 0.2f, 1);
+            nets[at].norms[norm][1] = normals(width, 0.1f, 0);
+            nets[at].epsilon[norm] = 1e-6f;
+        }
+        nets[at].heads = heads;
+        nets[at].activation = whole(0, 2);
+        nets[at].precision = precision;
+    }
+    float *numbers = normals(tokens * width, 1, 0), *bias = normals(heads * 1023, 1, 0);
+    char *hidden = allocate(tokens * width * number_bytes);
+    char *result = allocate(tokens * width * number_bytes), *other = allocate(tokens * width * number_bytes);
+    char *expected = allocate(tokens * width * number_bytes);
+    memcpy(hidden, numbers, (size_t)(is_float ? tokens * width * 4 : 0));
+    for (int64_t at = 0; !is_float && at < tokens * width; at++) {
+        uint32_t bits;
+        memcpy(&bits, numbers + at, 4);
+        ((uint16_t *)hidden)[at] = (uint16_t)(bits >> 16);
+    }
+    for (int64_t isa = 0; bertworks_isa(isa); isa++) {
+        if (bertworks_choose(bertworks_isa(isa))) continue; /* not on this processor */
+        const float *numbers_of_bias = has_bias ? bias : NULL;
+        bertworks_layers(nets, 2, hidden, result, edges, sequences, numbers_of_bias, 512, 1, NULL);
+        if (!isa) memcpy(expected, result, (size_t)(tokens * width * number_bytes));
+        float most = 0, difference = 0;
+        for (int64_t at = 0; at < tokens * width; at++) {
+            float one = number(expected, at, (int)is_float), two = number(result, at, (int)is_float);
+            if (isnan(one) || isnan(two)) is_wrong = 1;
+            most = fmaxf(most, fabsf(one));
+            difference = fmaxf(difference, fabsf(one - two));
+        }
+        worst[isa][precision] = fmaxf(worst[isa][precision], difference / most);
+        if (!(difference / most < tolerances[precision])) {
+            printf("%s, %s: %g\n", bertworks_isa(isa), precisions[precision], difference / most);
+            is_wrong = 1;
+        }
+        bertworks_layers(nets, 2, hidden, other, edges, sequences, numbers_of_bias, 512, 3, in_threads);
+        if (memcmp(result, other, (size_t)(tokens * width * number_bytes))) {
+            printf("%s, %s: three threads differ\n", bertworks_isa(isa), precisions[precision]);
+            is_wrong = 1;
+        }
+        int64_t last = edges[sequences - 1] * width * number_bytes;
+        const int32_t alone[2] = {0, edges[sequences] - edges[sequences - 1]};
+        bertworks_layers(nets, 2, hidden + last, other, alone, 1, numbers_of_bias, 512, 1, NULL);
+        if (memcmp(result + last, other, (size_t)(tokens * width * number_bytes - last))) {
+            printf("%s, %s: a sequence alone differs\n", bertworks_isa(isa), precisions[precision]);
+            is_wrong = 1;
+        }
+    }
+    for (int at = 0; at < 2; at++) {
+        free_map(&nets[at].query_key_value);
+        free_map(&nets[at].output);
+        free_map(&nets[at].inner);
+        free_map(&nets[at].outer);
+        for (int part = 0; part < 4; part++) free((void *)nets[at].norms[part / 2][part % 2]);
+    }
+    free(numbers);
+    free(bias);
+    free(hidden);
+    free(result);
+    free(other);
+    free(expected);
+}
+
+/* The largest error of GELU, its tanh form and 2 to the power of x, in units of 2⁻²⁴. */
+static void compare_functions(int64_t isa) {
+    enum { COUNT = 1 << 16 };
+    static float x[COUNT], y[COUNT];
+    for (int64_t function = 0; function < 4; function++) {
+        if (function == 2) continue; /* ReLU */
+        double error = 0;
+        for (int at = 0; at < COUNT; at++)
+            x[at] = function == 3 ? -126.0f * at / COUNT : 24.0f * at / COUNT - 12.0f;
+        bertworks_function(x, COUNT, function, 1, y);
+        for (int at = 0; at < COUNT; at++) {
+            double z = x[at], u = 0.7978845608028654 * (z + 0.044715 * z * z * z);
+            double exact = function == 3 ? exp2(z) : function ? z / (1 + exp(-2 * u))
+                                                             : z * 0.5 * erfc(-z / sqrt(2.0));
+            /* GELU of a number is as exact as the number, the power as the power. */
+            double unit = (function == 3 ? exact : fmax(fabs(exact), fabs(z) * 0.001)) / 16777216.0;
+            if (unit) error = fmax(error, fabs(y[at] - exact) / unit);
+        }
+        printf(" %s %.1f", function == 3 ? "exp2" : function ? "tanh GELU" : "GELU", error);
+        if (!(error < 32)) is_wrong = 1;
+    }
+    printf("  (2^-24)  %s\n", bertworks_isa(isa));
+}
+
+int main(int count, char **arguments) {
+    if (count != 3) return 2;
+    state = (uint64_t)atoll(arguments[1]);
+    for (int shape = 0; shape < atoi(arguments[2]); shape++) compare(shape % 4);
+    for (int64_t isa = 0; bertworks_isa(isa); isa++) {
+        if (bertworks_choose(bertworks_isa(isa))) continue;
+        printf("%-12s", bertworks_isa(isa));
+        for (int precision = 0; precision < 4; precision++)
+            printf("  %s %.2g", precisions[precision], worst[isa][precision]);
+        compare_functions(isa);
+    }
+    return is_wrong;
+}
