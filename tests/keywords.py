@@ -17,8 +17,7 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
 
 import bertworks
 from bertworks.convert.static_settings import StaticSettings, StaticTrainingSettings
-from bertworks.data.settings import PrepareSettings
-from bertworks.data.tables import TableOptions
+from bertworks.data.settings import CorpusOptions, PrepareSettings, TableOptions
 from bertworks.data.unlabelled import LabelledTableOptions
 from bertworks.inference import settings as inference
 from bertworks.lab.features import FeatureAblationSettings
@@ -68,7 +67,8 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
         ("TableKeywords", "VectorKeywords"),
         [inference.TextProbeSettings],
     ),
-    "PrepareKeywords": ("Settings of `prepare`.", (), [PrepareSettings]),
+    "CorpusKeywords": ("Reading of a corpus.", (), [CorpusOptions]),
+    "PrepareKeywords": ("Settings of `prepare`.", ("CorpusKeywords",), [PrepareSettings]),
     "EncoderKeywords": ("Geometry of an encoder.", (), [EncoderConfig]),
     "TrainingKeywords": ("Settings of all training.", (), [TrainingSettings]),
     "PretrainKeywords": ("Settings of `pretrain`.", ("TrainingKeywords",), [PretrainSettings]),

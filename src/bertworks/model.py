@@ -15,7 +15,8 @@ from .checkpoints.network_weights import LoadReport
 from .checkpoints.saving import SavedTask, save_model
 from .checkpoints.sentence import SentenceSettings
 from .data.rows import Row
-from .data.tables import Table, TableOptions
+from .data.settings import TableOptions
+from .data.tables import Table
 from .data.text_inputs import (
     Texts,
     as_texts,

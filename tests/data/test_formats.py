@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from bertworks.data.documents import ReadCounts, read_documents
+from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
 from bertworks.data.formats import FORMATS
 from bertworks.data.text_inputs import read_texts
-from bertworks.errors import DataError
+from bertworks.errors import DataError, SettingsError
 from bertworks.settings.literals import DataFormat
 
 
@@ -48,7 +48,11 @@ def test_each_format_is_read_as_documents_and_as_texts(
     assert texts == [(document.where, document.text) for document in documents]
 
 
-def test_an_unknown_corpus_format_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_option_of_a_corpus_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a text\n")
-    with pytest.raises(DataError, match=r"the format 'xml' is unknown\. It is one of auto, text, "):
+    with pytest.raises(SettingsError, match=r"format='xml'.* 'auto', 'text', "):
         read_documents(str(tmp_path), format="xml")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"the format 'xml' is unknown\. It is one of auto, text, "):
+        CorpusSource("a.txt", format="xml")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="'colum'.*'column'"):
+        read_documents(str(tmp_path), colum="text")  # type: ignore[call-arg]

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from ..checkpoints.sentence import PromptRole
 from ..data.rows import LocatedRow
-from ..data.tables import Table, TableOptions
+from ..data.settings import TableOptions
+from ..data.tables import Table
 from ..data.text_inputs import Texts, read_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.settings import EngineSettings

@@ -384,7 +384,7 @@ def shrink(
     """
     from ..convert.model_editing import shrink as keep_used
 
-    texts = CorpusInput(corpus, reading)
+    texts = CorpusInput(corpus, **reading)
     with output(
         out,
         texts.paths,

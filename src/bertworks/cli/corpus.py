@@ -44,15 +44,11 @@ def vocab(
         out (DIR): Output directory of the tokenizer.
         cased: Keep case and accents (lowercase=false).
     """
-    from ..data.overlap import SharedSequences
     from ..data.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
     options = VocabularySettings.parse(settings | ({"lowercase": False} if cased else {}))
-    if exclude := selection.pop("exclude"):
-        encoding = reading.get("encoding", "utf-8")
-        selection["exclude"] = SharedSequences(exclude, encoding=encoding)
-    texts = CorpusInput(corpus, reading, **selection)
+    texts = CorpusInput(corpus, **reading, **selection)
     with (
         output(out, texts.paths, folders=True, kind="whole directory", overwrite=overwrite),
         stopwatch() as seconds,

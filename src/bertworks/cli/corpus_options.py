@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -17,6 +17,7 @@ from .options import Lines
 if TYPE_CHECKING:
     from ..data.manifest import Manifest
     from ..data.reading import ReadCounts
+    from ..settings.keywords import CorpusKeywords
 
 Corpus = Annotated[
     list[str],
@@ -74,15 +75,21 @@ class CorpusInput:
         counts: counts of the input read so far.
     """
 
-    def __init__(self, corpus: list[str], reading: dict[str, Any], **options: Any) -> None:
+    def __init__(
+        self,
+        corpus: list[str],
+        *,
+        exclude: Sequence[str] = (),
+        **options: Unpack[CorpusKeywords],
+    ) -> None:
         from ..data.documents import ReadCounts, read_documents
+        from ..data.overlap import SharedSequences
         from ..data.sources import parse_sources, paths_of
 
-        named = {key: reading[key] for key in ("format", "column")}
-        sources = parse_sources(corpus, **named)
-        others = {key: value for key, value in reading.items() if key not in named}
-        self.paths, self.counts = paths_of(sources), ReadCounts()
-        self._documents = read_documents(sources, counts=self.counts, **others, **options)
+        encoding = options.get("encoding", "utf-8")
+        shared = SharedSequences(exclude, encoding=encoding) if exclude else None
+        self.paths, self.counts = paths_of(parse_sources(corpus)), ReadCounts()
+        self._documents = read_documents(corpus, exclude=shared, counts=self.counts, **options)
 
     def paragraphs(self, update: Update) -> Iterator[str]:
         """Yield the paragraphs of all documents, and update the progress after each document."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ..data.reading import MAX_LINE_BYTES, Reading
 from ..errors import DataError
 
 Texts = Annotated[
@@ -47,17 +48,15 @@ def require_text(text: str) -> None:
         raise DataError("empty text", fix="Put the text in quotes.")
 
 
-def lines_of(texts: Iterable[str], **options: Any) -> Iterator[str]:
-    """Yield the texts; `-` is replaced by the lines of standard input, read as they arrive.
-
-    The options are those in `options.Lines`.
-    """
+def lines_of(
+    texts: Iterable[str], *, encoding: str = "utf-8", max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[str]:
+    """Yield the texts; `-` is replaced by the lines of standard input, read as they arrive."""
+    reading = Reading(encoding=encoding, max_line_bytes=max_line_bytes)
     for text in texts:
         if text == "-":
             from ..data.lines import decode_lines
-            from ..data.reading import ReadCounts, Reading
 
-            reading = Reading(ReadCounts(), **options)
             for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):
                 yield line.rstrip("\r\n")
         else:

@@ -29,7 +29,7 @@ def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHe
         return every, 0
     keys = list(schema.common)
     if task is not None:
-        from ..data.tables import TableOptions
+        from ..data.settings import TableOptions
         from ..tasks import find_labelled_task
 
         task_fields = find_labelled_task(task).options.model_fields

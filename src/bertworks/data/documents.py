@@ -9,17 +9,19 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from ..errors import DataError
+from ..settings.keywords import CorpusKeywords
 from ..settings.literals import DataFormat
 from .document_formats import Document, documents_of
 from .formats import FORMATS, detect_file_format
-from .lines import read_lines, text_encoding
+from .lines import read_lines
 from .overlap import SeenTexts, SharedSequences
 from .parquet import read_parquet_documents
-from .reading import MAX_LINE_BYTES, ExcludedDocument, ReadCounts, Reading
+from .reading import ExcludedDocument, ReadCounts, Reading
 from .separated_tables import open_separated
+from .settings import CorpusOptions
 from .sources import (
     CorpusSource,
     Sources,
@@ -36,52 +38,47 @@ __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
 def read_documents(
     sources: Sources,
     *,
-    format: DataFormat = "auto",
-    column: str | None = None,
-    skip_bad: bool = False,
-    drop_duplicates: bool = False,
     exclude: SharedSequences | None = None,
     seed: int = 0,
     spans: bool = False,
-    encoding: str = "utf-8",
-    max_line_bytes: int = MAX_LINE_BYTES,
     counts: ReadCounts | None = None,
+    **options: Unpack[CorpusKeywords],
 ) -> Iterator[Document]:
     """Stream the documents of a corpus, source after source, file after file; none is empty.
 
     Args:
         sources: paths, folders, globs or `hf:NAME`, each optionally with `@WEIGHT`; or
             `CorpusSource`s.
-        format: format of files whose source does not set one; "auto" detects it.
-        column: the text column, for all formats but plain text and wiki.
-        skip_bad: skip and count unreadable input, instead of raising an error.
-        drop_duplicates: drop and count documents whose whole text occurred before.
         exclude: drop and record documents that share word sequences with this evaluation data.
         seed: random seed for the fraction of a weight.
         spans: whether to read the spans of documents (JSON Lines, Parquet, data sets).
-        encoding: text encoding, such as "latin-1".
-        max_line_bytes: longer lines are an error, so that memory is bounded.
         counts: filled in as documents are read.
+        options: those of `CorpusOptions`: `format`, `column` (of the text), `skip_bad` (skip and
+            count unreadable input, instead of raising an error), `drop_duplicates` (drop and count
+            documents whose whole text occurred before), `encoding`, `max_line_bytes` (longer lines
+            are an error, so that memory is bounded).
 
     Raises:
         DataError: a source is missing or empty, or (unless `skip_bad`) unreadable; raised when
-            the input is reached, but at once for missing sources, for an unknown encoding, and
-            for a column of sources without columns.
+            the input is reached, but at once for missing sources, and for a column of sources
+            without columns.
+        SettingsError: an option is unknown or invalid.
     """
-    corpus_sources = parse_sources(sources, format=format, column=column)
+    settings = CorpusOptions.parse(options)
+    corpus_sources = parse_sources(sources, format=settings.format, column=settings.column)
     files = [source.files() for source in corpus_sources]
     for source, paths in zip(corpus_sources, files, strict=True):
-        _check_column(source, paths, text_encoding(encoding))
+        _check_column(source, paths, settings.encoding)
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(map(bytes_of, files))
     reading = Reading(
         counts,
-        skip_bad,
+        settings.skip_bad,
         spans=spans,
-        encoding=text_encoding(encoding),
-        max_line_bytes=max_line_bytes,
+        encoding=settings.encoding,
+        max_line_bytes=settings.max_line_bytes,
     )
-    return _read(corpus_sources, files, drop_duplicates, exclude, seed, reading)
+    return _read(corpus_sources, files, settings.drop_duplicates, exclude, seed, reading)
 
 
 def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None:

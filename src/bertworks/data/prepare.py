@@ -26,7 +26,6 @@ from ..errors import BertworksError, DataError, OutputError, SettingsError
 from ..jobs import parallel
 from ..jobs.parts import Part
 from ..settings.keywords import PrepareKeywords
-from ..settings.literals import DataFormat
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
 from ..utils.directories import LOCK_NAME, is_empty_directory, new_directory
@@ -34,7 +33,6 @@ from ..utils.formatting import escape_surrogates
 from ..utils.outputs import locked_output
 from ..utils.regular_files import sha256_of
 from .documents import read_documents
-from .lines import text_encoding
 from .manifest import (
     EXCLUDED_FILE,
     FORMAT_VERSION,
@@ -49,8 +47,8 @@ from .manifest import (
     remove_unfinished,
 )
 from .overlap import SharedSequences
-from .reading import MAX_LINE_BYTES, ReadCounts
-from .settings import PrepareSettings
+from .reading import ReadCounts
+from .settings import CorpusOptions, PrepareSettings
 from .shard_builder import ShardMaker, TextBatch, batches
 from .shards import token_type
 from .sources import CorpusSource, Sources, bytes_of, parse_sources, paths_of
@@ -65,13 +63,7 @@ def prepare(
     out: str | os.PathLike[str],
     workers: int | None = 1,
     on: str | None = None,
-    format: DataFormat = "auto",
-    column: str | None = None,
-    skip_bad: bool = False,
-    drop_duplicates: bool = False,
     exclude: Sequence[str | os.PathLike[str]] = (),
-    encoding: str = "utf-8",
-    max_line_bytes: int = MAX_LINE_BYTES,
     part: str | None = None,
     overwrite: bool = False,
     progress: Callable[[PrepareProgress], None] | None = None,
@@ -83,8 +75,7 @@ def prepare(
     interruption, the same call resumes. The bytes do not depend on `workers`.
 
     Args:
-        sources: see `read_documents`, as for `format`, `column`, `skip_bad`, `drop_duplicates`,
-            `encoding` and `max_line_bytes`.
+        sources: see `read_documents`.
         tokenizer: a Tokenizer, or the path of its files.
         out: output directory; new, empty, or of a run with the same arguments.
         workers, on: how many processes, and where; see `parallel.map`.
@@ -94,7 +85,8 @@ def prepare(
             that the shards equal those of a single run; `merge` merges the parts.
         overwrite: delete an existing corpus, finished or not, and start again.
         progress: called after every shard and at the end.
-        settings: settings of `PrepareSettings`: sentences and spans (`language`: one of
+        settings: options of `CorpusOptions` (see `read_documents`); settings of `PrepareSettings`:
+            sentences and spans (`language`: one of
             `text.sentences.LANGUAGES`; for spans see `data.spans`), and shards.
 
     Raises:
@@ -104,7 +96,8 @@ def prepare(
             process, or is, contains or is inside an input.
         BertworksError: `out` holds something else.
     """
-    options = PrepareSettings.parse(settings)
+    reading, others = CorpusOptions.split(settings)
+    corpus_options, options = CorpusOptions.parse(reading), PrepareSettings.parse(others)
     if workers is not None and workers < 1:
         raise SettingsError(f"workers={workers}: must be at least 1")
     from ..text.files import write_definition
@@ -120,16 +113,18 @@ def prepare(
     tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(Path(tokenizer))
-    corpus_sources = parse_sources(sources, format=format, column=column)
+    corpus_sources = parse_sources(
+        sources, format=corpus_options.format, column=corpus_options.column
+    )
     excluded_sequences = (
-        SharedSequences(exclude, encoding=text_encoding(encoding)) if exclude else None
+        SharedSequences(exclude, encoding=corpus_options.encoding) if exclude else None
     )
     job = PrepareJob(
         sources=tuple(map(_source_record, corpus_sources)),
         vocabulary_hash=tokenizer.fingerprint,
-        encoding=text_encoding(encoding),
-        skip_bad=skip_bad,
-        drop_duplicates=drop_duplicates,
+        encoding=corpus_options.encoding,
+        skip_bad=corpus_options.skip_bad,
+        drop_duplicates=corpus_options.drop_duplicates,
         exclude=excluded_sequences.digest if excluded_sequences else None,
         part=None if part is None else str(Part.parse(part)),
         versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
@@ -138,14 +133,11 @@ def prepare(
     counts = ReadCounts()
     documents = read_documents(
         corpus_sources,
-        skip_bad=skip_bad,
-        drop_duplicates=drop_duplicates,
         exclude=excluded_sequences,
         seed=options.seed,
         spans=options.spans != "none",
-        encoding=encoding,
-        max_line_bytes=max_line_bytes,
         counts=counts,
+        **reading,
     )
     directory = Path(out)
     inputs = [*paths_of(corpus_sources), tokenizer_path, *exclude]

@@ -15,20 +15,17 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from pydantic import Field, field_validator
-
 from ..errors import BertworksWarning, DataError, shorten_list
-from ..settings.base import Settings
 from ..settings.keywords import TableKeywords
 from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .formats import FORMATS, detect_file_format, detect_format
 from .headers import names_word_columns
-from .lines import Lines, decode_lines, read_lines, text_encoding
+from .lines import Lines, decode_lines, read_lines
 from .parquet import open_parquet_table
 from .questions import holds_questions, questions_of
-from .reading import MAX_LINE_BYTES, Reading
+from .reading import Reading
 from .record_formats import conll_fields
 from .rows import (
     NAME,
@@ -41,39 +38,8 @@ from .rows import (
     zip_inputs_and_labels,
 )
 from .separated_tables import open_separated
+from .settings import TableOptions
 from .sources import CorpusSource, open_dataset
-
-
-class TableOptions(Settings):
-    """Table format, detected if omitted."""
-
-    header: bool | None = Field(
-        None, description="whether the first line has column names; detected if omitted"
-    )
-    format: DataFormat = Field("auto", description="format of files whose name does not show it")
-    encoding: str = Field("utf-8", description="text encoding, such as latin-1")
-    max_line_bytes: int = Field(
-        MAX_LINE_BYTES, ge=1, description="maximum bytes of a line; a longer one is an error"
-    )
-
-    @field_validator("encoding")
-    @classmethod
-    def _is_known(cls, value: str) -> str:
-        try:
-            return text_encoding(value)
-        except DataError as error:
-            raise ValueError(f"{error.what}. {error.fix}") from None
-
-    @classmethod
-    def split(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split settings into those of this class, and the others."""
-        options = {name: value for name, value in settings.items() if name in cls.model_fields}
-        return options, {name: value for name, value in settings.items() if name not in options}
-
-    def table_options(self) -> dict[str, Any]:
-        """Return only the options of this class, without those of a subclass."""
-        return {name: getattr(self, name) for name in TableOptions.model_fields}
-
 
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as users pass it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows

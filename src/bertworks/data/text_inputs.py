@@ -14,8 +14,9 @@ from ..settings.keywords import TableKeywords
 from .headers import classify_first_line
 from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
 from .schema import find_columns, missing_column_error
+from .settings import TableOptions
 from .streams import suffix_of
-from .tables import Table, TableOptions, read_rows
+from .tables import Table, read_rows
 
 _NOTHING = object()
 

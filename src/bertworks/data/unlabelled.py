@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ..errors import BertworksWarning, DataError
 from .rows import LocatedRow, Rows, is_missing
-from .tables import TableOptions
+from .settings import TableOptions
 
 DROP = "Leave such rows out with --drop-unlabelled (drop_unlabelled=true), or label them."
 

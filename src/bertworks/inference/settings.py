@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..data.tables import TableOptions
+from ..data.settings import TableOptions
 from ..settings.base import Settings, with_default
 from ..settings.literals import Combine, InferencePrecision
 from ..settings.pooling import PoolingName

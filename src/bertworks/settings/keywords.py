@@ -12,6 +12,8 @@ from typing import Literal, TypedDict
 class TableKeywords(TypedDict, total=False):
     """Format of a table."""
 
+    encoding: str
+    max_line_bytes: int
     header: bool | None
     format: Literal[
         "auto",
@@ -26,8 +28,6 @@ class TableKeywords(TypedDict, total=False):
         "label-text",
         "wiki",
     ]
-    encoding: str
-    max_line_bytes: int
 
 
 class EngineKeywords(TypedDict, total=False):
@@ -118,7 +118,30 @@ class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
     max_iterations: int
 
 
-class PrepareKeywords(TypedDict, total=False):
+class CorpusKeywords(TypedDict, total=False):
+    """Reading of a corpus."""
+
+    encoding: str
+    max_line_bytes: int
+    format: Literal[
+        "auto",
+        "text",
+        "tsv",
+        "csv",
+        "jsonl",
+        "json",
+        "parquet",
+        "conll",
+        "conllu",
+        "label-text",
+        "wiki",
+    ]
+    column: str | None
+    skip_bad: bool
+    drop_duplicates: bool
+
+
+class PrepareKeywords(CorpusKeywords, total=False):
     """Settings of `prepare`."""
 
     sentences: Literal["split", "lines"]
