@@ -54,5 +54,5 @@ def test_an_unknown_option_of_a_corpus_is_an_error(tmp_path: Path) -> None:
         read_documents(str(tmp_path), format="xml")  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"the format 'xml' is unknown\. It is one of auto, text, "):
         CorpusSource("a.txt", format="xml")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="'colum'.*'column'"):
+    with pytest.raises(SettingsError, match=r"'colum'.*'column'"):
         read_documents(str(tmp_path), colum="text")  # type: ignore[call-arg]
