@@ -33,7 +33,7 @@ from .inference.evaluate_data import DataEvaluator, evaluate_each
 from .inference.features import TextEmbedder, TokenFeatures, embed, embed_all
 from .inference.generate import generate
 from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
-from .inference.pretraining_heads import fill_mask, next_sentence, score_candidates
+from .inference.pretraining_heads import fill_mask, next_sentence
 from .inference.settings import (
     EmbeddingSettings,
     EngineSettings,
@@ -659,10 +659,7 @@ class Model:
         """
         task, network = self._pretraining_task_and_network()
         engine_settings = EngineSettings.parse(settings)
-        pieces = fill_mask(network, task, text, top_k, engine_settings)
-        if candidates is None:
-            return pieces
-        return score_candidates(network, task, text, candidates, engine_settings)
+        return fill_mask(network, task, text, top_k, candidates, engine_settings)
 
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]

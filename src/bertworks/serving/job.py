@@ -23,12 +23,13 @@ from ..data.rows import Row
 from ..errors import DataError
 from ..inference.features import TextEmbedder
 from ..inference.late_interaction import LateInteractionEmbedder
+from ..inference.pretraining_heads import MaskedText, fill_texts, get_mask, join_predictions
 from ..inference.settings import GenerationSettings
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.sparse import SparseEmbedder
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.inputs import open_inputs
-from ..tasks.pretraining.candidates import encode_candidates, make_variants, rank
+from ..tasks.pretraining.candidates import encode_candidates
 from ..tasks.task import Prediction, Task
 from ..tasks.texts import TextTask
 from .metrics import RequestContext, get_context
@@ -39,7 +40,6 @@ from .runners import (
     AnswerRunner,
     EmbedRunner,
     MaskedRunner,
-    MaskedText,
     ScoredPrediction,
     TaskRow,
     TaskRunner,
@@ -431,27 +431,20 @@ class Job:
         self, texts: Sequence[Text], *, top_k: int, candidates: Sequence[str] | None
     ) -> list[Prediction]:
         """Predict pieces at the masks of texts, and rank candidates, as `Model.fill_mask`."""
-        tokenizer = self.model.tokenizer
-        mask = tokenizer.id_to_token(tokenizer.mask_id)
+        task = self.loaded_model.get_task_runner(MaskedRunner).task
+        mask = get_mask(task)
         for location, text in texts:
             if mask not in text:
                 raise invalid_field_error(location, f"there is no {mask} in the text")
         pieces = {} if candidates is None else self._encode_candidates(candidates)
         items = [
-            MaskedText(location, variant.text, None, top_k, variant.scored_pieces)
+            each
             for location, text in texts
-            for variant in make_variants(text, mask, pieces)
+            for each in fill_texts(task, text, pieces, where=location, top_k=top_k)
         ]
         self.check_count("inputs", len(items))
-        answers = iter(await self._compute_masked(items))
-        results = []
-        for _, text in texts:
-            first = next(answers)
-            scores = chain([first["candidates"]], (other["candidates"] for other in answers))
-            ranked = rank(text.count(mask), pieces, scores)
-            more = {} if candidates is None else {"candidates": ranked}
-            results.append({"masks": first["masks"], **more})
-        return results
+        predictions = iter(await self._compute_masked(items))
+        return [join_predictions(task, text, pieces, predictions) for _, text in texts]
 
     def _encode_candidates(self, candidates: Sequence[str]) -> dict[str, list[int]]:
         """Return the piece ids of each candidate; refuse those without, and too many."""

@@ -6,7 +6,6 @@ text is tokenised, or which part of the result is kept, belong to the row and no
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +22,12 @@ from ..errors import DataError, LengthError
 from ..inference.engine import check_finite, outputs_of
 from ..inference.features import EncodedText, TextEmbedder
 from ..inference.generate import Continuation, continue_texts, start_continuation
+from ..inference.pretraining_heads import MaskedExample, MaskedText, mask_examples, predict_masks
 from ..inference.settings import EngineSettings, GenerationSettings
 from ..nn.kv_cache import KeyValueCache
 from ..packed import Batch
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.pretraining.candidates import ScoredPieces, probabilities_at_masks, score
 from ..tasks.pretraining.network import PretrainingNetwork
-from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Network, Prediction, Task
 from ..tasks.texts import TextTask
@@ -169,11 +167,9 @@ class TaskRunner:
         Raises:
             DataError: a row is not valid for the task.
         """
-        first = self._rows
-        self._rows += len(items)
         examples = (task or self.task).examples(
             [item.row for item in items],
-            first,
+            self._take_numbers(len(items)),
             where=[item.where for item in items],
             labelled=False,
         )
@@ -181,12 +177,17 @@ class TaskRunner:
             truncation.truncated += sum(example.truncated_tokens > 0 for example in examples)
         return examples
 
+    def _take_numbers(self, count: int) -> int:
+        """Return the first of as many new numbers of rows."""
+        self._rows += count
+        return self._rows - count
+
     def run(self, examples: Sequence[Any]) -> list[Any]:
         results: dict[int, Any] = {}
         with memory_errors():
             for outputs, batch in outputs_of(self.network, self.task, examples, self.engine):
                 results.update(self.decode(outputs, batch))
-        return [results[_row_number(example)] for example in examples]
+        return [results[example.index] for example in examples]
 
     def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Any]:
         """Return the result of each row, by the row's number."""
@@ -208,43 +209,8 @@ class AnswerRunner(TaskRunner):
         return {spans[0].index: spans for spans in self.task.spans(outputs, batch)}
 
 
-def _row_number(example: Any) -> int:
-    """Return the number of an example's row."""
-    number: int | None = example.row if isinstance(example, PretrainingExample) else example.index
-    assert number is not None, "it was made from a row"
-    return number
-
-
-class MaskedText(NamedTuple):
-    """A text with masks, or a pair of texts.
-
-    Attributes:
-        where: its field, for errors.
-        text, pair: the texts.
-        top_k: number of pieces to return for each mask.
-        candidates: see `ScoredPieces`.
-    """
-
-    where: str
-    text: str
-    pair: str | None = None
-    top_k: int = 1
-    candidates: ScoredPieces = ()
-
-
-class MaskedRow(NamedTuple):
-    """A tokenised `MaskedText`."""
-
-    example: PretrainingExample
-    item: MaskedText
-
-    @property
-    def num_tokens(self) -> int:
-        return self.example.num_tokens
-
-
 class MaskedRunner(TaskRunner):
-    """Computes `PretrainingTask.decode` of texts with masks, and probabilities of `candidates`."""
+    """Computes what a pre-trained model predicts of texts; see `predict_masks`."""
 
     task: PretrainingTask
 
@@ -253,26 +219,13 @@ class MaskedRunner(TaskRunner):
         items: Sequence[MaskedText],
         task: Task[Any] | None = None,
         truncation: Truncation | None = None,
-    ) -> list[MaskedRow]:
-        rows = [TaskRow(item.where, self.task.text_row(item.text, item.pair)) for item in items]
-        examples = super().prepare(rows, task, truncation)
-        return [MaskedRow(example, item) for item, example in zip(items, examples, strict=True)]
+    ) -> list[MaskedExample]:
+        del task, truncation
+        return mask_examples(self.task, items, self._take_numbers(len(items)))
 
-    def run(self, examples: Sequence[MaskedRow]) -> list[Prediction]:
-        task = copy.copy(self.task)
-        task.top_k = max(each.item.top_k for each in examples)
-        items = {each.example.row: each.item for each in examples}
-        predictions: dict[int | None, Prediction] = {}
-        tokenised = [each.example for each in examples]
+    def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
         with memory_errors():
-            for outputs, batch in outputs_of(self.network, task, tokenised, self.engine):
-                for row, answer in task.decode(outputs, batch).items():
-                    masks = [pieces[: items[row].top_k] for pieces in answer["masks"]]
-                    predictions[row] = {**answer, "masks": masks, "candidates": []}
-                if any(item.candidates for item in items.values()):
-                    for row, pieces in probabilities_at_masks(outputs["mlm_logits"], batch):
-                        predictions[row]["candidates"] = score(pieces, items[row].candidates)
-        return [predictions[row] for row in items]
+            return predict_masks(self.network, self.task, examples, self.engine)
 
 
 _STEPS = 16

@@ -13,6 +13,7 @@ import transformers
 import bertworks as bw
 from bertworks.errors import BertworksError
 from bertworks.tasks.pretraining.next_sentence import NextSentenceTask
+from tests.serving.conftest import running
 
 SAVED_MODEL = Path(__file__).parents[2] / "saved_models" / "encoder"
 FIRST, SECOND = "the river ran", "a door, opened"
@@ -41,6 +42,10 @@ def test_next_sentence_head_alone_equals_transformers(family: str, tmp_path: Pat
     with torch.no_grad():
         expected = theirs(input_ids=ids, token_type_ids=types).logits.softmax(-1)[0, 0].item()
     assert model.next_sentence(FIRST, SECOND, precision="fp32") == pytest.approx(expected, abs=1e-6)
+    with running({"m": str(tmp_path / "m")}, precision="fp32") as server:
+        body = {"inputs": [FIRST, SECOND]}
+        (answer,) = server.ask("/next-sentence", body)
+    assert answer["next_sentence_probability"] == pytest.approx(expected, abs=1e-6)
     model.save(tmp_path / "saved")
     again = bw.load(tmp_path / "saved")
     assert again.next_sentence(FIRST, SECOND, precision="fp32") == pytest.approx(expected, abs=1e-6)

@@ -62,6 +62,10 @@ class FillMaskRequest(StrictRequest):
         texts = job.read_texts("inputs", self.inputs)
         return job.fill_mask(texts, top_k=self.top_k, candidates=self.candidates)
 
+    async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        has_candidates = self.candidates is not None
+        return results if has_candidates else [{"masks": each["masks"]} for each in results]
+
 
 @dialect.request(
     "/next-sentence",
