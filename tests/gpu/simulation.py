@@ -20,7 +20,6 @@ from unittest import mock
 
 import safetensors.torch
 import torch
-import torch.nn.attention.varlen  # which registers its operators
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -376,50 +375,6 @@ def _backward(
     return tuple(one.to(query.dtype) for one in results)
 
 
-def _forward_without_dropout(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_edges: Tensor,
-    key_edges: Tensor,
-    max_query: int,
-    max_key: int,
-    is_causal: bool,
-    scale: float | None,
-    window: Sequence[int],
-    *_: Any,
-) -> tuple[Tensor, ...]:
-    result, sums, state, *_ = _forward(
-        query,
-        key,
-        value,
-        query_edges,
-        key_edges,
-        max_query,
-        max_key,
-        0.0,
-        is_causal,
-        scale=scale,
-        window_size_left=window[0],
-        window_size_right=window[1],
-    )
-    return result, sums, state
-
-
-def _backward_without_dropout(*args: Any) -> tuple[Tensor, ...]:
-    *inputs, is_causal, state, scale, window = args[:14]
-    return _backward(
-        *inputs,
-        0.0,
-        is_causal,
-        state,
-        state,
-        scale=scale,
-        window_size_left=window[0],
-        window_size_right=window[1],
-    )
-
-
 def _efficient_forward(
     query: Tensor,
     key: Tensor,
@@ -482,8 +437,6 @@ def _efficient_backward(
 
 
 _ATTENTION: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    torch.ops.torch_attn._varlen_attn.default: _forward_without_dropout,
-    torch.ops.torch_attn._varlen_attn_backward.default: _backward_without_dropout,
     _aten._flash_attention_forward.default: _forward,
     _aten._flash_attention_backward.default: _backward,
     _aten._efficient_attention_forward.default: _efficient_forward,
@@ -544,16 +497,21 @@ def _module_to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     new: dict[int, Tensor] = {}
 
+    def is_gpu(tensor: Tensor) -> bool:
+        return isinstance(tensor, GpuTensor) if device is None else device.type == "cuda"
+
     def convert(tensor: Tensor) -> Tensor:
         is_float = tensor.is_floating_point()
         values = _values(tensor.detach()).to(dtype=dtype if is_float else None)
-        on_gpu = isinstance(tensor, GpuTensor) if device is None else device.type == "cuda"
-        return GpuTensor(values.clone()) if on_gpu else values
+        return GpuTensor(values.clone()) if is_gpu(tensor) else values
 
     with torch.no_grad():
         for module in self.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
+                    is_same = isinstance(parameter, GpuTensor) == is_gpu(parameter)
+                    if is_same and dtype in (None, parameter.dtype):
+                        continue
                     if id(parameter) not in new:
                         new[id(parameter)] = nn.Parameter(
                             convert(parameter), parameter.requires_grad

@@ -40,14 +40,16 @@ def step_counts(gpu: Counts, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
     steps: list[dict[str, Any]] = []
     update = fit._Loop.update
 
-    def update_and_count(*args: Any) -> Any:
+    def update_and_count(loop: Any, *args: Any) -> Any:
         gpu.clear()
-        result = update(*args)
+        before = loop.state.recent.get("grad_norm", 0.0)
+        result = update(loop, *args)
         steps.append(
             {
                 "waits": dict(gpu.waits),
                 "blocking copies": dict(gpu.blocking_copies),
                 "dropouts": list(gpu.attention_dropouts),
+                "norm": loop.state.recent["grad_norm"] - before,
             }
         )
         return result
@@ -88,6 +90,7 @@ def check_steps(steps: list[dict[str, Any]], dropouts: set[float]) -> None:
         assert sum(step["waits"].values()) == 1, step["waits"]
         assert not step["blocking copies"]
         assert set(step["dropouts"]) == dropouts
+        assert step["norm"] > 0
 
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2} | {

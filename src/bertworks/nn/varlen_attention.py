@@ -6,9 +6,9 @@ Both kernels take all sequences in one call and store no matrix of scores:
 - *efficient*: float32, and float16 on older cards; no window.
 
 Head sizes that they do not take are padded with zeros, which changes neither the scores nor the
-outputs. PyTorch's function `varlen_attn` calls the first without dropout; with dropout, and for the
-second, this module calls the operators, which PyTorch differentiates. They take random numbers of
-the device's generator, whose state checkpoints contain.
+outputs. PyTorch's function `varlen_attn` has no dropout, so this module calls the operators, which
+PyTorch differentiates. They take random numbers of the device's generator, whose state checkpoints
+contain.
 
 Sources: Dao (2023), "FlashAttention-2"; Rabe and Staats (2021), "Self-attention Does Not Need O(n²)
 Memory"; PyTorch's `native_functions.yaml` for the operators.
@@ -98,28 +98,24 @@ def _flash(
     dropout: float,
     scale: float,
 ) -> Tensor:
-    inputs = (query, key, value, layout.cu_seqlens, key_layout.cu_seqlens)
-    lengths = (layout.max_seqlen, key_layout.max_seqlen)
     width = -1 if window is None else window
     result: Tensor
-    if dropout:
-        result, *_ = torch.ops.aten._flash_attention_forward(
-            *inputs,
-            *lengths,
-            dropout,
-            causal and window is None,
-            return_debug_mask=False,
-            scale=scale,
-            window_size_left=width,
-            window_size_right=0 if causal else width,
-        )
-        return result
-    from torch.nn.attention.varlen import varlen_attn
-
-    window_size = (width, 0 if causal else width)
-    output = varlen_attn(*inputs, *lengths, scale=scale, window_size=window_size)
-    assert isinstance(output, Tensor)
-    return output
+    result, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        layout.cu_seqlens,
+        key_layout.cu_seqlens,
+        layout.max_seqlen,
+        key_layout.max_seqlen,
+        dropout,
+        causal and window is None,
+        return_debug_mask=False,
+        scale=scale,
+        window_size_left=width,
+        window_size_right=0 if causal else width,
+    )
+    return result
 
 
 def _efficient(
