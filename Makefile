@@ -12,7 +12,7 @@ NPM := $(shell command -v npm)
 PACKAGE := pyproject.toml constraints.txt build_native.py $(wildcard src/bertworks/native/*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-quick test-slow faults lint format docs bench bench-serving clean help
+.PHONY: demo test test-quick test-slow faults lint format docs bench gpu bench-serving clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
@@ -55,6 +55,14 @@ bench: $(BENCH)/.installed  ## ours beside its peers, in an environment of its o
 	set -e; $(foreach question,$(QUESTIONS),$(BENCH)/bin/python \
 	  benchmarks/$(or $(ARGUMENTS_$(question)),$(question).py $(MODEL)) \
 	  --out $(RESULTS)/$(notdir $(question)).json;)
+
+# On a machine that reaches no package index: make gpu GPU_PYTHON=python3 (with PyTorch and pytest)
+GPU_PYTHON ?= $(BIN)/python
+gpu:  ## the tests and benchmarks that need a graphics card
+	@if PYTHONPATH=src:. $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  mkdir -p $(RESULTS) && export PYTHONPATH=src:. && $(GPU_PYTHON) -m pytest -q -rs tests/gpu \
+	  && $(GPU_PYTHON) benchmarks/gpu.py --out $(RESULTS)/gpu.json; \
+	else echo "no GPU: nothing was tested or measured"; fi
 
 bench-serving: $(VENV)/.installed-test $(INFINITY)/.installed  ## servers under load: make bench-serving MODEL=DIR
 	$(BIN)/python benchmarks/serving.py $(MODEL) --infinity $(INFINITY)/bin/infinity_emb \
