@@ -17,14 +17,6 @@ import pytest
 from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
 
 
-@pytest.mark.parametrize(("name", "title"), [("fill-mask", "Example:"), ("search", "Examples:")])
-def test_help_ends_with_examples(name: str, title: str) -> None:
-    lines = bertworks(name, "--help").stdout.rstrip().splitlines()
-    (start,) = (at for at, line in enumerate(lines) if line.strip() in ("Example:", "Examples:"))
-    assert lines[start].strip() == title
-    assert lines[start + 1].split()[:2] == ["bertworks", name]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "says"),
@@ -50,8 +42,8 @@ def test_help_ends_with_examples(name: str, title: str) -> None:
     ],
 )
 def test_mistyped_command_lines_are_refused(words: list[str], says: str) -> None:
-    fails(*words, says=says, status=2)
-    assert "--help" in bertworks(*words).stderr
+    result = fails(*words, says=says, status=2)
+    assert "--help" in result.stderr
 
 
 @pytest.mark.parametrize(

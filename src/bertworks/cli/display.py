@@ -35,6 +35,10 @@ class Display:
             for line in lines:
                 typer.echo(line)
 
+    def status(self, line: str) -> None:
+        """Print a line about the work, on standard error; also with --json."""
+        typer.echo(line, err=True)
+
     def facts(self, rows: Mapping[str, Any]) -> None:
         """Print names and values, one per line; those that are None are left out."""
         rows = {name: value for name, value in rows.items() if value is not None}

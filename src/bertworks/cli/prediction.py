@@ -86,7 +86,7 @@ def predict(
                 out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
             )
     if out is not None:
-        typer.echo(f"{count:,} rows written to {Path(out)}", err=True)
+        display.status(f"{count:,} rows written to {Path(out)}")
 
 
 def _show_predictions(

@@ -153,10 +153,10 @@ def search(
             **table,
         )
     if count := text_index.num_truncated:
-        what = f"{count:,} of {len(text_index):,} texts were too long and were truncated"
-        typer.echo(what, err=True)
+        num_texts = f"{len(text_index):,} texts"
+        display.status(f"{count:,} of {num_texts} were too long and were truncated")
     if len(text_index) > MANY and not approximate:
-        typer.echo(f"{len(text_index):,} texts: --approximate is faster", err=True)
+        display.status(f"{len(text_index):,} texts: --approximate is faster")
     more = {} if candidates is None else {"candidates": candidates}
     results = text_index.search(
         query_texts, top_k, rerank=loaded_reranker, approximate=approximate, **more
