@@ -235,7 +235,10 @@ def lab(
 def _list_claims(display: Display) -> None:
     from ..lab.claims import find_claims
 
-    rows = [(claim.name, f"{claim.minutes:g}", claim.says) for claim in find_claims(())]
+    claims = find_claims()
+    names = ("name", "minutes", "says")
+    display.json([{name: getattr(claim, name) for name in names} for claim in claims])
+    rows = [(claim.name, f"{claim.minutes:g}", claim.says) for claim in claims]
     display.table(("claim", "minutes", "it says"), rows, right="minutes", truncate="it says")
 
 
