@@ -82,10 +82,10 @@ def test_dropout_drops_its_share_and_repeats_with_the_seed(dtype: torch.dtype) -
         torch.manual_seed(seed)
         weights.append(attention(query, query, value, layout, dropout=dropout) * length)
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    kept = weights[0][weights[0] != 0]
-    assert torch.allclose(kept.float(), torch.tensor(1 / (1 - dropout)).to(CARD), rtol=1e-2)
+    nonzero = weights[0][weights[0] != 0]
+    assert torch.allclose(nonzero.float(), torch.tensor(1 / (1 - dropout)).to(CARD), rtol=1e-2)
     draws = weights[0].numel()
-    assert abs(1 - len(kept) / draws - dropout) < 5 * (dropout * (1 - dropout) / draws) ** 0.5
+    assert abs(1 - len(nonzero) / draws - dropout) < 5 * (dropout * (1 - dropout) / draws) ** 0.5
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
