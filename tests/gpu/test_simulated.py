@@ -42,14 +42,14 @@ def step_counts(gpu: Counts, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
 
     def update_and_count(loop: Any, *args: Any) -> Any:
         gpu.clear()
-        earlier = loop.state.recent.get("grad_norm", 0.0)
+        norm_sum = loop.state.recent.get("grad_norm", 0.0)
         result = update(loop, *args)
         steps.append(
             {
                 "waits": dict(gpu.waits),
                 "blocking copies": dict(gpu.blocking_copies),
                 "dropouts": list(gpu.attention_dropouts),
-                "norm": loop.state.recent["grad_norm"] - earlier,
+                "norm": loop.state.recent["grad_norm"] - norm_sum,
             }
         )
         return result

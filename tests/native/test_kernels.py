@@ -21,7 +21,7 @@ needs_library = pytest.mark.skipif(not library.is_enabled(), reason="no native c
 
 
 @pytest.fixture
-def supported() -> Iterator[list[str]]:
+def instruction_sets() -> Iterator[list[str]]:
     """The instruction sets of this processor; afterwards the best one is chosen again."""
     names = library.instruction_sets()
     yield [name for name in names if not library.library().bertworks_choose(name.encode())]
@@ -31,7 +31,7 @@ def supported() -> Iterator[list[str]]:
 @needs_library
 @pytest.mark.parametrize("is_exact", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_functions_equal_float64(number, is_exact, supported):
+def test_functions_equal_float64(number, is_exact, instruction_sets):
     """GELU, its tanh form and a power of two: to 2⁻²⁰, or, for bfloat16, 2⁻¹²."""
     x = np.linspace(*((-126, 0) if number == 3 else (-9, 9)), 4096, dtype=np.float32)
     z = x.astype(np.float64)
@@ -42,7 +42,7 @@ def test_functions_equal_float64(number, is_exact, supported):
     else:
         expected = z * [erfc(-value / 2**0.5) / 2 for value in z]
     unit = np.maximum(abs(expected), 0 if number == 3 else 1e-3 * abs(z))
-    for name in supported:
+    for name in instruction_sets:
         assert library.library().bertworks_choose(name.encode()) == 0
         actual = np.empty_like(x)
         library.library().bertworks_function(
@@ -53,11 +53,13 @@ def test_functions_equal_float64(number, is_exact, supported):
 
 
 @needs_library
-def test_an_instruction_set_of_another_processor_is_not_chosen(supported):
+def test_an_instruction_set_of_another_processor_is_not_chosen(instruction_sets):
     code = library.library()
-    assert supported[0] == "scalar"
+    assert instruction_sets[0] == "scalar"
     assert code.bertworks_choose(b"no-such-one") != 0
-    assert code.bertworks_choose(b"") == 0 and code.bertworks_isa(-1).decode() == supported[-1]
+    assert (
+        code.bertworks_choose(b"") == 0 and code.bertworks_isa(-1).decode() == instruction_sets[-1]
+    )
 
 
 @pytest.mark.slow

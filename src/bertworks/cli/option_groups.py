@@ -48,14 +48,14 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, parameter in own.items():
         group = _mark(parameter.annotation, OptionGroup)
         if group is None:
-            declared = _declare(parameter, args)
-            is_argument = isinstance(_mark(declared.annotation, ParameterInfo), ArgumentInfo)
-            (arguments if is_argument else options)[name] = declared
+            option = _declare(parameter, args)
+            is_argument = isinstance(_mark(option.annotation, ParameterInfo), ArgumentInfo)
+            (arguments if is_argument else options)[name] = option
             continue
         groups[name] = with_groups(group.function)
-        for key, declared in inspect.signature(groups[name]).parameters.items():
-            is_argument = isinstance(_mark(declared.annotation, ParameterInfo), ArgumentInfo)
-            (arguments if is_argument else shared_options)[key] = declared
+        for key, option in inspect.signature(groups[name]).parameters.items():
+            is_argument = isinstance(_mark(option.annotation, ParameterInfo), ArgumentInfo)
+            (arguments if is_argument else shared_options)[key] = option
 
     def run(**values: Any) -> Any:
         group_values = {

@@ -162,13 +162,15 @@ class ResumableJob(Generic[WindowT, RecordT]):
         report(record, is_new)
 
 
-def check_settings(recorded: Mapping[str, Any], settings: Mapping[str, Any], where: Path) -> None:
+def check_settings(
+    earlier_settings: Mapping[str, Any], settings: Mapping[str, Any], where: Path
+) -> None:
     """Check that an output was started with the same settings.
 
     Raises:
         DataError: it was not.
     """
-    if difference := first_difference(recorded, settings):
+    if difference := first_difference(earlier_settings, settings):
         raise other_job_error(difference, where)
 
 
