@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
-from .inputs import EncodedInput, encode_input, round_values
+from .inputs import EncodedInput, encode_input, round_values, stack_layers
 from .target_kinds import make_default_target, make_target
 from .views import TargetChoice
 
@@ -52,11 +52,11 @@ def minimal_pair(
     rows, columns = (list(side) for side in zip(*alignment, strict=True))
     has_heads = model.encoder.config.has_heads
     activations = [inputs.activations(attention=has_heads) for inputs in (one, two)]
-    states = [torch.stack(one.states)[:, 0].float().cpu() for one in activations]
+    states = [stack_layers(one.states) for one in activations]
     vectors = torch.cosine_similarity(states[0][:, rows], states[1][:, columns], -1)
     distances = torch.zeros(0, model.encoder.config.num_attention_heads, len(rows))
     if activations[0].attention:
-        weights = [torch.stack(one.attention)[:, 0].float().cpu() for one in activations]
+        weights = [stack_layers(one.attention) for one in activations]
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
     first = make_default_target(one) if target is None else make_target(one, target)
@@ -113,7 +113,7 @@ def contexts(model: Model, word: str, texts: Sequence[str]) -> dict[str, Any]:
         if not matches:
             raise DataError(f"does not hold {truncate_repr(word)}", where=f"texts[{number}]")
         inputs = encode_input(model, text, where=f"texts[{number}]")
-        states = torch.stack(inputs.activations().states)[:, 0].float().cpu()
+        states = stack_layers(inputs.activations().states)
         for match in matches:
             start, end = match.span()
             tokens = [

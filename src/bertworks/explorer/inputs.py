@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -95,8 +95,7 @@ class EncodedInput:
             NoHeadError: the model has no attention heads.
         """
         ATTENTION_HEADS.check(self.model)
-        weights = self.activations(ablated_heads, attention=True).attention
-        return torch.stack(weights)[:, 0].float().cpu().numpy()
+        return stack_layers(self.activations(ablated_heads, attention=True).attention).numpy()
 
 
 def encode_input(
@@ -248,14 +247,14 @@ def round_values(values: Any) -> Any:
     return float(f"{values:.5g}")
 
 
+def stack_layers(parts: Sequence[Tensor]) -> Float[Tensor, "layers ..."]:
+    """The layers' parts of `Activations` of one sequence, as one float32 tensor on the CPU."""
+    return torch.stack(list(parts))[:, 0].float().cpu()
+
+
 def as_floats(values: Tensor) -> dict[str, Any]:
     """Numbers as float32 in base64, little-endian."""
-    array = values.float().cpu().numpy().astype("<f4")
-    return {
-        "shape": list(array.shape),
-        "dtype": "float32",
-        "base64": base64.b64encode(array.tobytes()).decode(),
-    }
+    return _to_base64(values.float().cpu().numpy().astype("<f4"))
 
 
 def as_shorts(values: Tensor) -> dict[str, Any]:
@@ -265,21 +264,15 @@ def as_shorts(values: Tensor) -> dict[str, Any]:
     """
     rows = values.float().cpu().numpy()
     scales = np.maximum(np.abs(rows).max(-1), 1e-30).astype(np.float64) / 32767
-    array = np.rint(rows / scales[..., None]).astype("<i2")
-    return {
-        "shape": list(array.shape),
-        "dtype": "int16",
-        "scales": scales.ravel().tolist(),
-        "base64": base64.b64encode(array.tobytes()).decode(),
-    }
+    numbers = np.rint(rows / scales[..., None]).astype("<i2")
+    return _to_base64(numbers) | {"scales": scales.ravel().tolist()}
 
 
 def as_bytes(shares: NDArray[np.float32]) -> dict[str, Any]:
     """Numbers from 0 to 1 as bytes in base64."""
-    array = np.rint(shares * 255).astype(np.uint8)
-    return {
-        "shape": list(array.shape),
-        "dtype": "uint8",
-        "scale": 255,
-        "base64": base64.b64encode(array.tobytes()).decode(),
-    }
+    return _to_base64(np.rint(shares * 255).astype(np.uint8)) | {"scale": 255}
+
+
+def _to_base64(array: NDArray[Any]) -> dict[str, Any]:
+    content = base64.b64encode(array.tobytes()).decode()
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "base64": content}

@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..inference.activations import embedding_steps
 from ..model import Model
 from .available_views import check
-from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values
+from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values, stack_layers
 from .target_kinds import make_default_target, make_target
 
 _NUMBERS = 8  # how many numbers of each vector are shown
@@ -203,7 +203,7 @@ def steps(
         "task": encoder.embeddings.task_type_embeddings,
     }
     parts = embedding_steps(encoder, inputs.pack())
-    states = torch.stack(inputs.activations().states)[:, 0].float().cpu()
+    states = stack_layers(inputs.activations().states)
     outcome = make_default_target(inputs) if target is None else make_target(inputs, target)
     return {
         "pieces": inputs.pieces,
