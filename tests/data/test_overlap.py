@@ -164,5 +164,5 @@ def test_prepare_leaves_out_and_lists_what_is_shared(tmp_path: Path, tokenizer: 
     again = prepare(corpus, tokenizer=tokenizer, out=tmp_path / "out", exclude=[dev])
     assert again == manifest
     dev.write_text(SENTENCE + " Indeed.")
-    with pytest.raises(BertworksError, match="the text of the files to exclude differs"):
+    with pytest.raises(BertworksError, match="another text of the files to exclude"):
         prepare(corpus, tokenizer=tokenizer, out=tmp_path / "out", exclude=[dev])

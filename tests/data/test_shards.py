@@ -109,7 +109,7 @@ def test_bad_manifest_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
     tree = json.loads(path.read_text())
     for content, message in (
         ("{", "damaged"),
-        ("[]", r"manifest\.json: written in another format \(none, not 3\)"),
+        ("[]", r"manifest\.json: written in another format \(none, not 4\)"),
         (json.dumps({**tree, "tokens": "many"}), "damaged .tokens"),
         (json.dumps({**tree, "token_type": "uint16"}), "shard-00000.arrow.*uint8"),
         (json.dumps({**tree, "token_type": "uint7"}), "damaged .token_type"),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import bertworks as bw
-from tests.checkpoints.test_store import tiny
+from bertworks.text.tokenizer import Tokenizer
 
 TEXTS = [" ".join("abcdefgh"[at % 8] for at in range(1 + n % 11)) for n in range(30)]
 NUM_WINDOWS = 8
@@ -47,11 +48,15 @@ class Output:
 
 @cache
 def pretrained() -> bw.Model:
+    from tests.checkpoints.test_store import tiny
+
     return tiny()
 
 
 @cache
 def classifier() -> bw.Model:
+    from tests.checkpoints.test_store import tiny
+
     return tiny("classification")
 
 
@@ -89,6 +94,27 @@ def predict(out: Path, texts: Sequence[str], **more: Any) -> Any:
     return own.predict_to(out, rows, **{**ENGINE, **more})
 
 
+@cache
+def tokenizer() -> Tokenizer:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return Tokenizer.from_vocabulary([*special, *"abcdefgh", *(f"##{x}" for x in "abcdefgh")])
+
+
+@cache
+def other_tokenizer() -> Tokenizer:
+    return Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"])
+
+
+def prepare(out: Path, texts: Sequence[str], **more: Any) -> Any:
+    """Prepare a corpus with a document for each text; four are a shard, as the others have rows."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "texts.jsonl")
+        # The sizes of texts and shards are those of the windows of four.
+        path.write_text("".join(json.dumps({"text": text.ljust(30, "!")}) + "\n" for text in texts))
+        options = {"tokenizer": tokenizer(), "shard_bytes": 4 * 30, **more}
+        return bw.prepare(path, out=out, **options)
+
+
 POOLING = ("pooling", "cls", "was started with pooling='mean', not 'cls'")
 EXACT = ("deterministic", True, "was started with deterministic=False, not True")
 
@@ -112,4 +138,11 @@ OUTPUTS: dict[str, Output] = {
     ),
     "predictions": Output("v.tsv", predict, EXACT, CLASSIFIER, is_part=True),
     "predictions in JSON": Output("v.jsonl", predict, EXACT, CLASSIFIER, is_part=True),
+    "corpus": Output(
+        "corpus",
+        prepare,
+        ("sentences", "lines", "was started with sentences='split', not 'lines'"),
+        other_tokenizer,
+        model="tokenizer",
+    ),
 }

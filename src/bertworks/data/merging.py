@@ -51,7 +51,7 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
     manifests = [part_manifests[path] for path in paths]
     shards = sorted(
         (shard for manifest in manifests for shard in manifest.shards),
-        key=lambda shard: shard.place,
+        key=lambda shard: shard.number,
     )
     # Every part counts all documents without text; those without tokens only in its shards.
     read_empty = first.empty_documents - sum(shard.empty_documents for shard in first.shards)
@@ -59,7 +59,6 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
         update={
             **{name: sum(getattr(one, name) for one in manifests) for name in SUMMED_FIELDS},
             "empty_documents": read_empty + sum(shard.empty_documents for shard in shards),
-            "text": None,
             "job": first.job.model_copy(update={"part": None}),
             "shards": tuple(shards),
         }
@@ -87,7 +86,7 @@ def merge_corpora(parts: Sequence[Path], out: Path, *, overwrite: bool = False) 
 def _shared_settings(part: Manifest) -> dict[str, Any]:
     """Return what all parts of a corpus share."""
     counts = {name: getattr(part, name) for name in _COUNTS_OF_WHOLE_TEXT}
-    return {**part.job.model_dump(exclude={"part"}), TEXTS: part.text, **counts}
+    return {**part.job.settings, "part": None, TEXTS: part.text, **counts}
 
 
 def _is_merged(out: Path, whole: Manifest) -> bool:

@@ -9,42 +9,40 @@ the journal lists with the same text.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from ..errors import BertworksError, DataError, OutputError, SettingsError
-from ..jobs import parallel
+from ..errors import BertworksError, DataError, SettingsError
+from ..jobs.journal import Journal
+from ..jobs.parallel import Workers
 from ..jobs.parts import Part
+from ..jobs.resumable import FilesOfWindows, ResumableJob, check_settings, other_job_error
 from ..settings.keywords import PrepareKeywords
+from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
-from ..utils.directories import LOCK_NAME, is_empty_directory, new_directory
+from ..utils.directories import LOCK_NAME, is_empty_directory, make_directory
 from ..utils.formatting import escape_surrogates
 from ..utils.outputs import locked_output
-from ..utils.regular_files import sha256_of
 from .documents import read_documents
 from .manifest import (
     EXCLUDED_FILE,
     FORMAT_VERSION,
+    JOURNAL,
     MANIFEST,
     SUMMED_FIELDS,
     TOKENIZER,
-    Journal,
     Manifest,
     PrepareJob,
     ShardRecord,
     SourceRecord,
-    remove_unfinished,
 )
 from .overlap import SharedSequences
 from .reading import ReadCounts
@@ -90,78 +88,63 @@ def prepare(
             `text.sentences.LANGUAGES`; for spans see `data.spans`), and shards.
 
     Raises:
-        DataError: the corpus is missing, not valid or holds no text; or `out` holds a finished
-            corpus whose text has changed since.
+        DataError: the corpus is missing, not valid or holds no text; or `out` holds a corpus of
+            other settings or other texts.
         OutputError: `out` cannot be written (finished shards are kept), is being written by another
             process, or is, contains or is inside an input.
         BertworksError: `out` holds something else.
     """
     reading, others = CorpusOptions.split(settings)
     corpus_options, options = CorpusOptions.parse(reading), PrepareSettings.parse(others)
-    if workers is not None and workers < 1:
-        raise SettingsError(f"workers={workers}: must be at least 1")
-    from ..text.files import write_definition
-    from ..text.sentences import split_sentences
-    from ..text.tokenizer import Tokenizer
-
-    split_sentences("", options.language)  # an unknown language is refused before anything is read
-    if options.sentences == "lines" and options.language != "en":
-        raise SettingsError(
-            f"language={options.language!r} is for sentences='split'",
-            fix="With sentences='lines' each line is a sentence: leave the language out.",
-        )
-    tokenizer_path = None if isinstance(tokenizer, Tokenizer) else tokenizer
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = Tokenizer.load(Path(tokenizer))
-    corpus_sources = parse_sources(
-        sources, format=corpus_options.format, column=corpus_options.column
-    )
-    excluded_sequences = (
-        SharedSequences(exclude, encoding=corpus_options.encoding) if exclude else None
-    )
-    job = PrepareJob(
-        sources=tuple(map(_source_record, corpus_sources)),
-        vocabulary_hash=tokenizer.fingerprint,
-        encoding=corpus_options.encoding,
-        skip_bad=corpus_options.skip_bad,
-        drop_duplicates=corpus_options.drop_duplicates,
-        exclude=excluded_sequences.digest if excluded_sequences else None,
-        part=None if part is None else str(Part.parse(part)),
-        versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
-        **options.model_dump(),
-    )
+    _check_settings(options, workers)
+    corpus = parse_sources(sources, format=corpus_options.format, column=corpus_options.column)
+    excluded = SharedSequences(exclude, encoding=corpus_options.encoding) if exclude else None
     counts = ReadCounts()
     documents = read_documents(
-        corpus_sources,
-        exclude=excluded_sequences,
+        corpus,
+        exclude=excluded,
         seed=options.seed,
         spans=options.spans != "none",
         counts=counts,
         **reading,
     )
-    directory = Path(out)
-    inputs = [*paths_of(corpus_sources), tokenizer_path, *exclude]
-    with locked_output(directory, inputs, kind="directory", overwrite=overwrite or None):
-        _check_ours(directory)
-        with closing(Journal(directory)) as journal:
-            run = _Run(directory, job, journal, counts, progress)
-            try:
-                if run.is_finished and (directory / TOKENIZER).exists():
-                    # File by file, so that concurrent readers find each; repairs damaged files.
-                    write_definition(tokenizer.definition, directory / TOKENIZER)
-                else:
-                    with new_directory(directory / TOKENIZER, replace=True) as new:
-                        write_definition(tokenizer.definition, new)
-                run.work(batches(documents, options.shard_bytes, counts), tokenizer, workers, on)
-                return run.finish(tokenizer)
-            except OutputError as error:
-                if not run.records:
-                    raise
-                kept = f"{len(run.records)} finished shards are kept"
-                fix = f"{kept}: make room, and run the same command again to resume."
-                raise OutputError(error.what, where=error.where, fix=fix) from None
-            finally:
-                run.leave_no_trace()
+    tokenizer_path = None
+    if not isinstance(tokenizer, Tokenizer):
+        tokenizer_path, tokenizer = tokenizer, Tokenizer.load(Path(tokenizer))
+    job = PrepareJob(
+        sources=tuple(map(_source_record, corpus)),
+        vocabulary_hash=tokenizer.fingerprint,
+        encoding=corpus_options.encoding,
+        skip_bad=corpus_options.skip_bad,
+        drop_duplicates=corpus_options.drop_duplicates,
+        exclude=excluded.digest if excluded else None,
+        part=None if part is None else str(Part.parse(part)),
+        versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
+        **options.model_dump(),
+    )
+    inputs = [*paths_of(corpus), tokenizer_path, *exclude]
+    with locked_output(out, inputs, kind="directory", overwrite=overwrite or None):
+        run = _Run(Path(out), job, tokenizer, counts, progress)
+        return run.make(batches(documents, options.shard_bytes, counts), Workers(workers, on))
+
+
+def _check_settings(settings: PrepareSettings, workers: int | None) -> None:
+    """Check settings before anything is read.
+
+    Raises:
+        DataError: there are no rules for the language.
+        SettingsError: settings do not fit each other, or there are no workers.
+    """
+    from ..text.sentences import split_sentences
+
+    if workers is not None and workers < 1:
+        raise SettingsError(f"workers={workers}: must be at least 1")
+    split_sentences("", settings.language)
+    if settings.sentences == "lines" and settings.language != "en":
+        raise SettingsError(
+            f"language={settings.language!r} is for sentences='split'",
+            fix="With sentences='lines' each line is a sentence: leave the language out.",
+        )
 
 
 class _Run:
@@ -171,91 +154,79 @@ class _Run:
         self,
         directory: Path,
         job: PrepareJob,
-        journal: Journal,
+        tokenizer: Tokenizer,
         counts: ReadCounts,
         progress: Callable[[PrepareProgress], None] | None,
     ) -> None:
-        self._directory, self._job, self._journal = directory, job, journal
+        self._directory, self._job, self._tokenizer = directory, job, tokenizer
         self._counts, self._report = counts, progress
-        self.records: dict[str, ShardRecord] = {}
+        part = None if job.part is None else Part.parse(job.part)
+        self._numbers = None if part is None else part.every_nth
         self._progress = PrepareProgress(bytes_total=counts.bytes_total, read=counts)
-        self._part = Part.parse(job.part) if job.part is not None else Part(1, 1)
-        self._text = hashlib.blake2b(digest_size=16)
-        self._bytes: dict[str, int] = {}
+        self._bytes: dict[int, int] = {}
         self._start = time.monotonic()
-        self.is_finished = (directory / MANIFEST).exists()
-        self._finished_records = {record.file: record for record in self._resume()}
 
-    def _resume(self) -> list[ShardRecord]:
-        """The shards of earlier runs, after a check that they were the same job."""
-        remove_unfinished(self._directory)
-        if self.is_finished:
-            manifest = Manifest.read(self._directory)
-            before, records = manifest.job, list(manifest.shards)
-            difference = before.first_difference(self._job)
-        else:
-            started_job, records = self._journal.read()
-            if started_job is None or not records:
-                self._journal.restart(self._job)
-                shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
-                return []
-            # Repairing text after an error changes file sizes; shards are compared by their text.
-            difference = started_job.without_sizes().first_difference(self._job.without_sizes())
-        if difference:
-            raise BertworksError(
-                f"the directory holds another preparation: {difference}",
-                where=str(self._directory),
-                fix="Choose another --out, or start again with --overwrite (overwrite=True).",
-            )
-        return records
+    def make(self, todo: Iterator[TextBatch], workers: Workers) -> Manifest:
+        """Make all missing shards, and the manifest."""
+        directory, settings = self._directory, self._job.settings
+        _check_ours(directory)
+        for path in directory.glob(".*.new"):  # left by a killed process
+            path.unlink()
+        if (directory / MANIFEST).exists():
+            manifest = Manifest.read(directory)
+            check_settings(manifest.job.settings, settings, directory)
+            job = ResumableJob[TextBatch, ShardRecord](None, manifest.shards, directory)
+            self._make_shards(job, todo, workers)
+            if job.superfluous_records or job.digest != manifest.text:
+                raise other_job_error("other texts", directory)
+            manifest = self._finish(job)
+            (directory / JOURNAL).unlink(missing_ok=True)
+            return manifest
+        with Journal(directory / JOURNAL, ShardRecord) as journal:
+            job = ResumableJob[TextBatch, ShardRecord].resume(journal, settings, directory)
+            try:
+                self._make_shards(job, todo, workers)
+                return self._finish(job)
+            finally:
+                records = [*job.records.values(), *job.superfluous_records.values()]
+                is_finished = (directory / MANIFEST).exists()
+                if not is_finished and not any(record.tokens for record in records):
+                    # The next run may prepare another corpus. A shard may lack its record.
+                    for shard in directory.glob("shard-*.arrow"):
+                        shard.unlink()
+                    is_finished = True
+                if is_finished:
+                    journal.remove()
 
-    def work(
-        self, todo: Iterator[TextBatch], tokenizer: Tokenizer, workers: int | None, on: str | None
+    def _make_shards(
+        self, job: ResumableJob[TextBatch, ShardRecord], todo: Iterator[TextBatch], workers: Workers
     ) -> None:
-        """Make all missing shards."""
-        job = self._job
-        make = ShardMaker(tokenizer, job.sentences, job.language, job.spans).make
-        with closing(parallel.map(make, self._pending(todo), workers=workers, on=on)) as shards:
-            for record, content in shards:
-                write_file(self._directory / record.file, content)
-                self._journal.append(record)
-                self._progress.new_tokens += record.tokens
-                self._note(record)
+        own = self._job
+        make = ShardMaker(self._tokenizer, own.sentences, own.language, own.spans).make
+        store = FilesOfWindows(lambda record: self._directory / record.file)
+        job.run(self._read(todo), make, store, self._note, workers, numbers=self._numbers)
 
-    def _pending(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
+    def _read(self, todo: Iterator[TextBatch]) -> Iterator[TextBatch]:
         for batch in todo:
-            self._text.update(batch.digest.encode())
-            if batch.number % self._part.count != self._part.number - 1:
+            if self._numbers is None or batch.number in self._numbers:
+                self._bytes[batch.number] = batch.bytes_read
+            else:
                 self._progress.bytes_read += batch.bytes_read
                 self._show()
-                continue
-            self._bytes[batch.file] = batch.bytes_read
-            record = self._finished_records.pop(batch.file, None)
-            if record is not None and self._is_whole(record) and record.text == batch.digest:
-                self._progress.reused_shards += 1
-                self._note(record)
-                continue
-            if self.is_finished and (record is None or record.text != batch.digest):
-                raise self._change_error()
             yield batch
 
-    def _is_whole(self, record: ShardRecord) -> bool:
-        path = self._directory / record.file
-        return (
-            path.is_file()
-            and path.stat().st_size == record.bytes
-            and sha256_of(path) == record.sha256
-        )
-
-    def _note(self, record: ShardRecord) -> None:
-        self.records[record.file] = record
+    def _note(self, record: ShardRecord, is_new: bool) -> None:
         now = self._progress
         now.shards += 1
         now.documents += record.documents
         now.sentences += record.sentences
         now.tokens += record.tokens
         now.unknown_tokens += record.unknown_tokens
-        now.bytes_read += self._bytes.pop(record.file)
+        now.bytes_read += self._bytes.pop(record.number)
+        if is_new:
+            now.new_tokens += record.tokens
+        else:
+            now.reused_shards += 1
         self._show()
 
     def _show(self) -> None:
@@ -263,77 +234,54 @@ class _Run:
         if self._report is not None:
             self._report(self._progress)
 
-    def finish(self, tokenizer: Tokenizer) -> Manifest:
-        """Replace the journal by the manifest."""
-        text = None if self._job.part is None else self._text.hexdigest()
-        if self.is_finished and (
-            self._finished_records or Manifest.read(self._directory).text != text
-        ):
-            raise self._change_error()
-        shards = sorted(self.records.values(), key=lambda shard: shard.place)
+    def _finish(self, job: ResumableJob[TextBatch, ShardRecord]) -> Manifest:
+        """Write everything but the shards, the manifest last."""
+        shards = sorted(job.records.values(), key=lambda record: record.number)
         total: Counter[str] = Counter()
         for record in shards:
-            total.update(record.model_dump(exclude={"file", "sha256", "text"}))
+            total.update(record.model_dump(include={*SUMMED_FIELDS, "empty_documents"}))
         if not total["tokens"] and self._job.part is None:
             raise DataError("the corpus is empty: no text gives tokens")
-        for file in self._finished_records:  # the text is shorter than in the last run
-            (self._directory / file).unlink(missing_ok=True)
+        directory, counts = self._directory, self._counts
+        for record in job.superfluous_records.values():
+            (directory / record.file).unlink(missing_ok=True)
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             **{name: total[name] for name in SUMMED_FIELDS},
-            empty_documents=total["empty_documents"] + self._counts.empty,
-            duplicate_documents=self._counts.duplicates,
-            excluded_documents=len(self._counts.excluded_documents),
-            left_out_documents=self._counts.left_out,
-            cut_documents=self._counts.num_splits,
-            num_skipped=dict(sorted(self._counts.num_skipped_by_kind.items())),
-            token_type=token_type(tokenizer.vocab_size).name,
-            vocabulary_size=tokenizer.vocab_size,
-            text=text,
+            empty_documents=total["empty_documents"] + counts.empty,
+            duplicate_documents=counts.duplicates,
+            excluded_documents=len(counts.excluded_documents),
+            left_out_documents=counts.left_out,
+            cut_documents=counts.num_splits,
+            num_skipped=dict(sorted(counts.num_skipped_by_kind.items())),
+            token_type=token_type(self._tokenizer.vocab_size).name,
+            vocabulary_size=self._tokenizer.vocab_size,
+            text=job.digest,
             job=self._job,
             shards=tuple(shards),
         )
         if self._job.exclude is not None:
-            lines = [
-                json.dumps(asdict(one), ensure_ascii=False)
-                for one in self._counts.excluded_documents
-            ]
-            write_file(self._directory / EXCLUDED_FILE, "".join(f"{line}\n" for line in lines))
-        manifest.write(self._directory)
-        self._journal.remove()
-        self._progress.bytes_read = self._counts.bytes_read
+            lines = (
+                json.dumps(asdict(one), ensure_ascii=False) for one in counts.excluded_documents
+            )
+            write_file(directory / EXCLUDED_FILE, "".join(f"{line}\n" for line in lines))
+        make_directory(directory / TOKENIZER)
+        # File by file, so that others who read a finished corpus find each; repairs damaged files.
+        write_definition(self._tokenizer.definition, directory / TOKENIZER)
+        manifest.write(directory)
+        self._progress.bytes_read = counts.bytes_read
         self._show()
         return manifest
-
-    def leave_no_trace(self) -> None:
-        """Remove the files of a run without tokens: the next run may prepare another corpus."""
-        if (self._directory / MANIFEST).exists():
-            return
-        _, records = self._journal.read()
-        if any(record.tokens for record in records):
-            return
-        # Also a shard whose line could not be written to the journal.
-        for shard in self._directory.glob("shard-*.arrow"):
-            shard.unlink(missing_ok=True)
-        shutil.rmtree(self._directory / TOKENIZER, ignore_errors=True)
-        self._journal.remove()
-
-    def _change_error(self) -> DataError:
-        return DataError(
-            "the directory holds a finished corpus, and its text has changed since",
-            where=str(self._directory),
-            fix="Choose another --out, or start again with --overwrite (overwrite=True).",
-        )
 
 
 def _check_ours(directory: Path) -> None:
     """Check that a directory is empty or holds only a prepared corpus, finished or not."""
     names = {path.name for path in directory.iterdir()}
-    known = {LOCK_NAME, TOKENIZER, Journal.path(directory).name}
-    has_journal = Journal.path(directory).name in names and all(
-        name in known or name.endswith((".arrow", ".new")) for name in names
+    own_names = {LOCK_NAME, TOKENIZER, EXCLUDED_FILE, JOURNAL}
+    is_unfinished = JOURNAL in names and all(
+        name in own_names or name.endswith((".arrow", ".new")) for name in names
     )
-    if not (MANIFEST in names or has_journal or is_empty_directory(directory)):
+    if not (MANIFEST in names or is_unfinished or is_empty_directory(directory)):
         raise BertworksError(
             "the directory is not empty, and holds no prepared corpus",
             where=str(directory),

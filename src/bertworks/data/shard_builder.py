@@ -42,10 +42,6 @@ class TextBatch:
     digest: str  # of all documents
     bytes_read: int  # how many bytes of the corpus's files were read for it
 
-    @property
-    def file(self) -> str:
-        return f"shard-{self.number:05d}.arrow"
-
 
 def batches(
     documents: Iterable[Document], shard_bytes: int, counts: ReadCounts
@@ -128,7 +124,10 @@ class ShardMaker:
         )
         unk_id = self._tokenizer.id_of("unk")
         record = ShardRecord(
-            file=batch.file,
+            number=batch.number,
+            text=batch.digest,
+            size=content.size,
+            sha256=hashlib.sha256(content).hexdigest(),
             documents=int(has_sentences.sum()),
             sentences=int(has_tokens.sum()),
             tokens=len(ids),
@@ -136,9 +135,6 @@ class ShardMaker:
             spans=sum(spans),
             empty_sentences=int((~has_tokens).sum()),
             empty_documents=int((~has_sentences).sum()),
-            bytes=content.size,
-            sha256=hashlib.sha256(content).hexdigest(),
-            text=batch.digest,
         )
         return record, content
 

@@ -230,8 +230,8 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     path = directory / record.file
     if not path.is_file():
         raise _damage_error(path, "missing")
-    if path.stat().st_size != record.bytes:
-        raise _damage_error(path, f"{path.stat().st_size} bytes instead of {record.bytes}")
+    if path.stat().st_size != record.size:
+        raise _damage_error(path, f"{path.stat().st_size} bytes instead of {record.size}")
     if verify and sha256_of(path) != record.sha256:
         raise _damage_error(path, "its checksum is wrong")
     try:

@@ -282,7 +282,7 @@ class FileJob(Generic[T]):
         check_inputs(out, self.inputs)
         if self.part is not None:
             digests = [window.digest for window in self.windows()]
-            numbers, text = Part.parse(self.part).range(len(digests)), digest_windows(digests)
+            numbers, text = Part.parse(self.part).range_of(len(digests)), digest_windows(digests)
         settings = job_settings(self._plain_provenance, self.part, text)
         if not out.exists():
             with locked_output(out, self.inputs), writing(out):

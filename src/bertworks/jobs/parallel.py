@@ -38,16 +38,20 @@ MAX_WORKERS = 1024
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes that apply a function to parts; see `map`."""
+    """The processes that apply a function to parts.
+
+    Attributes:
+        count, cluster, gpus: see `map`, for `workers`, `on` and `gpus`.
+    """
 
     count: int | None = 1
-    on: str | None = None
+    cluster: str | None = None
     gpus: int = 0
 
     def map(
         self, function: Callable[[PartT], ResultT], parts: Iterable[PartT]
     ) -> Generator[ResultT]:
-        return map(function, parts, workers=self.count, on=self.on, gpus=self.gpus)
+        return map(function, parts, workers=self.count, on=self.cluster, gpus=self.gpus)
 
 
 def map(

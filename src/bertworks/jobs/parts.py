@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,14 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def range(self, count: int) -> range:
+    def range_of(self, count: int) -> range:
         """The numbers from 0 that this part has of `count`: each part gets some in a row."""
         return range(count * (self.number - 1) // self.count, count * self.number // self.count)
+
+    @property
+    def every_nth(self) -> range:
+        """The numbers from 0 that this part has if they are dealt in turn, of any count."""
+        return range(self.number - 1, sys.maxsize, self.count)
 
 
 def order_parts(parts: Iterable[tuple[Path, str | None, Mapping[str, Any]]]) -> list[Path]:
