@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import warnings
@@ -208,18 +209,36 @@ def test_clear_first_lines_are_read_without_a_remark(lines: list[str], is_header
 
 
 @pytest.mark.parametrize(
-    "lines",
+    ("name", "lines", "read_as"),
     [
-        *(["king,queen", "man,woman"], ["text", "word", "image"], ["title,stuff", "a,b"]),
-        *(["0,1", "1,1", "0,0"], [",0,1", "0,1,1", "1,0,0"], ["text,label", "a,b", "text,label"]),
+        ("a.csv", ["king,queen", "man,woman"], "data.*--header"),
+        ("a.csv", ["text", "word", "image"], "a column name.*--no-header"),
+        ("a.csv", ["title,stuff", "a,b"], "data.*--header"),
+        ("a.csv", ["0,1", "1,1", "0,0"], "data.*--header"),
+        ("a.csv", [",0,1", "0,1,1", "1,0,0"], "column names.*--no-header"),
+        ("a.csv", ["text,label", "a,b", "text,label"], "column names.*--no-header"),
+        ("a.tsv", ["kind", "a text of words", "yet another, longer"], "data"),
+        ("a.tsv", ["row\tprose", "1\tsome words, in a row", "2\tothers; longer"], "column names"),
+        ("a.tsv", ["warm", "cold", "cool"], None),
+        ("a.tsv", ["a b, c", "d"], None),
+        ("a.tsv", ["text", "some words, in a row"], None),
+        ("a.tsv", ["Abstract", "some words, in a row"], "a column name"),
+        ("a.tsv", ["Comment Text (en)\tSentiment", "some words, in a row\tgood", "no\tbad"], None),
+        ("a.tsv", ["Notes[1]\tShare (%)", "some words, in a row\t3", "others\t4"], "column names"),
+        ("a.tsv", ["warm (very)", "cold", "cool [1]"], None),
     ],
 )
-def test_doubts_name_the_option_that_says_otherwise(tmp_path: Path, lines: list[str]) -> None:
-    path = tmp_path / "a.csv"
+def test_doubts_name_the_option_that_says_otherwise(
+    tmp_path: Path, name: str, lines: list[str], read_as: str | None
+) -> None:
+    path = tmp_path / name
     path.write_text("\n".join(lines) + "\n")
-    says = r"a\.csv:1: .* read as (data.*--header|a column name.*--no-header|column names.*--no)"
-    with pytest.warns(BertworksWarning, match=says):
-        read_rows(path)
+    warned = pytest.warns(BertworksWarning, match=rf"{name}:1: .* read as {read_as}")
+    with warned if read_as else contextlib.nullcontext():
+        rows = read_rows(path)
+    assert len(list(rows)) == len(lines) - bool(rows.has_header)
+    for has_header in {False, len(set(rows.columns)) == len(set(lines[0].split(",")))}:
+        assert len(list(read_rows(path, header=has_header))) == len(lines) - has_header
 
 
 @pytest.mark.parametrize("word", ["the", "12", "Great product", "McDonald review now", "", "a.b"])

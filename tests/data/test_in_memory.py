@@ -106,3 +106,5 @@ def test_values_other_than_tables_are_refused(table: Any, says: str) -> None:
 def test_texts_are_read_from_columns_and_frames() -> None:
     for texts in (pd.Series(TEXTS), np.array(TEXTS), pa.array(TEXTS), pd.DataFrame(ROWS)):
         assert [text for _, text in read_texts(texts)] == TEXTS
+    numbered = pd.DataFrame(list(zip(TEXTS, LABELS, strict=True)))
+    assert [text for _, text in read_texts(numbered, column="0")] == TEXTS

@@ -22,15 +22,12 @@ from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.labels import read_label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
 
+from .files import write
+
 ROWS = [{"text": f"this is text number {i}", "label": "ab"[i % 2]} for i in range(30)]
 TSV = "text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS)
 CONLL = "EU B-ORG\nrejects O\nGerman B-MISC\ncalls O\n\n" * 10
 LABEL_TEXT = "".join(f"{row['label'].upper()}:x {row['text']}\n" for row in ROWS)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def values_of(rows: Rows) -> list[dict[str, Any]]:
@@ -150,37 +147,51 @@ def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
     assert values_of(read_rows(write(tmp_path / "a.csv", TSV), format="tsv")) == ROWS
     (row, *_) = read_rows(write(tmp_path / "a.bin", CONLL), format="conll")
     assert row.values["2"] == ["B-ORG", "O", "B-MISC", "O"]
-    lines = values_of(read_rows(write(tmp_path / "a.xx", LABEL_TEXT), format="label-text"))
-    assert lines[1] == {"label": "B:x", "text": "this is text number 1"}
-    fast = write(tmp_path / "a.yy", "__label__a __label__b one two\n__label__a three\n\n")
-    assert values_of(read_rows(fast)) == [
-        {"label": ["a", "b"], "text": "one two"},
-        {"label": "a", "text": "three"},
-    ]
-    blanks = "__label__a\tone two\n__label__a  __label__b\t three\tfour\n"
-    assert values_of(read_rows(write(tmp_path / "a.tsv", blanks))) == [
-        {"label": "a", "text": "one two"},
-        {"label": ["a", "b"], "text": "three\tfour"},
-    ]
+    texts = read_texts(write(tmp_path / "a.en", "one\ttwo\n\nthree"), format="text")
+    assert [text for _, text in texts] == ["one\ttwo", "", "three"]
+    with pytest.raises(SettingsError, match="format='xml'"):
+        read_rows(tmp_path / "a.en", format="xml")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"encoding='latin-17'.*nearest valid name is"):
+        read_rows(tmp_path / "a.en", encoding="latin-17")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "rows"),
+    [
+        ("B:x a text\n", {"format": "label-text"}, [("B:x", "a text")]),
+        (
+            "__label__a __label__b one two\n__label__a three\n\n",
+            {},
+            [(["a", "b"], "one two"), ("a", "three")],
+        ),
+        (
+            "__label__a\tone two\n__label__a  __label__b\t three\tfour\n",
+            {},
+            [("a", "one two"), (["a", "b"], "three\tfour")],
+        ),
+        ("a __label__ is\n", {"format": "label-text"}, [("a", "__label__ is")]),
+        ("a text\nb\n", {"format": "label-text"}, "there is no text after the label 'b'"),
+        ("__label__a one\n__label__a __label__b\n", {}, "no text after the label '__label__b'"),
+    ],
+)
+def test_labels_before_texts_are_read(
+    tmp_path: Path, content: str, options: Any, rows: list[tuple[Any, str]] | str
+) -> None:
+    file = write(tmp_path / "a.tsv", content)
+    if isinstance(rows, str):
+        with pytest.raises(DataError, match=rf"a\.tsv:2: .*{rows}"):
+            list(read_rows(file, **options))
+    else:
+        expected = [{"label": label, "text": text} for label, text in rows]
+        assert values_of(read_rows(file, **options)) == expected
+
+
+def test_a_comma_in_a_label_of_fasttext_is_part_of_it(tmp_path: Path) -> None:
     commas = write(tmp_path / "a.yw", "__label__a,b one\n__label__a,b __label__c two\n")
     names = [read_label_names(row.values, "label", row.where, ",") for row in read_rows(commas)]
     assert names == [["a,b"], ["a,b", "c"]]
     plain = read_rows(write(tmp_path / "a.yv", "a,b one\n"), format="label-text")
     assert read_label_names(values_of(plain)[0], "label", None, ",") == ["a", "b"]
-    with pytest.raises(DataError, match=r"a\.zz:2: there is no text after the label 'b'"):
-        list(read_rows(write(tmp_path / "a.zz", "a text\nb\n"), format="label-text"))
-    with pytest.raises(DataError, match=r"a\.yz:2: there is no text after the label '__label__b'"):
-        list(read_rows(write(tmp_path / "a.yz", "__label__a one\n__label__a __label__b\n")))
-    plain = write(tmp_path / "a.zy", "a __label__ is a prefix\n")
-    assert values_of(read_rows(plain, format="label-text")) == [
-        {"label": "a", "text": "__label__ is a prefix"}
-    ]
-    texts = read_texts(write(tmp_path / "a.en", "one\ttwo\n\nthree"), format="text")
-    assert [text for _, text in texts] == ["one\ttwo", "", "three"]
-    with pytest.raises(SettingsError, match="format='xml'"):
-        read_rows(tmp_path / "a.en", format="xml")
-    with pytest.raises(SettingsError, match=r"encoding='latin-17'.*nearest valid name is"):
-        read_rows(tmp_path / "a.en", encoding="latin-17")
 
 
 def test_max_line_bytes_limits_records_sentences_and_documents(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from bertworks.data.lines import read_lines
 from bertworks.data.reading import Reading
 from bertworks.errors import BertworksError, DataError
 
+from .files import zstd
+
 DOCUMENTS = [["One.", "Two, ä 力."], ["Three."], ["Four.", "Five.", "Six."]]
 
 
@@ -55,13 +57,6 @@ def as_parquet(documents: list[list[str]]) -> bytes:
     sink = pa.BufferOutputStream()
     texts = ["\n".join(document) for document in documents]
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), sink)
-    return sink.getvalue().to_pybytes()
-
-
-def zstd(content: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(content)
     return sink.getvalue().to_pybytes()
 
 
