@@ -15,6 +15,9 @@ verb, that of the first rule that applies:
      without a suffix are TSV; for others the user must name it.
 
 A JSON file (3, or named by the user) is read as JSON Lines if an object fills its first line.
+Before these rules, a `.txt` file of which texts are read (`embed`, `search`; `text_inputs`) is `text`,
+one text a line. Column names are guessed by `headers`, roles of columns by `schema`. An encoding
+is never guessed: an error names the likely one.
 """
 
 from __future__ import annotations
