@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
-from bertworks.data.formats import FORMATS
+from bertworks.data.formats import FORMATS, detect_format
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError
 from bertworks.settings.literals import DataFormat
@@ -46,6 +46,36 @@ def test_each_format_is_read_as_documents_and_as_texts(
     assert counts.bytes_read == counts.bytes_total == path.stat().st_size
     texts = list(read_texts(path, column="text", **options))
     assert texts == [(document.where, document.text) for document in documents]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "as_table", "as_corpus"),
+    [
+        ("a.txt", '{"text": "a"}\n{"text": "b"}\n', "jsonl", "text"),
+        ("a", '{"text": "a"}\n{"text": "b"}\n', "jsonl", "jsonl"),
+        ("a", '{"text": "a"}\n', "jsonl", "jsonl"),
+        ("a", '{\n"text": "a"}\n', "json", "text"),
+        ("a.json", '[{"text": "a"}]', "json", "json"),
+        ("a.json", '{"text": "a"}\n', "jsonl", "jsonl"),
+        ("a.json", '{"data": [{"text": "a"}]}', "json", "json"),
+        ("a.jsonl", '{"data": "of a corpus"}', "jsonl", "jsonl"),
+        ("a.txt", '<doc id="1">\na\n</doc>\n', "wiki", "wiki"),
+        ("a.txt", "a\tb\nc\td\n", "tsv", "text"),
+        ("a.tsv", "a\tb\nc\td\n", "tsv", "tsv"),
+        ("a.TSV.gz", "a\tb\nc\td\n", "tsv", "tsv"),
+        ("a.en", "a\tb\nc\td\n", "tsv", "text"),
+        ("a.txt", "a O\nb B-X\n\nc O\n", "conll", "text"),
+        ("a.tsv", "__label__a b\n", "label-text", "tsv"),
+        ("a.csv", "a\tb\nc\td\n", "csv", "csv"),
+    ],
+)
+def test_the_format_is_that_of_the_first_rule(
+    name: str, content: str, as_table: DataFormat, as_corpus: DataFormat
+) -> None:
+    lines = list(enumerate(content.splitlines(keepends=True), 1))
+    assert detect_format(name, lines) == as_table
+    assert detect_format(name, lines, is_corpus=True) == as_corpus
+    assert detect_format(name, lines, "conllu") == "conllu"
 
 
 def test_an_unknown_option_of_a_corpus_is_an_error(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ verb, that of the first rule that applies:
   3. That of the suffix: `.csv`, `.json`, `.conll`, `.bio`, `.iob`, `.conllu`; `.tsv` and `.txt` too
      if the user says whether a table has a header.
   4. `.jsonl` and `.ndjson` are JSON Lines, unless the file is one JSON document.
-  5. Wiki or JSON Lines, if the first line that is not blank shows it; for a table also one JSON
-     document, CoNLL-U, CoNLL, lines that begin with labels of fastText, or TSV, if all of the first
-     lines have its form.
+  5. Wiki or JSON Lines, if the first line that is not blank shows it (JSON Lines not in a `.txt`
+     file of a corpus); for a table also one JSON document, CoNLL-U, CoNLL, lines that begin with
+     labels of fastText, or TSV, if all of the first lines have its form.
   6. For a corpus, `.tsv` is TSV and all else plain text. For a table, files with `.tsv`, `.txt` or
      without a suffix are TSV; for others the user must name it.
 
 A JSON file (3, or named by the user) is read as JSON Lines if an object fills its first line.
-Before these rules, a `.txt` file of which texts are read (`embed`, `search`; `text_inputs`) is `text`,
-one text a line. Column names are guessed by `headers`, roles of columns by `schema`. An encoding
+Where texts are read (`embed`, `search`; `text_inputs`), a `.txt` file is `text`, one text a line,
+before these rules. Column names are guessed by `headers`, roles of columns by `schema`. An encoding
 is never guessed: an error names the likely one.
 """
 
@@ -170,7 +170,8 @@ def _guess_format(
     if suffix_format == "jsonl":
         return "json" if format == "json" else "jsonl"
     if is_corpus:
-        if format == "json" and _is_one_document(first):
+        is_text = format != "wiki" and suffix_of(name) == ".txt"
+        if is_text or (format == "json" and _is_one_document(first)):
             format = None
         return format or ("tsv" if suffix_of(name) == ".tsv" else "text")
     format = format or _format_of_lines(first) or suffix_format
